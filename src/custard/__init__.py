@@ -1,0 +1,63 @@
+"""Small decision trees that are reinforcement-learning policies: learned, checked, explained and exported.
+
+>>> import custard, gymnasium as gym
+>>> env = custard.IBMDP(gym.make("CartPole-v1"), splits=3, low=[-2, -2, -.14, -1.4], high=[2, 2, .14, 1.4])
+>>> int(env.action_space.n)
+14
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from custard import envs as _envs  # registers custard/CartPole-v0, custard/PrereqWorld-v0, custard/PotholeWorld-v0
+from custard.version import VERSION
+
+if TYPE_CHECKING:
+    from custard.actions import Actions
+    from custard.errors import CustardError
+    from custard.features import Features
+    from custard.ibmdp.env import IBMDP
+    from custard.ibmdp.vector import VectorIBMDP
+    from custard.lab.evaluate import evaluate
+    from custard.lab.learn import learn
+    from custard.spaces import describe
+    from custard.tree.extract import extract
+    from custard.tree.simplify import prune_unvisited, simplify
+    from custard.tree.tree import Tree
+
+__version__ = VERSION
+__all__ = [
+    "IBMDP",
+    "Actions",
+    "CustardError",
+    "Features",
+    "Tree",
+    "VectorIBMDP",
+    "describe",
+    "evaluate",
+    "extract",
+    "learn",
+    "prune_unvisited",
+    "simplify",
+]
+
+#: Where each public name lives; loaded when first used, so that `import custard` stays quick.
+_HOME = {
+    "Actions": "actions", "CustardError": "errors", "Features": "features", "IBMDP": "ibmdp.env",
+    "VectorIBMDP": "ibmdp.vector", "Tree": "tree.tree", "describe": "spaces", "evaluate": "lab.evaluate",
+    "extract": "tree.extract", "learn": "lab.learn", "prune_unvisited": "tree.simplify", "simplify": "tree.simplify",
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'custard' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"custard.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

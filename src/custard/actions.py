@@ -1,0 +1,114 @@
+"""What a leaf can hold: the base environment's actions, with names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from custard.errors import CustardError
+
+__all__ = ["Actions"]
+
+
+@dataclass(frozen=True, eq=False)
+class Actions:
+    """The base actions A_b, in the environment's own values.
+
+    `kind` is "discrete" (one whole number from `start` on; `names` has one entry an action), "multi" (a vector of
+    whole numbers) or "box" (a vector of reals); for vectors `names` has one entry a component, and `low` and `high`
+    bound each component.
+
+    >>> Actions("discrete", ("left", "right")).name(1)
+    'right'
+    """
+
+    kind: str
+    names: tuple[str, ...]
+    start: int = 0
+    low: np.ndarray | None = None  # [k] float64, vectors only
+    high: np.ndarray | None = None  # [k] float64, vectors only
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("discrete", "multi", "box"):
+            raise CustardError(f"unknown kind of action {self.kind!r}: choose discrete, multi or box")
+        object.__setattr__(self, "names", tuple(str(name) for name in self.names))
+        if len(self.names) == 0:
+            raise CustardError("an environment needs at least one action")
+        for side in ("low", "high"):
+            bound = getattr(self, side)
+            if (bound is None) != (self.kind == "discrete"):
+                raise CustardError(f"actions of kind {self.kind!r} {'have no' if bound is not None else 'need'} {side}")
+            if bound is not None:
+                array = np.array(bound, dtype=np.float64).reshape(-1)
+                if len(array) != len(self.names):
+                    raise CustardError(f"{len(self.names)} action components need {len(self.names)} {side} bounds")
+                array.setflags(write=False)
+                object.__setattr__(self, side, array)
+
+    @property
+    def discrete(self) -> bool:
+        """Whether an action is a single whole number."""
+        return self.kind == "discrete"
+
+    @property
+    def n(self) -> int:
+        """How many entries a policy chooses among: each discrete action, or the one vector-valued action."""
+        return len(self.names) if self.discrete else 1
+
+    @property
+    def size(self) -> int:
+        """The number of components of an action."""
+        return 1 if self.discrete else len(self.names)
+
+    def name(self, action: Any) -> str:
+        """A readable form of one action.
+
+        >>> Actions("box", ("torque",), low=[-2], high=[2]).name([0.5])
+        'torque=0.5'
+        """
+        if self.discrete:
+            return self.names[int(action) - self.start]
+        values = np.asarray(action, dtype=np.float64).reshape(-1).tolist()
+        return ", ".join(f"{name}={value:.6g}" for name, value in zip(self.names, values, strict=True))
+
+    def same_as(self, other: Actions) -> bool:
+        """Whether both describe the same actions."""
+        return self.to_json() == other.to_json()
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain dictionary."""
+        data: dict[str, Any] = {"kind": self.kind, "names": list(self.names)}
+        if self.discrete:
+            return {**data, "start": self.start}
+        assert self.low is not None and self.high is not None
+        finite = lambda bound: [v if np.isfinite(v) else None for v in bound.tolist()]  # noqa: E731
+        return {**data, "low": finite(self.low), "high": finite(self.high)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Actions:
+        """The inverse of `to_json`."""
+        try:
+            if data["kind"] == "discrete":
+                return cls("discrete", tuple(data["names"]), start=int(data.get("start", 0)))
+            low = [-np.inf if v is None else float(v) for v in data["low"]]
+            high = [np.inf if v is None else float(v) for v in data["high"]]
+            return cls(data["kind"], tuple(data["names"]), low=np.array(low), high=np.array(high))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise CustardError(f"actions must be an object with kind, names and bounds ({error})") from None
+
+
+def numbered(prefix: str, count: int) -> tuple[str, ...]:
+    """Names for what has none.
+
+    >>> numbered("action", 2)
+    ('action_0', 'action_1')
+    """
+    return tuple(f"{prefix}_{i}" for i in range(count))
+
+
+def named(names: Sequence[str] | None, count: int, prefix: str) -> tuple[str, ...]:
+    """The given names if there are as many as needed, numbered ones otherwise."""
+    return tuple(names) if names is not None and len(names) == count else numbered(prefix, count)

@@ -1,0 +1,209 @@
+"""The native environments, compiled: thousands of them stepped by one loop over rows of numbers.
+
+Each world is three small functions over a row of state, written once beside its Gymnasium environment and compiled
+here. A world is picked by number inside the loop, so that numba can keep one compiled loop on disk for all of them.
+Sub-environment i of a vector seeded with `seed` behaves, bit for bit, like the single environment seeded `seed + i`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from numba import njit
+
+from custard.envs import cartpole, pothole_world, prereq_world
+from custard.envs.pcg64 import streams, uniform
+from custard.errors import CustardError
+from custard.seeds import seeds_for
+
+__all__ = ["CARTPOLE", "POTHOLE", "PREREQ", "NativeVectorEnv", "advance", "begin", "observe"]
+
+CARTPOLE, PREREQ, POTHOLE = 0, 1, 2
+
+_swing = njit(cache=True)(cartpole.swing)
+_fallen = njit(cache=True)(cartpole.fallen)
+_produce = njit(cache=True)(prereq_world.produce)
+_drive = njit(cache=True)(pothole_world.drive)
+
+
+@njit(cache=True)
+def begin(world: int, state: np.ndarray, rng: np.ndarray) -> None:
+    """Draw a start state into a row."""
+    if world == CARTPOLE:
+        for i in range(4):
+            state[i] = uniform(rng, -cartpole.START, cartpole.START)
+    else:
+        state[:] = 0.0
+
+
+@njit(cache=True)
+def advance(world: int, params: np.ndarray, state: np.ndarray, action: int, rng: np.ndarray) -> tuple[float, bool]:
+    """Take a base action in place: reward and whether the episode terminates."""
+    if world == CARTPOLE:
+        _swing(state, action)
+        return 1.0, _fallen(state)
+    if world == PREREQ:
+        m = len(state)
+        rho = params[m, 0]
+        if rho > 0.0 and uniform(rng, 0.0, 1.0) < rho:
+            return -1.0, False
+        done = _produce(params, state, action) and action == prereq_world.GOAL
+        return (0.0 if done else -1.0), done
+    distance = uniform(rng, pothole_world.STEP_LOW, pothole_world.STEP_HIGH)
+    length = params[2, 0]
+    state[0], reward = _drive(params, state[0], action, distance, length)
+    return reward, state[0] >= length
+
+
+@njit(cache=True)
+def observe(world: int, state: np.ndarray, x: np.ndarray) -> None:
+    """The features of a state: what the environment's observation holds, widened to float64."""
+    for i in range(len(x)):
+        x[i] = np.float64(np.float32(state[i])) if world == CARTPOLE else state[i]
+
+
+@njit(cache=True)
+def _reset_some(world, index, state, rng, elapsed, x):  # type: ignore[no-untyped-def]
+    for i in index:
+        begin(world, state[i], rng[i])
+        observe(world, state[i], x[i])
+        elapsed[i] = 0
+
+
+@njit(cache=True)
+def _step_some(world, params, limit, index, actions, state, rng, elapsed, x, reward, terminated, truncated):  # type: ignore[no-untyped-def]
+    for k in range(len(index)):
+        i = index[k]
+        reward[i], terminated[i] = advance(world, params, state[i], actions[k], rng[i])
+        observe(world, state[i], x[i])
+        elapsed[i] += 1
+        truncated[i] = elapsed[i] >= limit
+
+
+class NativeVectorEnv(VectorEnv):
+    """A vector of native environments, itself a Gymnasium vector environment.
+
+    `step_some` and `reset_some` move only the sub-environments named by an index, which is what an IBMDP needs: some
+    of its parts act while others still ask. They write into the arrays `x` [N, n], `reward`, `terminated` and
+    `truncated`, which are this object's own; `step` and `reset` hand out copies.
+    """
+
+    feature_names: tuple[str, ...]
+    action_names: tuple[str, ...]
+
+    def __init__(
+        self,
+        world: int,
+        single: Any,  # the single environment: its spaces, names and parameters are this one's
+        params: np.ndarray,
+        num_envs: int,
+        max_episode_steps: int | None,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+    ) -> None:
+        self.world, self.params, self.num_envs = world, params, num_envs
+        self.autoreset_mode = AutoresetMode(autoreset_mode)
+        self.metadata = {"autoreset_mode": self.autoreset_mode}
+        self.single_observation_space, self.single_action_space = single.observation_space, single.action_space
+        self.observation_space = batch_space(single.observation_space, num_envs)
+        self.action_space = batch_space(single.action_space, num_envs)
+        self.feature_names, self.action_names = tuple(single.feature_names), tuple(single.action_names)
+        self.limit = np.iinfo(np.int64).max if max_episode_steps is None else int(max_episode_steps)
+        n = len(self.feature_names)
+        self.state, self.x = np.zeros((num_envs, n)), np.full((num_envs, n), np.nan)
+        self.elapsed = np.zeros(num_envs, dtype=np.int64)
+        self.reward = np.zeros(num_envs)
+        self.terminated, self.truncated = np.zeros(num_envs, dtype=bool), np.zeros(num_envs, dtype=bool)
+        self.rng: np.ndarray | None = None
+        self.everyone = np.arange(num_envs)
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Start all sub-environments, or those of `options["reset_mask"]`."""
+        mask = None if options is None else options.get("reset_mask")
+        index = self.everyone if mask is None else np.flatnonzero(mask)
+        seeds = seeds_for(seed, self.num_envs)
+        if self.rng is None:
+            self.rng = np.zeros((self.num_envs, 4), dtype=np.uint64)
+            fresh = index if seed is not None else self.everyone
+            self.seed_some(fresh, [seeds[i] for i in fresh])
+        elif seed is not None:
+            self.seed_some(index, [seeds[i] for i in index])
+        self.reset_some(index)
+        return self.observations(), {}
+
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """Step all sub-environments; ended ones start again as the autoreset mode says."""
+        actions = np.asarray(actions, dtype=np.int64).reshape(self.num_envs)
+        if ((actions < 0) | (actions >= self.single_action_space.n)).any():  # type: ignore[attr-defined]
+            raise CustardError(f"actions must lie in 0…{self.single_action_space.n - 1}")  # type: ignore[attr-defined]
+        over = self.terminated | self.truncated
+        infos: dict[str, Any] = {}
+        if self.autoreset_mode == AutoresetMode.NEXT_STEP and over.any():
+            going = np.flatnonzero(~over)
+            self.step_some(going, actions[going])
+            self.reset_some(np.flatnonzero(over))
+            self.reward[over] = 0.0
+        else:
+            self.step_some(self.everyone, actions)
+        results = self.reward.copy(), self.terminated.copy(), self.truncated.copy()
+        if self.autoreset_mode == AutoresetMode.SAME_STEP:
+            over = self.terminated | self.truncated
+            if over.any():
+                final, last = np.full(self.num_envs, None, dtype=object), self.observations()
+                for i in np.flatnonzero(over):
+                    final[i] = last[i]
+                infos = {"final_obs": final, "_final_obs": over, "final_info": {}, "_final_info": over}
+                self.reset_some(np.flatnonzero(over))
+        return (self.observations(), *results, infos)
+
+    def observations(self) -> np.ndarray:
+        """The present observations, a fresh array of the space's type."""
+        return self.x.astype(self.single_observation_space.dtype)
+
+    def seed_some(self, index: np.ndarray, seeds: Sequence[int | None]) -> None:
+        """Give some sub-environments new random streams."""
+        assert self.rng is not None
+        self.rng[index] = streams(seeds)
+
+    def reset_some(self, index: np.ndarray) -> None:
+        """Start an episode in some sub-environments."""
+        assert self.rng is not None
+        self.terminated[index] = self.truncated[index] = False
+        _reset_some(self.world, index, self.state, self.rng, self.elapsed, self.x)
+
+    def step_some(self, index: np.ndarray, actions: np.ndarray) -> None:
+        """Take one base action in each of some sub-environments."""
+        if self.rng is None:
+            raise CustardError("call reset() before step()")
+        _step_some(
+            self.world, self.params, self.limit, index, actions, self.state, self.rng, self.elapsed, self.x,
+            self.reward, self.terminated, self.truncated,
+        )  # fmt: skip
+
+
+def cartpole_vector(num_envs: int = 1, max_episode_steps: int | None = 200, **kwargs: Any) -> NativeVectorEnv:
+    """Native CartPole."""
+    mode = {key: kwargs.pop(key) for key in ("autoreset_mode",) if key in kwargs}
+    single = cartpole.CartPole(**kwargs)
+    return NativeVectorEnv(CARTPOLE, single, np.zeros((1, 1)), num_envs, max_episode_steps, **mode)
+
+
+def prereq_vector(num_envs: int = 1, max_episode_steps: int | None = None, **kwargs: Any) -> NativeVectorEnv:
+    """Native PrereqWorld; the parameters are its prerequisites with rho in a last row."""
+    mode = {key: kwargs.pop(key) for key in ("autoreset_mode",) if key in kwargs}
+    single = prereq_world.PrereqWorld(**kwargs)
+    params = np.vstack([single.needs, np.full((1, single.m), single.rho)])
+    return NativeVectorEnv(PREREQ, single, params, num_envs, max_episode_steps, **mode)
+
+
+def pothole_vector(num_envs: int = 1, max_episode_steps: int | None = None, **kwargs: Any) -> NativeVectorEnv:
+    """Native PotholeWorld; the parameters are both lanes' potholes with the length in a last row."""
+    mode = {key: kwargs.pop(key) for key in ("autoreset_mode",) if key in kwargs}
+    single = pothole_world.PotholeWorld(**kwargs)
+    params = np.vstack([single.potholes, np.full((1, single.potholes.shape[1]), single.length)])
+    return NativeVectorEnv(POTHOLE, single, params, num_envs, max_episode_steps, **mode)

@@ -1,0 +1,24 @@
+"""The one exception for mistakes a user can mend: it says what was given, what is accepted and how to fix it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = ["CustardError", "one_of"]
+
+
+class CustardError(ValueError):
+    """A mistake in what was given to custard. The command line prints its one line and exits with code 2."""
+
+
+def one_of(what: str, given: object, accepted: Iterable[str]) -> str:
+    """The sentence for a name that is not among the accepted ones, with the nearest one suggested.
+
+    >>> one_of("method", "mfecc", ["mfec", "dqn"])
+    "unknown method 'mfecc': choose one of mfec, dqn (did you mean 'mfec'?)"
+    """
+    names = list(accepted)
+    near = difflib.get_close_matches(str(given), names, n=1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    return f"unknown {what} {given!r}: choose one of {', '.join(names)}{hint}"

@@ -1,0 +1,1 @@
+"""Iterative bounding MDPs: the paper's section of that name."""

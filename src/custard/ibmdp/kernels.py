@@ -1,0 +1,106 @@
+"""The IBMDP's transition rule over many environments at once, compiled.
+
+Nothing is decided here: thresholds, masks and normalisation are the functions of `custard.ibmdp.splits`. Observations
+and masks are kept up to date in place; a question touches only the entries of the feature it asks about.
+"""
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from custard.ibmdp import splits
+
+__all__ = ["ask", "restart"]
+
+_project = njit(cache=True)(splits.project)
+_normalise = njit(cache=True)(splits.normalise)
+_smallest = njit(cache=True)(splits.smallest)
+
+
+@njit(cache=True)
+def _separates(integer, low, lower, upper, threshold):
+    """`splits.separates` for single numbers."""
+    if integer:
+        return np.floor(threshold) >= _smallest(low, lower) and np.floor(threshold) + 1 <= np.floor(upper)
+    return lower < threshold and threshold < upper
+
+
+@njit(cache=True)
+def _separable(integer, low, lower, upper):
+    """`splits.separable` for single numbers."""
+    return _smallest(low, lower) + 1 <= np.floor(upper) if integer else lower < upper
+
+
+@njit(cache=True)
+def ask(actions, v, busy, rules, low, width, integer, fractions, x, lower, upper, depth, queries, obs, mask, acting):
+    """Answer every question among the actions of [N] environments; return how many act instead, listed in `acting`.
+
+    `rules` is (n_base, depth_limit, mask_useless, parameterised). An action outside the space ends the call with
+    minus one minus its environment's number. Environments that are `busy` are passed over.
+    """
+    n_base, depth_limit, mask_useless, parameterised = rules
+    n = len(low)
+    per_feature = len(fractions)
+    bounds = obs.shape[1] - 2 * n  # where the lower bounds start
+    count = 0
+    for i in range(len(actions)):
+        if busy[i]:
+            continue
+        number = actions[i]
+        if number < n_base:
+            if number < 0:
+                return -1 - i
+            acting[count] = i
+            count += 1
+            continue
+        if number >= mask.shape[1]:
+            return -1 - i
+        queries[i] += 1
+        if not mask[i, number]:
+            continue
+        c = (number - n_base) // per_feature
+        j = (number - n_base) - c * per_feature
+        v_p = _project(lower[i, c], upper[i, c], v[i] if parameterised else fractions[j])
+        if x[i, c] <= v_p:
+            upper[i, c] = min(upper[i, c], v_p)
+            obs[i, bounds + n + c] = _normalise(upper[i, c], low[c], width[c])
+        else:
+            lower[i, c] = max(lower[i, c], v_p)
+            obs[i, bounds + c] = _normalise(lower[i, c], low[c], width[c])
+        depth[i] += 1
+        if depth[i] >= depth_limit:
+            mask[i, n_base:] = False
+        elif mask_useless:
+            first = n_base + c * per_feature
+            if parameterised:
+                mask[i, first] = _separable(integer[c], low[c], lower[i, c], upper[i, c])
+            else:
+                for k in range(per_feature):
+                    threshold = _project(lower[i, c], upper[i, c], fractions[k])
+                    mask[i, first + k] = _separates(integer[c], low[c], lower[i, c], upper[i, c], threshold)
+    return count
+
+
+@njit(cache=True)
+def restart(index, low, high, width, root_mask, x, lower, upper, depth, queries, obs, mask):
+    """New base states in some environments: forget all bounds. Returns a feature that is NaN, or -1."""
+    n = len(low)
+    bounds = obs.shape[1] - 2 * n
+    bad = -1
+    for i in index:
+        for c in range(n):
+            lower[i, c] = low[c]
+            upper[i, c] = high[c]
+            obs[i, bounds + c] = _normalise(low[c], low[c], width[c])
+            obs[i, bounds + n + c] = _normalise(high[c], low[c], width[c])
+            if np.isnan(x[i, c]):
+                bad = c
+            if bounds:
+                obs[i, c] = _normalise(x[i, c], low[c], width[c])
+        depth[i] = 0
+        queries[i] = 0
+        for k in range(len(root_mask)):
+            mask[i, k] = root_mask[k]
+    return bad

@@ -1,0 +1,242 @@
+"""Judging: returns of a tree, or of any policy, over seeded episodes, with an error bar."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from custard.errors import CustardError
+from custard.ibmdp.env import IBMDP
+from custard.ibmdp.parts import Parts, parts_of
+from custard.lab.source import DEFAULT_LIMIT, Source, episode_seeds, source
+from custard.spaces import Base, describe
+from custard.tree.tree import Tree
+
+__all__ = ["Evaluation", "evaluate", "rollouts"]
+
+RESAMPLES = 2000
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Undiscounted returns of episodes, one entry each."""
+
+    returns: np.ndarray  # [episodes] float64
+    lengths: np.ndarray  # [episodes] int64, base steps
+    time_limited: np.ndarray  # [episodes] bool: cut by a time limit
+    traversal_limited: np.ndarray  # [episodes] bool: cut because the policy went on asking
+    seed: int
+
+    @property
+    def episodes(self) -> int:
+        """How many episodes were run."""
+        return len(self.returns)
+
+    @property
+    def mean(self) -> float:
+        """The mean return."""
+        return float(self.returns.mean())
+
+    @property
+    def std(self) -> float:
+        """The standard deviation of the return over episodes."""
+        return float(self.returns.std(ddof=1)) if self.episodes > 1 else 0.0
+
+    @cached_property
+    def ci95(self) -> tuple[float, float]:
+        """The 95 % bootstrap interval of the mean."""
+        rng = np.random.default_rng(self.seed)
+        means = [self.returns[rng.integers(self.episodes, size=self.episodes)].mean() for _ in range(RESAMPLES)]
+        low, high = np.percentile(means, [2.5, 97.5])
+        return float(low), float(high)
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain summary with every return and length."""
+        return {
+            "episodes": self.episodes, "mean": self.mean, "std": self.std, "ci95": list(self.ci95),
+            "min": float(self.returns.min()), "max": float(self.returns.max()),
+            "mean_length": float(self.lengths.mean()), "time_limited": int(self.time_limited.sum()),
+            "traversal_limited": int(self.traversal_limited.sum()), "seed": self.seed,
+            "returns": self.returns.tolist(), "lengths": self.lengths.tolist(),
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        low, high = self.ci95
+        cut = f", {int(self.time_limited.sum())} reached the time limit" if self.time_limited.any() else ""
+        if self.traversal_limited.any():
+            cut += f", {int(self.traversal_limited.sum())} reached the traversal limit"
+        return (
+            f"return {self.mean:.2f} ± {self.std:.2f} (95 % interval of the mean {low:.2f} to {high:.2f}) "
+            f"over {self.episodes} episodes of {self.lengths.mean():.1f} steps{cut}"
+        )
+
+
+def evaluate(
+    policy: Tree | Callable[..., Any],
+    env: Any,
+    episodes: int = 100,
+    seed: int = 0,
+    *,
+    env_kwargs: Mapping[str, Any] | None = None,
+    features: Callable[[Any], Sequence[float]] | None = None,
+    max_steps: int | None = None,
+    num_envs: int = 1024,
+) -> Evaluation:
+    """Run a policy for a number of episodes.
+
+    `policy` is a `Tree` or a function from feature vectors [B, n] to actions [B] (or [B, k]). On an `IBMDP` it is a
+    function from bounds and masks to IBMDP actions. `env` is an id, an environment or a function that makes one.
+    Episode k starts from a seed of its own, so that policies judged with the same `seed` meet the same episodes, and
+    the result does not depend on how many environments run side by side. `max_steps` cuts episodes of environments
+    that set no limit themselves (10,000 unless told).
+
+    >>> import custard
+    >>> tree = custard.Tree.stump(2, 0.0, 0, 1, *_cartpole())
+    >>> result = evaluate(tree, "CartPole-v1", episodes=20, seed=1)
+    >>> result.episodes, bool(30 < result.mean < 60)
+    (20, True)
+    """
+    if episodes < 1:
+        raise CustardError(f"episodes={episodes} must be at least 1")
+    if isinstance(env, IBMDP):
+        if not isinstance(policy, Tree):
+            return _on_ibmdp(policy, env, episodes, seed)
+        env, features = env.env, features
+    where = source(env, env_kwargs)
+    runs = rollouts(policy, where, episode_seeds(seed, episodes), features=features, max_steps=max_steps, width=num_envs)
+    return Evaluation(*runs, np.zeros(episodes, dtype=bool), seed)
+
+
+def rollouts(
+    policy: Tree | Callable[..., Any],
+    where: Source,
+    seeds: np.ndarray,
+    *,
+    features: Callable[[Any], Sequence[float]] | None = None,
+    max_steps: int | None = None,
+    width: int = 1024,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns, lengths and whether the time limit cut it, of one episode for each seed."""
+    venv = where.vector(min(len(seeds), width if where.native is not None else 16))
+    try:
+        base = describe(venv, features=features)
+        if isinstance(policy, Tree):
+            check_fits(policy, base)
+        act = policy.predict if isinstance(policy, Tree) else policy
+        limit = max_steps or (None if where.limit is not None else DEFAULT_LIMIT)
+        return _run(act, parts_of(venv, base), base, seeds, limit, where.name)
+    finally:
+        if not where.lone:
+            venv.close()
+
+
+def _run(
+    act: Callable[[np.ndarray], Any], parts: Parts, base: Base, seeds: np.ndarray, limit: int | None, name: str
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    episodes, slots = len(seeds), len(parts.reward)
+    returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=np.int64)
+    cut = np.zeros(episodes, dtype=bool)
+    episode = np.arange(slots)  # which episode each slot runs
+    active = np.arange(min(slots, episodes))
+    waiting = len(active)
+    nobody = np.arange(0)
+    _start(parts, active, seeds[episode[active]], name)
+    while len(active):
+        x = parts.x[active]
+        if np.isnan(x).any():
+            bad = base.features.names[int(np.flatnonzero(np.isnan(x).any(axis=0))[0])]
+            raise CustardError(f"environment {name!r} gave NaN for feature {bad!r}")
+        actions = np.asarray(act(x))
+        if len(actions) != len(active):
+            raise CustardError(f"the policy returned {len(actions)} actions for {len(active)} observations")
+        try:
+            parts.move(active, actions, nobody)
+        except CustardError:
+            raise
+        except Exception as error:  # an environment may raise anything; say where it did
+            step = int(lengths[episode[active]].max()) + 1
+            raise CustardError(f"environment {name!r} raised {type(error).__name__} at step {step}: {error}") from error
+        now = episode[active]
+        returns[now] += parts.reward[active]
+        lengths[now] += 1
+        terminated = parts.terminated[active]
+        truncated = parts.truncated[active] & ~terminated
+        if limit is not None:
+            truncated |= ~terminated & (lengths[now] >= limit)
+        cut[now] = truncated
+        over = active[terminated | truncated]
+        if len(over):
+            fresh = over[: max(0, episodes - waiting)]
+            episode[fresh] = np.arange(waiting, waiting + len(fresh))
+            waiting += len(fresh)
+            active = np.setdiff1d(active, over[len(fresh) :], assume_unique=True)
+            if len(fresh):
+                _start(parts, fresh, seeds[episode[fresh]], name)
+    return returns, lengths, cut
+
+
+def _start(parts: Parts, index: np.ndarray, seeds: np.ndarray, name: str) -> None:
+    """Begin an episode with its own seed in some parts."""
+    each: list[int | None] = [None] * len(parts.reward)
+    mask = np.zeros(len(parts.reward), dtype=bool)
+    mask[index] = True
+    for i, seed in zip(index.tolist(), seeds.tolist(), strict=True):
+        each[i] = seed
+    try:
+        parts.reset(each, {"reset_mask": mask})
+    except CustardError:
+        raise
+    except Exception as error:
+        raise CustardError(f"environment {name!r} raised {type(error).__name__} on reset: {error}") from error
+
+
+def _on_ibmdp(policy: Callable[..., Any], env: IBMDP, episodes: int, seed: int) -> Evaluation:
+    """A policy over bounds, step by step in its IBMDP; its return counts base rewards only."""
+    n = env.rules.features.n
+    returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=np.int64)
+    late, asking = np.zeros(episodes, dtype=bool), np.zeros(episodes, dtype=bool)
+    for k, episode_seed in enumerate(episode_seeds(seed, episodes).tolist()):
+        observation, info = env.reset(seed=episode_seed)
+        over = False
+        while not over:
+            answer = policy(observation[None, -2 * n :], info["action_mask"][None])
+            parameterised = env.rules.parameterised
+            action = {key: entry[0] for key, entry in answer.items()} if parameterised else answer[0]
+            number = int(np.asarray(action["choice"] if parameterised else action).reshape(()))
+            observation, reward, terminated, truncated, info = env.step(action)
+            if number < env.rules.n_base:
+                returns[k] += reward
+                lengths[k] += 1
+            over = terminated or truncated
+            asking[k] = "traversal_limit" in info
+            late[k] = truncated and not asking[k]
+    return Evaluation(returns, lengths, late, asking, seed)
+
+
+def check_fits(tree: Tree, base: Base) -> None:
+    """Raise unless a tree speaks of an environment's features and actions."""
+    if tree.features.names != base.features.names:
+        raise CustardError(
+            f"the tree asks about {_some(tree.features.names)}, but the environment has {_some(base.features.names)}"
+        )
+    if tree.actions.kind != base.actions.kind or len(tree.actions.names) != len(base.actions.names):
+        raise CustardError(
+            f"the tree decides among {_some(tree.actions.names)} ({tree.actions.kind}), but the environment's actions "
+            f"are {_some(base.actions.names)} ({base.actions.kind})"
+        )
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:6]) + (f", … ({len(names)})" if len(names) > 6 else "")
+
+
+def _cartpole() -> tuple[Any, Any]:
+    """CartPole's features and actions, for examples."""
+    import gymnasium as gym
+
+    base = describe(gym.make("CartPole-v1"))
+    return base.features, base.actions

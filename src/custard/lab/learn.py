@@ -1,0 +1,150 @@
+"""`custard.learn`: an environment in, a small tree out."""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from custard.errors import CustardError
+from custard.lab.methods import method as find_method
+from custard.lab.methods import settings_for
+from custard.lab.progress import Display
+from custard.lab.run import Run, RunDirectory
+from custard.lab.source import source
+from custard.solvers.api import Problem, Snapshot
+from custard.spaces import describe
+from custard.tree.simplify import simplify
+from custard.version import VERSION
+
+__all__ = ["learn"]
+
+CHECKPOINT_SECONDS = 20.0
+
+
+def learn(
+    env: Any,
+    method: str | None = None,
+    *,
+    max_depth: int | None = None,
+    seed: int = 0,
+    budget: int | None = None,
+    preset: str | None = None,
+    low: Any = None,
+    high: Any = None,
+    features: Callable[[Any], Sequence[float]] | None = None,
+    feature_names: Sequence[str] | None = None,
+    env_kwargs: Mapping[str, Any] | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    progress: bool = False,
+    **settings: Any,
+) -> Run:
+    """Learn a decision tree policy.
+
+    `env` is an id, an environment or a function that makes one; `method` one of `custard.lab.methods.METHODS`.
+    `budget` limits environment steps, `max_depth` the tree. Further keywords are settings of the method (`splits`,
+    `zeta`, `gamma_b`, …: each method's `Settings` documents them), over those of the `preset`. With `out` the run is
+    kept in a directory and can be resumed; an interrupt (Ctrl-C) ends the run with the best tree so far.
+
+    >>> import custard
+    >>> run = custard.learn("custard/PrereqWorld-v0", "mfec", env_kwargs={"m": 4}, seed=0)
+    >>> run.tree.depth, run.tree.n_leaves, run.value
+    (2, 3, -2.0)
+    """
+    name, module = find_method(method)
+    where = source(env, env_kwargs)
+    given = {key: value for key, value in {"budget": budget, **settings}.items() if value is not None}
+    chosen = settings_for(module, where.name, preset, given)
+    # A preset may know bounds that suit its environment; the user's own come first.
+    low = getattr(chosen, "low", None) if low is None else low
+    high = getattr(chosen, "high", None) if high is None else high
+    venv = where.vector(1)
+    base = describe(venv, low=low, high=high, features=features, feature_names=feature_names, seed=seed)
+    if not where.lone:
+        venv.close()
+    problem = Problem(where, base, seed, max_depth, features)
+    config = {
+        "env": where.name, "env_kwargs": _plain(dict(where.kwargs)), "method": name, "preset": preset or "tuned",
+        "seed": seed, "max_depth": max_depth, "low": _plain(low), "high": _plain(high),
+        "settings": _plain(dataclasses.asdict(chosen)),
+        "versions": {"custard": VERSION, "python": platform.python_version(), "numpy": np.__version__},
+    }  # fmt: skip
+    directory, state, before = _open(out, resume, config)
+    display = Display(f"{name} on {where.name}", enabled=progress)
+    return _drive(module.solve(problem, chosen, state), config, directory, before, display)
+
+
+def _open(out: str | Path | None, resume: bool, config: dict[str, Any]) -> tuple[RunDirectory | None, Any, float]:
+    if out is None:
+        if resume:
+            raise CustardError("resume needs out=, the directory of the run to go on with")
+        return None, None, 0.0
+    directory = RunDirectory(out)
+    if not resume or not (directory.path / "config.json").exists():
+        directory.create(config)
+        return directory, None, 0.0
+    stored, state, done = directory.reopen()
+    for key in ("env", "env_kwargs", "method", "preset", "seed", "max_depth", "low", "high", "settings"):
+        if stored.get(key) != config[key]:
+            raise CustardError(f"{out} holds a run with {key} {stored.get(key)!r}, not {config[key]!r}: cannot resume it")
+    return directory, state, float(done.get("seconds", 0.0))
+
+
+def _drive(solving: Any, config: dict[str, Any], directory: RunDirectory | None, before: float, display: Any) -> Run:
+    """Follow a method to its end, showing, logging and saving; an interrupt keeps what there is."""
+    started = time.perf_counter() - before
+    saved = time.perf_counter()
+    last: Snapshot | None = None
+    rows: list[dict[str, float]] = directory.rows if directory else []
+    message = ""
+    with display:
+        try:
+            for last in solving:
+                seconds = time.perf_counter() - started
+                if directory is None:
+                    rows.append({"steps": last.steps, "seconds": seconds, "value": last.value, **last.metrics})
+                else:
+                    directory.log(last, seconds)
+                    if time.perf_counter() - saved > CHECKPOINT_SECONDS:
+                        directory.checkpoint(last, seconds)
+                        saved = time.perf_counter()
+                display.show(last, seconds)
+        except KeyboardInterrupt:
+            message = "interrupted"
+        finally:
+            seconds = time.perf_counter() - started
+            if directory is not None and last is not None:
+                directory.checkpoint(last, seconds)
+    if last is None or last.tree is None:
+        raise CustardError("no tree was found" + (" before the interrupt" if message else ""))
+    message = message or last.message
+    origin = {key: config[key] for key in ("env", "env_kwargs", "method", "preset", "seed", "max_depth", "versions")}
+    raw = last.tree.with_origin(**origin, steps=last.steps)
+    run = Run(
+        tree=simplify(raw), value=last.value, steps=last.steps, seconds=seconds, config=config, metrics=rows, raw=raw,
+        final=last.final, message=message, directory=directory.path if directory else None,
+    )  # fmt: skip
+    if directory is not None:
+        run.tree.save(directory.path / "tree.json")
+        if last.final is not None:
+            last.final.with_origin(**origin, steps=last.steps).save(directory.path / "final.json")
+    return run
+
+
+def _plain(value: Any) -> Any:
+    """Numbers, strings, lists and dictionaries only, as JSON would give them back."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, np.ndarray):
+        return _plain(value.tolist())
+    if isinstance(value, (list, tuple)):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, np.generic):
+        return value.item()
+    return value if isinstance(value, (int, float, str, bool, type(None))) else repr(value)

@@ -1,0 +1,112 @@
+"""A run directory: settings, metrics, the tree, a checkpoint. Enough to reproduce, resume and share a run.
+
+    config.json     what was asked for, with every setting and the versions
+    metrics.csv     one row a snapshot
+    tree.json       the best tree (simplified), with where it came from
+    final.json      the tree of the last policy, where that differs
+    checkpoint/     state.npz and progress.json, replaced together: what --resume goes on from
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from custard.errors import CustardError
+from custard.files import write_atomically
+from custard.solvers.api import Snapshot
+from custard.tree.tree import Tree
+
+__all__ = ["Run", "RunDirectory"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What `custard.learn` returns."""
+
+    tree: Tree  # the best tree found, simplified
+    value: float  # its mean return over the selection episodes (not a final judgement: use `custard.evaluate`)
+    steps: int  # environment steps used, judging included
+    seconds: float
+    config: dict[str, Any]
+    metrics: list[dict[str, float]] = field(repr=False, default_factory=list)
+    raw: Tree | None = field(repr=False, default=None)  # the best tree exactly as extracted
+    final: Tree | None = field(repr=False, default=None)  # the tree of the last policy, where that differs
+    message: str = ""  # why it stopped
+    directory: Path | None = None
+
+
+class RunDirectory:
+    """The files of one run."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.rows: list[dict[str, float]] = []
+
+    def create(self, config: dict[str, Any]) -> None:
+        """Begin a run; a directory that holds one already is refused."""
+        if (self.path / "config.json").exists():
+            raise CustardError(f"{self.path} holds a run already: choose another --out, or pass --resume to go on with it")
+        self._make(self.path)
+        self._make(self.path / "checkpoint")
+        write_atomically(self.path / "config.json", json.dumps(config, indent=2) + "\n")
+
+    def reopen(self) -> tuple[dict[str, Any], dict[str, np.ndarray] | None, dict[str, Any]]:
+        """The configuration, the checkpoint's state (None if there is none yet) and its progress."""
+        try:
+            config = json.loads((self.path / "config.json").read_text())
+        except (OSError, json.JSONDecodeError) as error:
+            raise CustardError(f"{self.path} holds no run to resume ({error})") from None
+        state_file, progress_file = self.path / "checkpoint" / "state.npz", self.path / "checkpoint" / "progress.json"
+        if not state_file.exists():
+            return config, None, {}
+        try:
+            with np.load(state_file, allow_pickle=False) as data:
+                state = {key: data[key] for key in data.files}
+            progress = json.loads(progress_file.read_text())
+        except (OSError, ValueError, KeyError, EOFError, json.JSONDecodeError) as error:
+            raise CustardError(f"the checkpoint in {self.path} cannot be read: {error}") from None
+        self.rows = progress["metrics"]
+        return config, state, progress
+
+    def log(self, snapshot: Snapshot, seconds: float) -> None:
+        """Add a row of metrics."""
+        self.rows.append({"steps": snapshot.steps, "seconds": round(seconds, 3), "value": snapshot.value, **snapshot.metrics})
+
+    def checkpoint(self, snapshot: Snapshot, seconds: float) -> None:
+        """Save all that is needed to go on from a snapshot."""
+        self.save_metrics()
+        if snapshot.tree is not None:
+            snapshot.tree.save(self.path / "checkpoint" / "tree.json")
+        if snapshot.state is None:
+            return
+        buffer = io.BytesIO()
+        np.savez(buffer, **snapshot.state())  # type: ignore[arg-type]
+        # Progress first: a state is never read beside the progress of a later one.
+        progress = {"steps": snapshot.steps, "seconds": seconds, "metrics": self.rows}
+        write_atomically(self.path / "checkpoint" / "progress.json", json.dumps(progress) + "\n")
+        write_atomically(self.path / "checkpoint" / "state.npz", buffer.getvalue())
+
+    def save_metrics(self) -> None:
+        """Write metrics.csv; columns that appear later are empty before."""
+        if not self.rows:
+            return
+        columns = list(dict.fromkeys(key for row in self.rows for key in row))
+        text = io.StringIO()
+        writer = csv.DictWriter(text, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(self.rows)
+        write_atomically(self.path / "metrics.csv", text.getvalue())
+
+    @staticmethod
+    def _make(path: Path) -> None:
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CustardError(f"cannot make the directory {path}: {error.strerror}") from None

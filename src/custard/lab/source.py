@@ -1,0 +1,141 @@
+"""Where base environments come from: an id, an environment, or a function that makes one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+
+from custard.errors import CustardError, one_of
+
+__all__ = ["Source", "source"]
+
+#: Environments whose compiled twin behaves the same bit for bit, seeds included.
+_TWINS = {"CartPole-v0": "custard/CartPole-v0", "CartPole-v1": "custard/CartPole-v0"}
+
+#: Steps after which an episode is cut where the environment declares no limit of its own.
+DEFAULT_LIMIT = 10_000
+
+
+@dataclass(frozen=True)
+class Source:
+    """Makes base environments, one or many, and knows their limits."""
+
+    name: str
+    make: Callable[[], gym.Env]
+    native: Callable[[int], VectorEnv] | None = None
+    lone: bool = False  # a single environment was given: there is only this one
+    limit: int | None = None  # declared steps of an episode
+    threshold: float | None = None  # declared reward at which the task counts as solved
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def vector(self, count: int) -> VectorEnv:
+        """`count` environments (one, if only one was given) without autoreset."""
+        if self.native is not None:
+            return self.native(count)
+        makes = [self.make] * (1 if self.lone else count)
+        return SyncVectorEnv(makes, autoreset_mode=AutoresetMode.DISABLED)
+
+
+def source(env: Any, kwargs: Mapping[str, Any] | None = None) -> Source:
+    """A source of environments from what a user gives.
+
+    >>> source("custard/PrereqWorld-v0", {"m": 4}).vector(3).num_envs
+    3
+    """
+    kwargs = dict(kwargs or {})
+    if isinstance(env, Source):
+        return env
+    if isinstance(env, str):
+        return _from_id(env, kwargs)
+    if isinstance(env, VectorEnv):
+        raise CustardError("a single environment, its id or a function that makes one is needed, not a vector environment")
+    if isinstance(env, gym.Env):
+        if kwargs:
+            raise CustardError("environment arguments go with an id or a function, not with a finished environment")
+        spec = env.spec
+        name = spec.id if spec is not None else type(env.unwrapped).__name__
+        return Source(name, lambda: env, lone=True, limit=_limit(env), threshold=spec and spec.reward_threshold)
+    if callable(env):
+        first = _made(lambda: env(**kwargs), getattr(env, "__name__", "the function"))
+        if not isinstance(first, gym.Env):
+            raise CustardError(f"the function that makes environments returned {type(first).__name__}, not a gymnasium.Env")
+        spec = first.spec
+        return Source(
+            name=spec.id if spec is not None else type(first.unwrapped).__name__,
+            make=lambda: env(**kwargs),
+            limit=_limit(first),
+            threshold=spec and spec.reward_threshold,
+            kwargs=kwargs,
+        )
+    raise CustardError(f"an environment is an id, a gymnasium.Env or a function that makes one, got {type(env).__name__}")
+
+
+def _from_id(name: str, kwargs: dict[str, Any]) -> Source:
+    try:
+        spec = gym.spec(name)
+    except gym.error.Error as error:
+        if name.partition(":")[2] or ":" in name:
+            raise CustardError(f"environment {name!r} was not found: {error}") from None
+        known = [entry for entry in gym.registry if not entry.startswith(("phys2d", "tabular", "GymV"))]
+        raise CustardError(_unknown(name, known)) from None
+    except (ModuleNotFoundError, ValueError) as error:
+        raise CustardError(f"environment {name!r} could not be loaded: {error}") from None
+    native = None
+    twin = _TWINS.get(name) if not kwargs else None
+    if spec.namespace == "custard" or twin:
+        limit = spec.max_episode_steps
+
+        def native(count: int) -> VectorEnv:
+            return gym.make_vec(
+                twin or name, num_envs=count, max_episode_steps=limit, autoreset_mode=AutoresetMode.DISABLED, **kwargs
+            )
+
+    _made(lambda: gym.make(name, **kwargs), name).close()
+    return Source(
+        name=name,
+        make=lambda: gym.make(name, **kwargs),
+        native=native,
+        limit=spec.max_episode_steps,
+        threshold=spec.reward_threshold,
+        kwargs=kwargs,
+    )
+
+
+def _made(make: Callable[[], Any], name: str) -> Any:
+    try:
+        return make()
+    except CustardError:
+        raise
+    except Exception as error:  # whatever a constructor raises is the user's to see, in one line
+        raise CustardError(f"environment {name!r} could not be made: {type(error).__name__}: {error}") from error
+
+
+def _unknown(name: str, known: list[str]) -> str:
+    text = one_of("environment", name, known)
+    hint = text[text.index(" (did") :] if " (did" in text else ""
+    return (
+        f"unknown environment {name!r}{hint}. Give the id of a registered environment; "
+        "'module:Id-v0' imports a module of yours first."
+    )
+
+
+def _limit(env: gym.Env) -> int | None:
+    """The time limit that a wrapper of the environment keeps."""
+    spec = env.spec
+    if spec is not None and spec.max_episode_steps is not None:
+        return int(spec.max_episode_steps)
+    while isinstance(env, gym.Wrapper):
+        if isinstance(env, gym.wrappers.TimeLimit):
+            return int(env._max_episode_steps)
+        env = env.env
+    return None
+
+
+def episode_seeds(seed: int, count: int) -> np.ndarray:
+    """One environment seed an episode, from one seed: the same episodes whatever runs beside them."""
+    return np.random.SeedSequence(seed).generate_state(count).astype(np.int64)

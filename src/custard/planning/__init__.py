@@ -1,0 +1,1 @@
+"""Finite MDPs: exact evaluation, optimal policies, optimal trees."""

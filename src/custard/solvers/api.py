@@ -1,0 +1,55 @@
+"""What a method receives and what it hands back, so that running, showing, saving and resuming are written once.
+
+A method is a module with a documented dataclass `Settings`, a dictionary `PRESETS` and a generator function
+
+    solve(problem, settings, state=None) -> Iterator[Snapshot]
+
+that yields a snapshot every so often (about ten times a second at the most) until it is done. `state` is what an earlier
+snapshot's `state()` returned: a method that gets it goes on exactly as if it had never stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from custard.lab.source import Source
+from custard.spaces import Base
+from custard.tree.tree import Tree
+
+__all__ = ["Problem", "Snapshot"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is to be solved: base environments, their features and actions, and what the user asked for."""
+
+    source: Source
+    base: Base  # its features may still lack bounds: `custard.spaces.estimate_bounds`, `Features.require_bounded`
+    seed: int = 0
+    max_depth: int | None = None
+    encoder: Callable[[Any], Any] | None = None  # the user's features= function
+
+    def seeds(self, *purposes: str) -> dict[str, int]:
+        """An independent seed for each purpose, the same for the same problem seed whatever the order."""
+        return {
+            purpose: int(np.random.SeedSequence([self.seed, *purpose.encode()]).generate_state(1)[0])
+            for purpose in purposes
+        }
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Where a method stands."""
+
+    steps: int  # environment steps used so far, those for judging trees included
+    tree: Tree | None  # the best tree so far
+    value: float  # its mean return over selection episodes (NaN if there is none yet)
+    budget: int | None = None  # environment steps this run may use, if it is limited so
+    metrics: Mapping[str, float] = field(default_factory=dict)  # a row of metrics.csv
+    final: Tree | None = None  # the tree of the present policy, where it differs from the best
+    message: str = ""  # why the method stopped, or what it is doing
+    state: Callable[[], dict[str, np.ndarray]] | None = None  # everything needed to go on

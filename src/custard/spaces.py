@@ -1,0 +1,245 @@
+"""From Gymnasium spaces to features and actions: what custard knows of a base environment, as plain data.
+
+| observation space | features |
+|---|---|
+| Box, any shape | one real feature an entry (integer if the dtype is) |
+| Discrete | one integer feature; for Gymnasium's toy-text environments its factors (row, column, …) |
+| MultiBinary | binary features |
+| MultiDiscrete | integer features |
+| Tuple, Dict of these | theirs, one after the other, with prefixed names |
+| anything else | a `features=` function from one observation to numbers |
+
+| action space | leaves | IBMDP form |
+|---|---|---|
+| Discrete | one action | discrete or parameterised |
+| MultiDiscrete, MultiBinary | a vector of whole numbers | parameterised |
+| Box | a vector of reals | parameterised |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from custard.actions import Actions, named
+from custard.errors import CustardError
+from custard.features import BINARY, INTEGER, REAL, Features
+from custard.known import Known, factor, known, representative
+
+__all__ = ["Base", "describe", "estimate_bounds"]
+
+#: Encode(observations, count): `count` observations as the space batches them -> [count, n] float64.
+Encode = Callable[[Any, int], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Base:
+    """A base environment as the rest of custard sees it."""
+
+    features: Features
+    actions: Actions
+    encode: Encode
+    action_space: gym.Space  # of one environment
+    env_id: str | None
+
+    def observe(self, observation: Any) -> np.ndarray:
+        """One observation as a feature vector, [n] float64."""
+        return self.encode(observation, 1)[0]
+
+    def action(self, value: Any) -> Any:
+        """A leaf's value as the environment's own action."""
+        if self.actions.discrete:
+            return int(value)
+        shaped = np.asarray(value).reshape(self.action_space.shape)
+        return shaped.astype(self.action_space.dtype)
+
+
+def describe(
+    env: Any,
+    *,
+    low: Any = None,
+    high: Any = None,
+    bounds: str | None = None,
+    features: Callable[[Any], Sequence[float]] | None = None,
+    feature_names: Sequence[str] | None = None,
+    seed: int = 0,
+) -> Base:
+    """Features, actions and encoder of a Gymnasium environment, single or vector.
+
+    `low` and `high` replace declared bounds; `bounds="estimate"` fills infinite ones from seeded random rollouts.
+    `features` maps one observation to a vector of numbers where the space's own entries are not what a person would
+    ask about. Bounds may still be infinite afterwards: `Features.require_bounded` says so where that matters.
+
+    >>> import gymnasium as gym
+    >>> base = describe(gym.make("FrozenLake-v1"))
+    >>> base.features.names, base.actions.names[0], base.observe(6).tolist()
+    (('row', 'column'), 'left', [1.0, 2.0])
+    """
+    if bounds not in (None, "declared", "estimate"):
+        raise CustardError(f'bounds={bounds!r} is not known: choose "declared" or "estimate"')
+    vector = isinstance(env, gym.vector.VectorEnv)
+    observation_space = env.single_observation_space if vector else env.observation_space
+    action_space = env.single_action_space if vector else env.action_space
+    core = representative(env).unwrapped
+    facts = known(env)
+    if features is None:
+        described, encode = _features_of(observation_space, core, facts)
+    else:
+        described, encode = _custom_features(observation_space, features, feature_names)
+    if feature_names is not None:
+        if len(feature_names) != described.n:
+            raise CustardError(f"feature_names has {len(feature_names)} names, but there are {described.n} features")
+        described = replace(described, names=tuple(feature_names))
+    described = described.with_bounds(low, high)
+    spec = getattr(env, "spec", None)
+    base = Base(
+        features=described,
+        actions=_actions_of(action_space, getattr(core, "action_names", None) or facts.actions),
+        encode=encode,
+        action_space=action_space,
+        env_id=spec.id if spec is not None else None,
+    )
+    if bounds == "estimate" and described.unbounded.any():
+        base = replace(base, features=estimate_bounds(env, base, seed=seed))
+    return base
+
+
+def estimate_bounds(env: Any, base: Base, *, seed: int = 0, steps: int = 10_000, margin: float = 0.05) -> Features:
+    """Replace infinite bounds by the range seen in seeded random rollouts, widened by `margin` of it on each side."""
+    low, high = base.features.low.copy(), base.features.high.copy()
+    seen_low, seen_high = np.full(base.features.n, np.inf), np.full(base.features.n, -np.inf)
+    seeds = np.random.SeedSequence(seed).generate_state(2)
+    vector = isinstance(env, gym.vector.VectorEnv)
+    count = env.num_envs if vector else 1
+    env.action_space.seed(int(seeds[0]))
+    observation, _ = env.reset(seed=int(seeds[1]))
+    for _ in range(max(1, steps // count)):
+        x = base.encode(observation, count)
+        seen_low, seen_high = np.fmin(seen_low, x.min(axis=0)), np.fmax(seen_high, x.max(axis=0))
+        observation, _, terminated, truncated, _ = env.step(env.action_space.sample())
+        if not vector and (terminated or truncated):
+            observation, _ = env.reset()
+    open_ended = base.features.unbounded
+    if not np.isfinite(seen_low[open_ended]).all() or not np.isfinite(seen_high[open_ended]).all():
+        raise CustardError("bounds could not be estimated: random rollouts gave values that are not finite numbers")
+    pad = margin * np.maximum(seen_high - seen_low, 1e-6)
+    low[open_ended] = (seen_low - pad)[open_ended]
+    high[open_ended] = (seen_high + pad)[open_ended]
+    origin = {**base.features.origin, "bounds": "estimate", "seed": seed, "steps": steps, "margin": margin}
+    return replace(base.features, low=low, high=high, origin=origin)
+
+
+def _features_of(space: gym.Space, core: Any, facts: Known) -> tuple[Features, Encode]:
+    if isinstance(space, spaces.Discrete) and facts.factors is not None:
+        sizes = facts.factors(core)
+        if int(np.prod(sizes)) == space.n and space.start == 0:
+            described = Features(facts.features, [0] * len(sizes), [size - 1 for size in sizes], (INTEGER,) * len(sizes))
+            return described, lambda observations, count: factor(sizes, np.asarray(observations).reshape(count))
+    names, low, high, kinds = _flatten(space, "")
+    own_names = getattr(core, "feature_names", None) or facts.features
+    if len(own_names) == len(names):
+        names = list(own_names)
+        kinds = [BINARY if name in facts.binary else kind for name, kind in zip(names, kinds, strict=True)]
+        kinds = list(getattr(core, "feature_kinds", None) or kinds)
+    return Features(tuple(names), low, high, tuple(kinds)), lambda obs, count: _encode(space, obs, count)
+
+
+def _custom_features(space: gym.Space, function: Callable[[Any], Any], names: Any) -> tuple[Features, Encode]:
+    def one(observation: Any) -> np.ndarray:
+        return np.asarray(function(observation), dtype=np.float64).reshape(-1)
+
+    def encode(observations: Any, count: int) -> np.ndarray:
+        return np.stack([one(observation) for observation in _split(space, observations, count)])
+
+    space.seed(0)
+    try:
+        n = len(one(space.sample()))
+    except Exception as error:
+        raise CustardError(f"features= failed on a sample of the observation space: {error}") from error
+    if names is None:
+        names = tuple(f"feature_{i}" for i in range(n))
+    if len(names) != n:
+        raise CustardError(f"features= gives {n} numbers, but feature_names has {len(names)} names")
+    return Features(tuple(names), np.full(n, -np.inf), np.full(n, np.inf), origin={"features": "custom"}), encode
+
+
+def _actions_of(space: gym.Space, names: Sequence[str]) -> Actions:
+    if isinstance(space, spaces.Discrete):
+        return Actions("discrete", named(names, int(space.n), "action"), start=int(space.start))
+    if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
+        size = int(np.prod(space.shape))
+        return Actions("box", named(names, size, "action"), low=space.low.reshape(-1), high=space.high.reshape(-1))
+    if isinstance(space, spaces.MultiDiscrete):
+        start = np.asarray(space.start).reshape(-1)
+        high = start + space.nvec.reshape(-1) - 1
+        return Actions("multi", named(names, len(high), "action"), low=start, high=high)
+    if isinstance(space, spaces.MultiBinary):
+        size = int(np.prod(space.shape))
+        return Actions("multi", named(names, size, "action"), low=np.zeros(size), high=np.ones(size))
+    raise CustardError(
+        f"action space {space} is not supported: custard needs Discrete, MultiDiscrete, MultiBinary or a real Box"
+    )
+
+
+def _flatten(space: gym.Space, prefix: str) -> tuple[list[str], list[float], list[float], list[str]]:
+    """Names, low, high and kinds of a space's entries in the order `_encode` puts them."""
+    if isinstance(space, (spaces.Tuple, spaces.Dict)):
+        parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+        names: list[str] = []
+        low: list[float] = []
+        high: list[float] = []
+        kinds: list[str] = []
+        for key, part in parts:
+            label = str(key) if isinstance(space, spaces.Dict) else f"item{key}"
+            a, b, c, d = _flatten(part, f"{prefix}_{label}" if prefix else label)
+            names, low, high, kinds = names + a, low + b, high + c, kinds + d
+        return names, low, high, kinds
+    stem = prefix or "obs"
+    if isinstance(space, spaces.Discrete):
+        first, last = int(space.start), int(space.start + space.n - 1)
+        return [stem], [first], [last], [BINARY if (first, last) == (0, 1) else INTEGER]
+    if isinstance(space, spaces.Box):
+        whole = not np.issubdtype(space.dtype, np.floating)
+        bounds = np.stack([space.low.reshape(-1), space.high.reshape(-1)]).astype(np.float64)
+    elif isinstance(space, spaces.MultiBinary):
+        whole, bounds = True, np.repeat([[0.0], [1.0]], int(np.prod(space.shape)), axis=1)
+    elif isinstance(space, spaces.MultiDiscrete):
+        start = np.asarray(space.start, dtype=np.float64).reshape(-1)
+        whole, bounds = True, np.stack([start, start + space.nvec.reshape(-1) - 1])
+    else:
+        raise CustardError(
+            f"observation space {space} is not supported: custard needs Box, Discrete, MultiBinary, MultiDiscrete, "
+            "or Tuple and Dict of these. Pass features=, a function from an observation to a vector of numbers."
+        )
+    shape = space.shape
+    assert shape is not None
+    scalar = bool(prefix) and bounds.shape[1] == 1
+    names = [stem] if scalar else ["_".join([stem, *map(str, where)]) for where in np.ndindex(*shape)]
+    kinds = [
+        REAL if not whole else (BINARY if (lo, hi) == (0.0, 1.0) else INTEGER)
+        for lo, hi in zip(*bounds.tolist(), strict=True)
+    ]
+    return names, *bounds.tolist(), kinds
+
+
+def _encode(space: gym.Space, observations: Any, count: int) -> np.ndarray:
+    """`count` observations of a supported space as rows of numbers, widened to float64."""
+    if isinstance(space, (spaces.Tuple, spaces.Dict)):
+        keys = space.spaces.keys() if isinstance(space, spaces.Dict) else range(len(space.spaces))
+        return np.concatenate([_encode(space.spaces[key], observations[key], count) for key in keys], axis=1)
+    try:
+        return np.asarray(observations, dtype=np.float64).reshape(count, -1)
+    except (TypeError, ValueError):
+        raise CustardError(f"an observation does not fit its space {space}: got {type(observations).__name__}") from None
+
+
+def _split(space: gym.Space, observations: Any, count: int) -> list[Any]:
+    """The single observations of a batch; a lone observation passes through."""
+    if count == 1 and space.contains(observations):
+        return [observations]
+    return list(gym.vector.utils.iterate(gym.vector.utils.batch_space(space, count), observations))

@@ -1,0 +1,196 @@
+"""Smaller trees that decide the same; and, kept apart because it may change decisions, pruning by what was visited."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from custard.tree.tree import LEAF, Tree
+
+__all__ = ["Pruned", "prune_unvisited", "simplify"]
+
+
+def simplify(tree: Tree, *, use_bounds: bool = False) -> Tree:
+    """The same decisions with fewer nodes: branches no state can reach go, and questions with one answer go.
+
+    A branch is unreachable where the questions above it contradict it, or, for whole-number features, leave no number
+    in between. With `use_bounds` states are also taken to lie within `tree.features`' bounds; without it the result
+    agrees with the tree on every observation whatsoever, NaN and values outside the bounds included (whole-number
+    features are taken to hold whole numbers or NaN).
+
+    >>> from custard import Actions, Features, Tree
+    >>> leaf_again = Tree.stump(0, 0.5, 1, 1, Features(("x",), [0], [1]), Actions("discrete", ("a", "b")))
+    >>> simplify(leaf_again).n_nodes
+    1
+    """
+    kept = _reachable(tree, use_bounds)
+    return _rebuild(tree, _merged(tree, kept))
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """A pruned tree, and how much pruning it could matter for."""
+
+    tree: Tree
+    branches: int  # how many branches were removed
+    leaves: int  # how many of the tree's leaves none of the states reached
+    could_change: int  # how many of the removed leaves hold another action than the branch that replaced theirs
+
+
+def prune_unvisited(tree: Tree, observations: Any, *, at_least: int = 1) -> Pruned:
+    """Remove branches that fewer than `at_least` of the given observations visit.
+
+    Unlike `simplify` this may change what the tree does in states that were not given: `could_change` counts the
+    leaves for which it might. Report it.
+    """
+    leaf = tree.apply(observations)
+    visits = np.bincount(leaf, minlength=tree.n_nodes)
+    kids = np.stack([tree.children_left, tree.children_right], axis=1).astype(np.int64)
+    inner = np.flatnonzero(tree.feature != LEAF)
+    for node in inner[::-1]:
+        visits[node] = visits[kids[node, 0]] + visits[kids[node, 1]]
+    goes = np.arange(tree.n_nodes)  # which node stands in for each
+    branches = 0
+    for node in inner[::-1]:
+        seen = visits[kids[node]] >= at_least
+        if seen.sum() == 1:
+            goes[node] = goes[kids[node, int(seen[1])]]
+            branches += 1
+        elif not seen.any() and visits[node] >= at_least:
+            goes[node] = goes[kids[node, int(np.argmax(visits[kids[node]]))]]
+            branches += 1
+    pruned = _rebuild(tree, _merged(tree, goes))
+    unvisited = np.flatnonzero((tree.feature == LEAF) & (visits < at_least))
+    return Pruned(pruned, branches, len(unvisited), _changed(tree, goes, unvisited))
+
+
+def _changed(tree: Tree, goes: np.ndarray, unvisited: np.ndarray) -> int:
+    """How many of the unvisited leaves decide otherwise than every leaf that now stands in their place."""
+    changed = 0
+    lost = set(unvisited.tolist())
+    for leaf in unvisited.tolist():
+        node, replacement = leaf, None
+        while tree.parent[node] != LEAF:
+            node = int(tree.parent[node])
+            if goes[node] != node:
+                replacement = int(goes[node])
+        if replacement is None:
+            continue
+        actions = {_key(tree.value[other]) for other in _leaves_under(tree, goes, replacement) if other not in lost}
+        changed += actions != {_key(tree.value[leaf])}
+    return changed
+
+
+def _leaves_under(tree: Tree, goes: np.ndarray, node: int) -> list[int]:
+    found, stack = [], [node]
+    while stack:
+        at = int(goes[stack.pop()])
+        if tree.feature[at] == LEAF:
+            found.append(at)
+        else:
+            stack += [int(tree.children_left[at]), int(tree.children_right[at])]
+    return found
+
+
+def _key(value: np.ndarray) -> bytes:
+    return np.asarray(value).tobytes()
+
+
+def _reachable(tree: Tree, use_bounds: bool) -> np.ndarray:
+    """For each node the node that stands in for it: the only child a state can reach, or itself."""
+    n = tree.features.n
+    whole = tree.features.integer.tolist()
+    above, most = [-np.inf] * n, [np.inf] * n
+    if use_bounds:
+        # A state may equal the lowest bound, whereas it exceeds a lower bound won by asking.
+        above, most = np.nextafter(tree.features.low, -np.inf).tolist(), tree.features.high.tolist()
+    goes = list(range(tree.n_nodes))
+    feature, threshold = tree.feature.tolist(), tree.threshold.tolist()
+    kids = tree.children_left.tolist(), tree.children_right.tolist()
+    # Depth first with the bounds of the present path in place; (node, side, what to put back) on the stack.
+    stack: list[tuple[int, int, float]] = [(0, -1, 0.0)]
+    while stack:
+        node, side, restore = stack.pop()
+        c = feature[node]
+        if side == 0:  # left is done: put its bound back
+            most[c] = restore
+            continue
+        if side == 1:
+            above[c] = restore
+            continue
+        if side == 2:  # now go right
+            stack.append((node, 1, above[c]))
+            above[c] = max(above[c], threshold[node])
+            stack.append((kids[1][node], -1, 0.0))
+            continue
+        if c == LEAF:
+            continue
+        t = threshold[node]
+        low, high = above[c], most[c]
+        if whole[c]:
+            can_left = np.floor(min(t, high)) > np.floor(low)
+            can_right = np.floor(high) > np.floor(max(t, low))
+        else:
+            can_left, can_right = min(t, high) > low, high > max(t, low)
+        if high == np.inf and not use_bounds:
+            can_right = True  # +inf and NaN go right
+        if can_left and can_right:
+            stack.append((node, 2, 0.0))
+            stack.append((node, 0, high))
+            most[c] = min(high, t)
+            stack.append((kids[0][node], -1, 0.0))
+        elif can_left or can_right:
+            goes[node] = kids[1][node] if can_right else kids[0][node]
+            stack.append((goes[node], -1, 0.0))
+    return np.array(goes)
+
+
+def _merged(tree: Tree, goes: np.ndarray) -> np.ndarray:
+    """Resolve stand-ins from the leaves up, replacing a question whose branches are the same subtree by that subtree."""
+    result = np.arange(tree.n_nodes)
+    number: dict[Any, int] = {}  # a subtree's shape -> its class
+    classes = [0] * tree.n_nodes
+    feature, threshold = tree.feature.tolist(), tree.threshold.tolist()
+    left, right = tree.children_left.tolist(), tree.children_right.tolist()
+    values = tree.value
+    stand_in = goes.tolist()
+    for node in range(tree.n_nodes - 1, -1, -1):
+        if stand_in[node] != node:
+            result[node] = result[stand_in[node]]
+            classes[node] = classes[stand_in[node]]
+            continue
+        if feature[node] == LEAF:
+            shape: Any = _key(values[node])
+        else:
+            a, b = classes[left[node]], classes[right[node]]
+            if a == b:
+                result[node], classes[node] = result[left[node]], a
+                continue
+            shape = (feature[node], threshold[node], a, b)
+        classes[node] = number.setdefault(shape, len(number))
+    return result
+
+
+def _rebuild(tree: Tree, goes: np.ndarray) -> Tree:
+    """The tree that remains when each node is replaced by its stand-in, in breadth-first order."""
+    order: list[np.ndarray] = []
+    left, right = [], []
+    level = goes[:1]
+    count = 1
+    while len(level):
+        order.append(level)
+        inner = tree.feature[level] != LEAF
+        first = np.full(len(level), LEAF, dtype=np.int64)
+        first[inner] = count + 2 * np.arange(inner.sum())
+        left.append(first)
+        right.append(np.where(inner, first + 1, LEAF))
+        at = level[inner]
+        level = goes[np.stack([tree.children_left[at], tree.children_right[at]], axis=1).reshape(-1)]
+        count += len(level)
+    nodes = np.concatenate(order)
+    return Tree(
+        tree.feature[nodes], tree.threshold[nodes], np.concatenate(left), np.concatenate(right), tree.value[nodes],
+        tree.features, tree.actions, tree.origin,
+    )  # fmt: skip

@@ -1,0 +1,142 @@
+"""A tree's file format and what makes a tree valid.
+
+The JSON object has `format` "custard-tree", `version`, `features` (name, kind, low, high; null for no bound),
+`actions`, `nodes` (the five arrays of `Tree`, threshold in full precision) and `origin`.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from custard.actions import Actions
+from custard.errors import CustardError
+from custard.features import Features
+from custard.files import write_atomically
+
+if TYPE_CHECKING:
+    from custard.tree.tree import Tree
+
+__all__ = ["FORMAT", "VERSION", "check", "from_json", "load", "save", "to_json"]
+
+FORMAT, VERSION = "custard-tree", 1
+ARRAYS = ("feature", "threshold", "children_left", "children_right", "value")
+
+
+def check(tree: Tree) -> None:
+    """Raise unless the arrays are a tree: one root, every other node the child of one earlier node."""
+    count = len(tree.feature)
+    shape = (count,) if tree.actions.discrete else (count, tree.actions.size)
+    for name in ARRAYS:
+        expected = shape if name == "value" else (count,)
+        if getattr(tree, name).shape != expected:
+            raise CustardError(f"a tree of {count} nodes needs {name} of shape {expected}, got {getattr(tree, name).shape}")
+    if count == 0:
+        raise CustardError("a tree needs at least one node")
+    leaf = tree.feature < 0
+    bad = np.flatnonzero(leaf & ((tree.feature != -1) | (tree.children_left != -1) | (tree.children_right != -1)))
+    if len(bad):
+        raise CustardError(f"node {bad[0]} is neither a leaf (feature and both children -1) nor an inner node")
+    inner = np.flatnonzero(~leaf)
+    if len(inner) and (tree.feature[inner] >= tree.features.n).any():
+        node = inner[tree.feature[inner] >= tree.features.n][0]
+        raise CustardError(f"node {node} asks about feature {tree.feature[node]}, but there are {tree.features.n} features")
+    bad = inner[~np.isfinite(tree.threshold[inner])]
+    if len(bad):
+        raise CustardError(f"node {bad[0]} has the threshold {tree.threshold[bad[0]]}: thresholds must be finite numbers")
+    children = np.concatenate([tree.children_left[inner], tree.children_right[inner]]).astype(np.int64)
+    parents = np.concatenate([inner, inner])
+    bad = parents[(children <= parents) | (children >= count)]
+    if len(bad):
+        raise CustardError(f"node {bad[0]} has a child that does not come after it: not a tree, or a cycle")
+    seen = np.bincount(children, minlength=count)
+    bad = np.flatnonzero(seen[1:] != 1) + 1
+    if len(bad):
+        what = "has no parent" if seen[bad[0]] == 0 else "has several parents"
+        raise CustardError(f"node {bad[0]} {what}: not a tree")
+    _check_values(tree, np.flatnonzero(leaf))
+
+
+def _check_values(tree: Tree, leaves: np.ndarray) -> None:
+    values, actions = tree.value[leaves], tree.actions
+    if actions.discrete:
+        wrong = (values < actions.start) | (values >= actions.start + actions.n)
+        accepted = f"{actions.start}…{actions.start + actions.n - 1}"
+    else:
+        assert actions.low is not None and actions.high is not None
+        wrong = ~((values >= actions.low) & (values <= actions.high)).all(axis=1)
+        accepted = f"[{actions.low.tolist()}, {actions.high.tolist()}]"
+    if wrong.any():
+        where = np.flatnonzero(wrong)[0]
+        raise CustardError(f"leaf {leaves[where]} holds the action {values[where]}, outside {accepted}")
+
+
+def to_json(tree: Tree) -> dict[str, Any]:
+    """A tree as plain data."""
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "features": tree.features.to_json(),
+        "actions": tree.actions.to_json(),
+        "bounds": tree.features.origin,
+        "origin": dict(tree.origin),
+        "nodes": {name: getattr(tree, name).tolist() for name in ARRAYS},
+    }
+
+
+def from_json(cls: type[Tree], data: Any) -> Tree:
+    """A tree from plain data, checked."""
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise CustardError(f'not a custard tree: the JSON object lacks "format": "{FORMAT}"')
+    version = data.get("version")
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise CustardError(f"the tree's version is {version!r}: expected a whole number")
+    if version > VERSION:
+        raise CustardError(f"the tree has version {version}, this custard reads up to {VERSION}: upgrade custard-rl")
+    missing = [key for key in ("features", "actions", "nodes") if key not in data]
+    nodes = data.get("nodes", {})
+    missing += [name for name in ARRAYS if not isinstance(nodes, dict) or not isinstance(nodes.get(name), list)]
+    if missing:
+        raise CustardError(f"the tree lacks {', '.join(missing)}")
+    origin = data.get("origin", {})
+    bounds = data.get("bounds", {})
+    if not isinstance(origin, dict) or not isinstance(bounds, dict):
+        raise CustardError("the tree's origin and bounds must be objects")
+    for name in ("feature", "children_left", "children_right"):
+        if not all(type(entry) is int for entry in nodes[name]):
+            raise CustardError(f"the tree's {name} must hold whole numbers only")
+    if any(entry is None or isinstance(entry, (bool, str)) for entry in nodes["threshold"]):
+        raise CustardError("the tree's threshold must hold numbers only")
+    return cls(
+        **{name: nodes[name] for name in ARRAYS},
+        features=Features.from_json(data["features"], bounds),
+        actions=Actions.from_json(data["actions"]),
+        origin=origin,
+    )
+
+
+def save(tree: Tree, path: str | Path) -> None:
+    """Write a tree's JSON."""
+    write_atomically(path, json.dumps(to_json(tree), allow_nan=False) + "\n")
+
+
+def load(cls: type[Tree], path: str | Path) -> Tree:
+    """Read a tree's JSON."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise CustardError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise CustardError(f"{path} is not a text file") from None
+    try:
+        data = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise CustardError(f"{path} is not valid JSON ({error}): the file may be cut short") from None
+    try:
+        return from_json(cls, data)
+    except CustardError as error:
+        raise CustardError(f"{path}: {error}") from None

@@ -1,0 +1,295 @@
+"""Tree: a decision tree policy as frozen parallel arrays, and everything that needs no more than the arrays."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from custard.actions import Actions
+from custard.errors import CustardError
+from custard.features import Features
+from custard.tree import store
+from custard.tree.text import draw_text, number
+
+__all__ = ["LEAF", "Tree"]
+
+#: What `feature`, `children_left` and `children_right` hold at a leaf.
+LEAF = -1
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Tree:
+    """A decision tree policy over named features, in the environment's own units.
+
+    Node 0 is the root and children come after their parent. At an inner node an observation goes left where
+    `obs[feature] <= threshold` and right otherwise, which includes NaN. Both sides are compared as float64. At a leaf
+    `feature` and both children are `LEAF`, the threshold is 0, and `value` is the environment's own action. Depth
+    counts splits: a single leaf has depth 0. The arrays cannot be written to.
+
+    >>> from custard import Actions, Features, Tree
+    >>> tree = Tree(
+    ...     feature=[0, -1, -1], threshold=[0.5, 0, 0], children_left=[1, -1, -1], children_right=[2, -1, -1],
+    ...     value=[0, 0, 1], features=Features(("angle",), [-1], [1]), actions=Actions("discrete", ("left", "right")),
+    ... )
+    >>> tree.predict([[0.5], [0.6]]), tree.act([0.6]), tree.depth, tree.n_leaves
+    (array([0, 1]), 1, 1, 2)
+    >>> print(tree)
+    angle ≤ 0.5?
+    ├─ yes: left
+    └─ no:  right
+    """
+
+    feature: np.ndarray  # [n_nodes] int32
+    threshold: np.ndarray  # [n_nodes] float64
+    children_left: np.ndarray  # [n_nodes] int32
+    children_right: np.ndarray  # [n_nodes] int32
+    value: np.ndarray  # [n_nodes] int64, or [n_nodes, k] int64 or float64 for vector actions; 0 at inner nodes
+    features: Features
+    actions: Actions
+    origin: Mapping[str, Any] = field(default_factory=dict)  # method, seed, environment, versions: where it came from
+
+    def __post_init__(self) -> None:
+        try:
+            arrays = {
+                "feature": np.array(self.feature, dtype=np.int32),
+                "threshold": np.array(self.threshold, dtype=np.float64),
+                "children_left": np.array(self.children_left, dtype=np.int32),
+                "children_right": np.array(self.children_right, dtype=np.int32),
+                "value": np.array(self.value, dtype=np.float64 if self.actions.kind == "box" else np.int64),
+            }
+        except (TypeError, ValueError, OverflowError) as error:
+            raise CustardError(f"a tree's arrays must hold numbers ({error})") from None
+        leaf = arrays["feature"] == LEAF if arrays["feature"].ndim == 1 else None
+        if leaf is not None and arrays["threshold"].shape == leaf.shape:
+            arrays["threshold"][leaf] = 0.0
+            if len(arrays["value"]) == len(leaf):
+                arrays["value"][~leaf] = 0
+        for name, array in arrays.items():
+            array.setflags(write=False)
+            object.__setattr__(self, name, array)
+        store.check(self)
+
+    # -- deciding ---------------------------------------------------------------------------------------------------
+
+    def predict(self, observations: Any, *, compiled: bool = True) -> np.ndarray:
+        """Actions for a batch of feature vectors, [B, n] -> [B] (or [B, k] for vector actions)."""
+        return self.value[self.apply(observations)] if not compiled else self._compiled(self._batch(observations))
+
+    def apply(self, observations: Any) -> np.ndarray:
+        """The leaf each observation reaches, [B, n] -> [B] int, in plain NumPy."""
+        x = self._batch(observations).astype(np.float64, copy=False)
+        node = np.zeros(len(x), dtype=np.int64)
+        moving = np.arange(len(x)) if self.n_nodes > 1 else np.arange(0)
+        while len(moving):
+            at = node[moving]
+            left = x[moving, self.feature[at]] <= self.threshold[at]
+            node[moving] = np.where(left, self.children_left[at], self.children_right[at])
+            moving = moving[self.feature[node[moving]] != LEAF]
+        return node
+
+    def act(self, observation: Any) -> Any:
+        """The action for one feature vector: an int, or an array for vector actions."""
+        try:
+            item = observation.item
+            if observation.shape != self._shape:
+                raise CustardError(self._misfit(observation.shape))
+        except AttributeError:
+            observation = np.asarray(observation, dtype=np.float64)
+            if observation.shape != self._shape:
+                raise CustardError(self._misfit(observation.shape)) from None
+            item = observation.item
+        node = self._nested
+        while len(node) == 4:
+            node = node[2] if item(node[0]) <= node[1] else node[3]
+        return node[0]
+
+    def path(self, observation: Any) -> list[int]:
+        """The nodes from the root to the leaf that one observation visits."""
+        x = self._batch([observation] if not isinstance(observation, np.ndarray) else observation[None])
+        x = x[0].astype(np.float64)
+        nodes = [0]
+        while self.feature[nodes[-1]] != LEAF:
+            at = nodes[-1]
+            side = self.children_left if x[self.feature[at]] <= self.threshold[at] else self.children_right
+            nodes.append(int(side[at]))
+        return nodes
+
+    # -- shape ------------------------------------------------------------------------------------------------------
+
+    @property
+    def n_nodes(self) -> int:
+        """Inner nodes and leaves together."""
+        return len(self.feature)
+
+    @cached_property
+    def n_leaves(self) -> int:
+        """The number of leaves."""
+        return int((self.feature == LEAF).sum())
+
+    @cached_property
+    def depth(self) -> int:
+        """The largest number of questions on a path."""
+        return int(self.node_depth.max())
+
+    @cached_property
+    def node_depth(self) -> np.ndarray:
+        """The number of questions above each node, [n_nodes] int32."""
+        depth = np.zeros(self.n_nodes, dtype=np.int32)
+        level, k = np.zeros(1, dtype=np.int64), 0
+        while len(level):
+            depth[level] = k
+            inner = level[self.feature[level] != LEAF]
+            level, k = np.concatenate([self.children_left[inner], self.children_right[inner]]), k + 1
+        return depth
+
+    @cached_property
+    def parent(self) -> np.ndarray:
+        """The parent of each node, `LEAF` (-1) for the root, [n_nodes] int32."""
+        parent = np.full(self.n_nodes, LEAF, dtype=np.int32)
+        inner = np.flatnonzero(self.feature != LEAF)
+        parent[self.children_left[inner]] = parent[self.children_right[inner]] = inner
+        return parent
+
+    def leaves(self) -> np.ndarray:
+        """The node numbers of the leaves."""
+        return np.flatnonzero(self.feature == LEAF)
+
+    def boxes(self) -> Iterator[tuple[int, dict[int, tuple[float, float]]]]:
+        """Each leaf with what must hold to reach it: feature -> (above, at most), only for features asked about."""
+        stack: list[tuple[int, dict[int, tuple[float, float]]]] = [(0, {})]
+        while stack:
+            node, box = stack.pop()
+            if self.feature[node] == LEAF:
+                yield node, box
+                continue
+            c, t = int(self.feature[node]), float(self.threshold[node])
+            above, most = box.get(c, (-np.inf, np.inf))
+            stack.append((int(self.children_right[node]), {**box, c: (max(above, t), most)}))
+            stack.append((int(self.children_left[node]), {**box, c: (above, min(most, t))}))
+
+    def box(self, node: int) -> dict[int, tuple[float, float]]:
+        """What must hold to reach a node: feature -> (above, at most), outermost first."""
+        steps = []
+        while self.parent[node] != LEAF:
+            steps.append((int(self.parent[node]), bool(self.children_left[self.parent[node]] == node)))
+            node = int(self.parent[node])
+        box: dict[int, tuple[float, float]] = {}
+        for at, left in reversed(steps):
+            c, t = int(self.feature[at]), float(self.threshold[at])
+            above, most = box.get(c, (-np.inf, np.inf))
+            box[c] = (above, min(most, t)) if left else (max(above, t), most)
+        return box
+
+    # -- text, files, equality --------------------------------------------------------------------------------------
+
+    def __str__(self) -> str:
+        return draw_text(self)
+
+    def __repr__(self) -> str:
+        return f"Tree(depth={self.depth}, n_leaves={self.n_leaves}, features={list(self.features.names)})"
+
+    def _repr_html_(self) -> str:
+        return f'<pre style="line-height:1.2">{html.escape(draw_text(self, max_lines=200))}</pre>'
+
+    def __eq__(self, other: object) -> bool:
+        """Same nodes, same features, same actions. Where a tree came from does not matter."""
+        if not isinstance(other, Tree):
+            return NotImplemented
+        names = ("feature", "threshold", "children_left", "children_right", "value")
+        return (
+            all(np.array_equal(getattr(self, name), getattr(other, name)) for name in names)
+            and self.features.same_as(other.features)
+            and self.actions.same_as(other.actions)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple:
+        """Copies carry the fields only: the nested form of a deep tree cannot be copied recursively."""
+        return Tree, tuple(getattr(self, entry.name) for entry in fields(self))
+
+    def save(self, path: str | Path) -> None:
+        """Write the tree as JSON, replacing the file at once or not at all."""
+        store.save(self, path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Tree:
+        """Read a tree that `save` wrote."""
+        return store.load(cls, path)
+
+    def to_json(self) -> dict[str, Any]:
+        """The tree as plain data; `from_json` is the inverse."""
+        return store.to_json(self)
+
+    @classmethod
+    def from_json(cls, data: Any) -> Tree:
+        """A tree from plain data, checked."""
+        return store.from_json(cls, data)
+
+    def with_origin(self, **origin: Any) -> Tree:
+        """The same tree with more said about where it came from."""
+        return replace(self, origin={**self.origin, **origin})
+
+    def question(self, node: int) -> str:
+        """The question an inner node asks, in words.
+
+        >>> from custard import Actions, Features, Tree
+        >>> Tree.stump(0, 0.5, 0, 1, Features(("angle",), [-1], [1]), Actions("discrete", ("a", "b"))).question(0)
+        'angle ≤ 0.5'
+        """
+        return f"{self.features.names[self.feature[node]]} ≤ {number(self.threshold[node])}"
+
+    @classmethod
+    def leaf(cls, action: Any, features: Features, actions: Actions) -> Tree:
+        """The tree that always takes one action."""
+        return cls([LEAF], [0.0], [LEAF], [LEAF], [action], features, actions)
+
+    @classmethod
+    def stump(cls, feature: int, threshold: float, left: Any, right: Any, features: Features, actions: Actions) -> Tree:
+        """The tree that asks one question."""
+        zero = left if actions.discrete else np.zeros_like(left)
+        return cls(
+            [feature, LEAF, LEAF], [threshold, 0, 0], [1, LEAF, LEAF], [2, LEAF, LEAF], [zero, left, right],
+            features, actions,
+        )  # fmt: skip
+
+    # -- what speed needs -------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _shape(self) -> tuple[int]:
+        return (self.features.n,)
+
+    @cached_property
+    def _nested(self) -> tuple:
+        """The tree as nested tuples: (feature, threshold, left, right) or (action,)."""
+        rows = zip(self.feature.tolist(), self.threshold.tolist(), strict=True)
+        kids = list(zip(self.children_left.tolist(), self.children_right.tolist(), strict=True))
+        values = self.value.tolist() if self.actions.discrete else list(self.value)
+        built: list[Any] = [None] * self.n_nodes
+        for node, (c, t) in reversed(list(enumerate(rows))):
+            built[node] = (values[node],) if c == LEAF else (c, t, built[kids[node][0]], built[kids[node][1]])
+        return built[0]
+
+    @cached_property
+    def _compiled(self) -> Any:
+        from custard.tree.compiled import predictor
+
+        return predictor(self)
+
+    def _batch(self, observations: Any) -> np.ndarray:
+        x = np.asarray(observations)
+        if x.ndim != 2 or x.shape[1] != self.features.n:
+            raise CustardError(self._misfit(x.shape))
+        if x.dtype.kind not in "fiub":
+            raise CustardError(f"observations must be numbers, got an array of {x.dtype}")
+        return x
+
+    def _misfit(self, shape: tuple[int, ...]) -> str:
+        n = self.features.n
+        return f"this tree takes observations of {n} features ([B, {n}] for predict, [{n}] for act), got shape {shape}"
