@@ -1,0 +1,54 @@
+"""`custard`: the command line."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any, Union
+
+import tyro
+
+from custard.commands import COMMANDS
+from custard.errors import CustardError
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Parse, run, and turn a user's mistake into one line and exit code 2."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments[:1] in (["--version"], ["-V"]):
+        from custard.version import VERSION
+
+        print(f"custard {VERSION}")
+        return
+    try:
+        command: Any = tyro.cli(_union(arguments), args=arguments, prog="custard", description=__doc__, config=_CONFIG)
+        code = command.run()
+    except CustardError as error:
+        print(f"custard: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(0)
+    sys.exit(code or 0)
+
+
+_CONFIG = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagConversionOff)
+
+
+def _union(arguments: Sequence[str]) -> Any:
+    """All commands for help and for unknown names; the one that was asked for otherwise, so that it starts sooner."""
+    names = [name for name in COMMANDS if _exists(name)]
+    parts = []
+    for name in names:
+        module = importlib.import_module(f"custard.commands.{name}")
+        parts.append(Annotated[module.Command, tyro.conf.subcommand(name)])
+    return Union[tuple(parts)]  # noqa: UP007
+
+
+def _exists(name: str) -> bool:
+    return importlib.util.find_spec(f"custard.commands.{name}") is not None

@@ -1,0 +1,46 @@
+"""What several commands share."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from custard.errors import CustardError
+
+if TYPE_CHECKING:
+    from custard.tree.tree import Tree
+
+__all__ = ["assignments", "load_tree", "print_json"]
+
+
+def load_tree(path: Path) -> Tree:
+    """The tree of a file or of a run directory."""
+    from custard.tree.tree import Tree
+
+    return Tree.load(path / "tree.json" if path.is_dir() else path)
+
+
+def print_json(data: Any) -> None:
+    """One JSON document on standard output."""
+    print(json.dumps(data, indent=2))
+
+
+def assignments(texts: Sequence[str], option: str) -> dict[str, Any]:
+    """key=value arguments with Python literals for values; anything else is taken as text.
+
+    >>> assignments(["m=7", "lane2=[1.5, 3]", "mode=fast"], "--env-args")
+    {'m': 7, 'lane2': [1.5, 3], 'mode': 'fast'}
+    """
+    values = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise CustardError(f"{option} takes key=value, got {text!r}")
+        try:
+            values[key.replace("-", "_")] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            values[key.replace("-", "_")] = value
+    return values
