@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"custard {VERSION}")
         return
     try:
-        command: Any = tyro.cli(_union(arguments), args=arguments, prog="custard", description=__doc__, config=_CONFIG)
+        command: Any = tyro.cli(_union(), args=arguments, prog="custard", description=__doc__, config=_CONFIG)
         code = command.run()
     except CustardError as error:
         print(f"custard: {error}", file=sys.stderr)
@@ -40,15 +40,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 _CONFIG = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagConversionOff)
 
 
-def _union(arguments: Sequence[str]) -> Any:
-    """All commands for help and for unknown names; the one that was asked for otherwise, so that it starts sooner."""
-    names = [name for name in COMMANDS if _exists(name)]
+def _union() -> Any:
+    """All commands as one type for tyro to choose from."""
     parts = []
-    for name in names:
+    for name in COMMANDS:
         module = importlib.import_module(f"custard.commands.{name}")
         parts.append(Annotated[module.Command, tyro.conf.subcommand(name)])
     return Union[tuple(parts)]  # noqa: UP007
-
-
-def _exists(name: str) -> bool:
-    return importlib.util.find_spec(f"custard.commands.{name}") is not None

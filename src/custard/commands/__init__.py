@@ -5,7 +5,12 @@ Modules here import nothing heavy at the top: `custard --help` must answer at on
 
 from __future__ import annotations
 
+import pkgutil
+
 __all__ = ["COMMANDS"]
 
+_ORDER = ("train", "evaluate", "show", "explain", "export", "verify", "report", "compare")
+_FOUND = {module.name for module in pkgutil.iter_modules(__path__)} - {"common"}
+
 #: Each command's module defines a dataclass `Command`; its docstring is the help text.
-COMMANDS = ("train", "evaluate", "show", "explain", "export", "verify", "report", "compare")
+COMMANDS = (*(name for name in _ORDER if name in _FOUND), *sorted(_FOUND.difference(_ORDER)))

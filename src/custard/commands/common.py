@@ -13,7 +13,7 @@ from custard.errors import CustardError
 if TYPE_CHECKING:
     from custard.tree.tree import Tree
 
-__all__ = ["assignments", "load_tree", "print_json"]
+__all__ = ["assignments", "environment_of", "load_tree", "print_json"]
 
 
 def load_tree(path: Path) -> Tree:
@@ -44,3 +44,12 @@ def assignments(texts: Sequence[str], option: str) -> dict[str, Any]:
         except (ValueError, SyntaxError):
             values[key.replace("-", "_")] = value
     return values
+
+
+def environment_of(tree: Tree, env: str | None, kwargs: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The environment that was named, or else the one the tree was learned in, with its arguments."""
+    learned_in = tree.origin.get("env")
+    if env is None and not isinstance(learned_in, str):
+        raise CustardError("the tree does not say where it was learned: name the environment")
+    same = env is None or env == learned_in
+    return str(env or learned_in), {**(tree.origin.get("env_kwargs") or {} if same else {}), **kwargs}
