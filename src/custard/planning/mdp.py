@@ -19,7 +19,8 @@ __all__ = ["FiniteMDP"]
 class FiniteMDP:
     """S states, A actions, transitions[a][s, s'] = T(s, a, s'), rewards[s, a] = E[r | s, a].
 
-    Terminal states are absorbing and worth nothing; an episode ends on entering one.
+    Terminal states are absorbing and worth nothing; an episode ends on entering one, and after `horizon` steps if
+    one is given. A return is the sum of rewards, discounted by `gamma` a step.
     """
 
     transitions: tuple[sparse.csr_array, ...]  # A times [S, S]
@@ -30,6 +31,7 @@ class FiniteMDP:
     x: np.ndarray  # [S, n], the feature vector of each state
     features: Features
     actions: Actions
+    horizon: int | None = None  # steps after which an episode is cut
 
     def __post_init__(self) -> None:
         count, n_actions = self.rewards.shape
@@ -38,18 +40,34 @@ class FiniteMDP:
                 f"a finite MDP with {n_actions} columns of rewards needs as many transition matrices and action names"
             )
         if self.x.shape != (count, self.features.n):
-            raise CustardError(f"the feature matrix is {self.x.shape}, but there are {count} states × {self.features.n}")
+            raise CustardError(
+                f"the feature matrix is {self.x.shape}, but there are {count} states × {self.features.n}"
+            )
         if self.terminal.shape != (count,) or self.start.shape != (count,):
             raise CustardError(f"terminal and start need one entry for each of the {count} states")
         if (self.start < 0).any() or abs(self.start.sum() - 1.0) > 1e-9:
             raise CustardError(f"the start distribution sums to {self.start.sum():g} instead of 1")
         if not 0.0 <= self.gamma <= 1.0:
             raise CustardError(f"gamma={self.gamma!r} must lie in [0, 1]")
+        if self.horizon is not None and (int(self.horizon) != self.horizon or self.horizon < 1):
+            raise CustardError(f"horizon={self.horizon!r} must be a whole number of at least 1, or None")
+        if not self.actions.discrete:
+            raise CustardError(f"a finite MDP needs discrete actions, not {self.actions.kind} ones")
+        if not np.isfinite(self.rewards).all():
+            raise CustardError("rewards must be finite numbers")
+        if not np.isfinite(self.x).all():
+            state, feature = np.argwhere(~np.isfinite(self.x))[0]
+            raise CustardError(f"state {state} lacks a number for feature {self.features.names[feature]!r}")
+        if self.start[self.terminal].sum() >= 1.0 - 1e-12:
+            raise CustardError("every start state is terminal: there is nothing to decide")
         for action, matrix in enumerate(self.transitions):
             if matrix.shape != (count, count):
                 raise CustardError(f"transitions[{action}] is {matrix.shape}, but there are {count} states")
-            if (matrix.data < 0).any():
-                raise CustardError(f"transitions[{action}] holds a negative probability")
+            if not (matrix.data >= 0).all():
+                bad = sparse.coo_array(matrix)
+                k = int(np.flatnonzero(~(bad.data >= 0))[0])
+                where = f"row {bad.coords[0][k]}, column {bad.coords[1][k]}"
+                raise CustardError(f"transitions[{action}] holds the probability {bad.data[k]:g} in {where}")
             sums = np.asarray(matrix.sum(axis=1)).reshape(-1)
             wrong = np.flatnonzero(np.abs(sums - 1.0) > 1e-9)
             if len(wrong):

@@ -1,0 +1,176 @@
+"""Exact values: what a tree, or one action a state, earns from the start distribution."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import sparse
+from scipy.sparse.csgraph import breadth_first_order, connected_components
+from scipy.sparse.linalg import spsolve
+
+from custard.errors import CustardError
+from custard.planning.mdp import FiniteMDP
+from custard.tree.tree import Tree
+
+__all__ = ["choices", "mean_questions", "policy_value", "state_values", "tree_value", "visits"]
+
+
+def choices(tree: Tree, mdp: FiniteMDP) -> np.ndarray:
+    """The action number 0…A-1 a tree takes in each state, [S] int64."""
+    if tree.features.n != mdp.features.n or not tree.actions.discrete or tree.actions.n != mdp.actions.n:
+        raise CustardError(
+            f"the tree asks about {tree.features.n} features and has {tree.actions.n} actions, but the MDP has "
+            f"{mdp.features.n} features and {mdp.actions.n} actions"
+        )
+    return tree.predict(mdp.x, compiled=False).astype(np.int64) - tree.actions.start
+
+
+def tree_value(tree: Tree, mdp: FiniteMDP) -> float:
+    """The expected return of a tree from the start distribution: exact, no rollouts. See `policy_value`.
+
+    >>> import gymnasium as gym, custard
+    >>> mdp = gym.make("custard/PrereqWorld-v0", m=4).unwrapped.mdp()
+    >>> tree_value(custard.Tree.leaf(0, mdp.features, mdp.actions), mdp)
+    -inf
+    """
+    return policy_value(choices(tree, mdp), mdp)
+
+
+def policy_value(choice: np.ndarray, mdp: FiniteMDP) -> float:
+    """The expected return of a deterministic memoryless policy, choice[s] in 0…A-1, from the start distribution.
+
+    With a horizon: the sum of that many (discounted) rewards. Without one and gamma = 1 the sum has no end unless the
+    policy terminates. A set of states it can never leave is then worth 0 if it earns nothing there, minus infinity if
+    it loses on average (or its sum never settles), plus infinity if it gains; minus infinity wins over plus infinity.
+    """
+    if mdp.horizon is not None:
+        occupancy, _ = visits(choice, mdp)
+        return float(occupancy @ _reward(choice, mdp))
+    values = state_values(choice, mdp)
+    started = np.flatnonzero(mdp.start > 0)
+    if np.isneginf(values[started]).any():
+        return -np.inf
+    return float(mdp.start[started] @ values[started])
+
+
+def state_values(choice: np.ndarray, mdp: FiniteMDP) -> np.ndarray:
+    """V of a policy in each state reachable from the start under it, [S]; zero in the others. Ignores the horizon."""
+    choice = np.asarray(choice, dtype=np.int64)
+    matrix, reward = mdp.policy_model(choice)
+    values = np.zeros(mdp.n_states)
+    reach = _reachable(matrix, mdp)
+    p, r = matrix[reach][:, reach], reward[reach]
+    ends = mdp.terminal[reach].copy()
+    if mdp.gamma == 1.0:
+        worth = _endless(p, r, ends)
+        values[reach] = worth
+        keep = np.isfinite(worth) & ~ends & (worth == 0.0) & ~_trapped(p, ends)
+        reach, p, r = reach[keep], p[keep][:, keep], r[keep]
+    if len(reach):
+        identity = sparse.eye_array(len(reach), format="csc")
+        solved = spsolve(sparse.csc_array(identity - mdp.gamma * p), r)
+        values[reach] = np.atleast_1d(solved)
+    return values
+
+
+def visits(choice: np.ndarray, mdp: FiniteMDP, tolerance: float = 1e-13) -> tuple[np.ndarray, float]:
+    """The expected discounted number of times each state is acted in, [S], and the probability of not terminating.
+
+    Without a horizon the policy must terminate or gamma be below one; otherwise a CustardError says so.
+    """
+    choice = np.asarray(choice, dtype=np.int64)
+    matrix, _ = mdp.policy_model(choice)
+    start = np.where(mdp.terminal, 0.0, mdp.start)
+    if mdp.horizon is None:
+        reach = _reachable(matrix, mdp)
+        p = matrix[reach][:, reach]
+        if mdp.gamma == 1.0 and _trapped(p, mdp.terminal[reach]).any():
+            raise CustardError("this policy never terminates from some state: its visits are endless")
+        inner = reach[~mdp.terminal[reach]]
+        occupancy = np.zeros(mdp.n_states)
+        if len(inner):
+            identity = sparse.eye_array(len(inner), format="csc")
+            system = sparse.csc_array(identity - mdp.gamma * matrix[inner][:, inner].T)
+            occupancy[inner] = np.atleast_1d(spsolve(system, start[inner]))
+        return occupancy, 0.0
+    occupancy, mass, weight = np.zeros(mdp.n_states), start.copy(), 1.0
+    backwards = sparse.csr_array(matrix.T)
+    largest = np.abs(mdp.rewards).max()
+    for left in range(mdp.horizon, 0, -1):
+        occupancy += weight * mass
+        mass = np.where(mdp.terminal, 0.0, backwards @ mass)
+        weight *= mdp.gamma
+        if mass.sum() * left * max(largest, 1.0) < tolerance:
+            break
+    return occupancy, float(mass.sum())
+
+
+def mean_questions(tree: Tree, mdp: FiniteMDP) -> float:
+    """The expected number of questions a tree asks in an episode (discounted as rewards are)."""
+    occupancy, _ = visits(choices(tree, mdp), mdp)
+    return float(occupancy @ tree.node_depth[tree.apply(mdp.x)])
+
+
+def _reward(choice: np.ndarray, mdp: FiniteMDP) -> np.ndarray:
+    return np.where(mdp.terminal, 0.0, mdp.rewards[np.arange(mdp.n_states), choice])
+
+
+def _reachable(matrix: sparse.csr_array, mdp: FiniteMDP) -> np.ndarray:
+    """States that the policy's matrix reaches from the start distribution, ascending."""
+    count = mdp.n_states
+    row = sparse.csr_array((mdp.start > 0).astype(float).reshape(1, -1))
+    graph = sparse.vstack([sparse.hstack([matrix, sparse.csr_array((count, 1))]),
+                           sparse.hstack([row, sparse.csr_array((1, 1))])], format="csr")  # fmt: skip
+    order = breadth_first_order(graph, count, directed=True, return_predecessors=False)
+    return np.sort(order[order != count])
+
+
+def _trapped(p: sparse.csr_array, ends: np.ndarray) -> np.ndarray:
+    """Which states can reach no terminal state."""
+    count = p.shape[0]
+    into = sparse.csr_array(ends.astype(float).reshape(1, -1))
+    graph = sparse.vstack([sparse.hstack([sparse.csr_array(p.T), sparse.csr_array((count, 1))]),
+                           sparse.hstack([into, sparse.csr_array((1, 1))])], format="csr")  # fmt: skip
+    order = breadth_first_order(graph, count, directed=True, return_predecessors=False)
+    trapped = np.ones(count, dtype=bool)
+    trapped[order[order != count]] = False
+    return trapped
+
+
+def _endless(p: sparse.csr_array, r: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """0 where the undiscounted sum is finite, else minus or plus infinity, [R]."""
+    worth = np.zeros(len(r))
+    if not _trapped(p, ends).any():
+        return worth
+    _, label = connected_components(p, directed=True, connection="strong")
+    entries = sparse.coo_array(p)
+    crossing = label[entries.coords[0]] != label[entries.coords[1]]
+    leaves = np.zeros(label.max() + 1, dtype=bool)
+    leaves[label[entries.coords[0][crossing]]] = True
+    leaves[label[ends]] = True
+    signs = np.zeros(label.max() + 1)
+    for part in np.flatnonzero(~leaves):
+        members = np.flatnonzero(label == part)
+        if (r[members] == 0).all():
+            continue
+        gain = _mean_reward(p[members][:, members].toarray(), r[members])
+        signs[part] = np.inf if gain > 1e-12 else -np.inf
+    for sign in (np.inf, -np.inf):  # minus infinity last, so that it wins
+        bad = signs[label] == sign
+        if bad.any():
+            worth[_leads_to(p, bad)] = sign
+    return worth
+
+
+def _mean_reward(p: np.ndarray, r: np.ndarray) -> float:
+    """The average reward of an irreducible chain."""
+    count = len(r)
+    system = np.vstack([p.T - np.eye(count), np.ones((1, count))])
+    target = np.zeros(count + 1)
+    target[-1] = 1.0
+    stationary = np.linalg.lstsq(system, target, rcond=None)[0]
+    return float(stationary @ r)
+
+
+def _leads_to(p: sparse.csr_array, goal: np.ndarray) -> np.ndarray:
+    """States from which some goal state can be reached, goal states included."""
+    return ~_trapped(p, goal)

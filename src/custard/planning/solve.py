@@ -1,0 +1,164 @@
+"""The best policy without a tree: value iteration, policy iteration, backward induction with the paper's tie rules."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import sparse
+
+from custard.errors import CustardError, one_of
+from custard.planning.evaluate import policy_value, state_values
+from custard.planning.mdp import FiniteMDP
+
+__all__ = ["backward_induction", "can_end", "optimal_value", "policy_iteration", "value_iteration"]
+
+SWEEPS = 200_000
+TIES = ("first", "random", "downstream")
+
+
+def value_iteration(mdp: FiniteMDP, tolerance: float = 1e-12) -> tuple[np.ndarray, np.ndarray]:
+    """V [S] and Q [S, A] of the best policy, unrestricted by any tree.
+
+    With a horizon: the values with all of it still to come (the best policy may then depend on the time left). With
+    gamma = 1 and no horizon, states from which every policy may go on losing for ever are worth minus infinity.
+
+    >>> import gymnasium as gym, custard
+    >>> V, Q = value_iteration(gym.make("custard/PrereqWorld-v0", m=7).unwrapped.mdp())
+    >>> float(V[0]), Q.shape
+    (-4.0, (128, 7))
+    """
+    stacked = sparse.vstack(mdp.transitions, format="csr")
+    shape = (mdp.actions.n, mdp.n_states)
+    rewards = np.where(mdp.terminal[:, None], 0.0, mdp.rewards)
+    values = np.zeros(mdp.n_states)
+    lost = np.zeros(mdp.n_states, dtype=bool)  # worth minus infinity
+    patience = 2 * mdp.n_states + 1000
+    for sweep in range(mdp.horizon if mdp.horizon is not None else SWEEPS):
+        q = _backup(stacked, shape, rewards, values, mdp.gamma, lost)
+        new = np.where(mdp.terminal, 0.0, q.max(axis=1))
+        change = np.abs(new[~lost] - values[~lost]).max(initial=0.0)
+        values = new
+        scale = max(1.0, np.abs(values[~lost]).max(initial=0.0))
+        if change <= tolerance * scale * (1.0 - mdp.gamma if mdp.gamma < 1.0 else 1e-1):
+            break
+        if mdp.horizon is None and mdp.gamma == 1.0 and sweep == patience:
+            lost = ~can_end(mdp)
+            values[lost] = -np.inf
+    else:
+        if mdp.horizon is None:
+            raise CustardError(
+                "value iteration does not settle: with gamma=1 some policy goes on gaining for ever. "
+                "Give gamma below 1, or a horizon."
+            )
+    return values, _backup(stacked, shape, rewards, values, mdp.gamma, lost)
+
+
+def _backup(
+    stacked: sparse.csr_array, shape: tuple[int, int], rewards: np.ndarray, values: np.ndarray, gamma: float,
+    lost: np.ndarray,
+) -> np.ndarray:  # fmt: skip
+    if not lost.any():
+        return rewards + gamma * (stacked @ values).reshape(shape).T
+    risk = (stacked @ lost.astype(float)).reshape(shape).T
+    q = rewards + gamma * (stacked @ np.where(lost, 0.0, values)).reshape(shape).T
+    return np.where((risk > 0) | lost[:, None], -np.inf, q)
+
+
+def can_end(mdp: FiniteMDP) -> np.ndarray:
+    """States from which some policy terminates with probability one, [S] bool."""
+    good = np.ones(mdp.n_states, dtype=bool)
+    while True:  # the largest set in which termination can be reached without a risk of leaving it
+        allowed = np.stack([(matrix @ (~good).astype(float)) == 0 for matrix in mdp.transitions])
+        reached = mdp.terminal.copy()
+        while True:
+            steps = [ok & ((matrix @ reached.astype(float)) > 0) for ok, matrix in zip(allowed, mdp.transitions)]
+            more = reached | (good & np.any(steps, axis=0))
+            if (more == reached).all():
+                break
+            reached = more
+        if (reached == good).all():
+            return good
+        good = reached
+
+
+def optimal_value(mdp: FiniteMDP) -> float:
+    """The best expected return from the start distribution over all policies."""
+    values, _ = value_iteration(mdp)
+    started = mdp.start > 0
+    return -np.inf if np.isneginf(values[started]).any() else float(mdp.start[started] @ values[started])
+
+
+def policy_iteration(mdp: FiniteMDP, rounds: int = 1000) -> tuple[np.ndarray, np.ndarray]:
+    """A best policy, choice [S], and its exact values V [S] in the states it reaches from the start.
+
+    Needs gamma below one, or a model in which every policy terminates. It begins from value iteration's choice, so few
+    rounds are needed; what it adds is exact values.
+    """
+    if mdp.horizon is not None:
+        raise CustardError(
+            "policy iteration needs an MDP without a horizon: the best policy may depend on the time left"
+        )
+    _, q = value_iteration(mdp)
+    choice = q.argmax(axis=1)
+    for _ in range(rounds):
+        values = state_values(choice, mdp)
+        if not np.isfinite(values).all():
+            raise CustardError("policy iteration met a policy that never terminates: give gamma below 1")
+        q = np.stack([matrix @ values for matrix in mdp.transitions], axis=1) * mdp.gamma + mdp.rewards
+        reached = values != 0.0
+        better = reached & (q.max(axis=1) > q[np.arange(mdp.n_states), choice] + 1e-10) & ~mdp.terminal
+        if not better.any():
+            break
+        trial = np.where(better, q.argmax(axis=1), choice)
+        if policy_value(trial, mdp) <= policy_value(choice, mdp) + 1e-12:
+            break
+        choice = trial
+    return choice, state_values(choice, mdp)
+
+
+def backward_induction(
+    mdp: FiniteMDP, ties: str = "first", seed: int = 0, tolerance: float = 1e-9
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The paper's expert "BI": choice [S], V [S] and Q [S, A], with its rules for actions of equal value.
+
+    `ties="random"` (PrereqWorld) draws one of the best actions a state. `ties="downstream"` (PotholeWorld) keeps the
+    action chosen in the states that follow, if it is among the best: states are settled from the end backwards, in
+    order of their distance from termination under the best policy, and where several states follow, the action of the
+    likeliest counts.
+    """
+    if ties not in TIES:
+        raise CustardError(one_of("tie rule", ties, TIES))
+    values, q = value_iteration(mdp)
+    finite = np.where(np.isneginf(q), -1e300, q)
+    best = finite >= finite.max(axis=1, keepdims=True) - tolerance * np.maximum(1.0, np.abs(values))[:, None]
+    if ties == "first":
+        return best.argmax(axis=1), values, q
+    rng = np.random.default_rng(seed)
+    if ties == "random":
+        return np.where(best, rng.random(best.shape), -1.0).argmax(axis=1), values, q
+    choice = best.argmax(axis=1)
+    settled = mdp.terminal.copy()
+    for state in _from_the_end(mdp, best):
+        votes = np.zeros(mdp.actions.n)
+        for action in np.flatnonzero(best[state]):
+            matrix = mdp.transitions[action]
+            row = slice(matrix.indptr[state], matrix.indptr[state + 1])
+            known = settled[matrix.indices[row]] & ~mdp.terminal[matrix.indices[row]]
+            np.add.at(votes, choice[matrix.indices[row][known]], matrix.data[row][known])
+        keep = np.where(best[state], votes, -1.0)
+        choice[state] = int(keep.argmax())
+        settled[state] = True
+    return choice, values, q
+
+
+def _from_the_end(mdp: FiniteMDP, best: np.ndarray) -> np.ndarray:
+    """States in order of their expected steps to termination when a best action is taken at random."""
+    weight = np.where(best, 1.0 / best.sum(axis=1, keepdims=True), 0.0)
+    steps = np.zeros(mdp.n_states)
+    for _ in range(min(10 * mdp.n_states, 2000)):
+        after = sum(weight[:, a] * (matrix @ steps) for a, matrix in enumerate(mdp.transitions))
+        new = np.where(mdp.terminal, 0.0, 1.0 + after)
+        if np.abs(new - steps).max() < 1e-9:
+            break
+        steps = new
+    order = np.argsort(steps, kind="stable")
+    return order[~mdp.terminal[order]]
