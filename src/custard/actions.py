@@ -83,9 +83,10 @@ class Actions:
         data: dict[str, Any] = {"kind": self.kind, "names": list(self.names)}
         if self.discrete:
             return {**data, "start": self.start}
-        assert self.low is not None and self.high is not None
-        finite = lambda bound: [v if np.isfinite(v) else None for v in bound.tolist()]  # noqa: E731
-        return {**data, "low": finite(self.low), "high": finite(self.high)}
+        for side, bound in (("low", self.low), ("high", self.high)):
+            assert bound is not None
+            data[side] = [v if np.isfinite(v) else None for v in bound.tolist()]
+        return data
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Actions:

@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(code or 0)
 
 
-_CONFIG = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagConversionOff)
+_CONFIG = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)
 
 
 def _union() -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -67,7 +68,7 @@ class Features:
         """The number of features."""
         return len(self.names)
 
-    @property
+    @cached_property
     def integer(self) -> np.ndarray:
         """Which features take whole numbers only, [n] bool."""
         return np.array([kind != REAL for kind in self.kinds])
@@ -129,8 +130,8 @@ class Features:
             return cls(
                 names=tuple(row["name"] for row in rows),
                 kinds=tuple(row["kind"] for row in rows),
-                low=[-np.inf if row["low"] is None else float(row["low"]) for row in rows],
-                high=[np.inf if row["high"] is None else float(row["high"]) for row in rows],
+                low=np.array([-np.inf if row["low"] is None else float(row["low"]) for row in rows]),
+                high=np.array([np.inf if row["high"] is None else float(row["high"]) for row in rows]),
                 origin=dict(origin or {}),
             )
         except (KeyError, TypeError, AttributeError) as error:

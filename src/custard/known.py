@@ -28,19 +28,18 @@ class Known:
 
 _JOINTS = ("hip1", "knee1", "hip2", "knee2")
 _WALKER = (
-    ("hull_angle", "hull_angular_velocity", "x_velocity", "y_velocity")
-    + tuple(f"{joint}_{what}" for joint in _JOINTS[:2] for what in ("angle", "speed"))
-    + ("leg1_contact",)
-    + tuple(f"{joint}_{what}" for joint in _JOINTS[2:] for what in ("angle", "speed"))
-    + ("leg2_contact",)
-    + tuple(f"lidar_{i}" for i in range(10))
-)
+    "hull_angle", "hull_angular_velocity", "x_velocity", "y_velocity",
+    "hip1_angle", "hip1_speed", "knee1_angle", "knee1_speed", "leg1_contact",
+    "hip2_angle", "hip2_speed", "knee2_angle", "knee2_speed", "leg2_contact",
+    *(f"lidar_{i}" for i in range(10)),
+)  # fmt: skip
 _GRID = ("row", "column")
 _WALKER_KNOWN = Known(_WALKER, _JOINTS, binary=("leg1_contact", "leg2_contact"))
 _LANDER = (
     "x", "y", "x_velocity", "y_velocity", "angle", "angular_velocity", "left_leg_contact", "right_leg_contact"
 )  # fmt: skip
 _CONTACTS = ("left_leg_contact", "right_leg_contact")
+
 
 def _lake(env: Any) -> tuple[int, ...]:
     return getattr(env, "nrow", 0), getattr(env, "ncol", 0)

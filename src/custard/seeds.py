@@ -19,7 +19,9 @@ def seeds_for(seed: int | Sequence[int | None] | None, count: int) -> list[int |
     """
     if seed is None:
         return [None] * count
-    seeds = [int(seed) + i for i in range(count)] if isinstance(seed, (int, np.integer)) else list(seed)
+    if isinstance(seed, (int, np.integer)):
+        return [int(seed) + i for i in range(count)]
+    seeds = list(seed)
     if len(seeds) != count:
         raise CustardError(f"{len(seeds)} seeds were given for {count} environments")
     return seeds

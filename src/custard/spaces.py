@@ -138,7 +138,8 @@ def _features_of(space: gym.Space, core: Any, facts: Known) -> tuple[Features, E
     if isinstance(space, spaces.Discrete) and facts.factors is not None:
         sizes = facts.factors(core)
         if int(np.prod(sizes)) == space.n and space.start == 0:
-            described = Features(facts.features, [0] * len(sizes), [size - 1 for size in sizes], (INTEGER,) * len(sizes))
+            last = np.array(sizes) - 1
+            described = Features(facts.features, np.zeros(len(sizes)), last, (INTEGER,) * len(sizes))
             return described, lambda observations, count: factor(sizes, np.asarray(observations).reshape(count))
     names, low, high, kinds = _flatten(space, "")
     own_names = getattr(core, "feature_names", None) or facts.features
@@ -146,7 +147,9 @@ def _features_of(space: gym.Space, core: Any, facts: Known) -> tuple[Features, E
         names = list(own_names)
         kinds = [BINARY if name in facts.binary else kind for name, kind in zip(names, kinds, strict=True)]
         kinds = list(getattr(core, "feature_kinds", None) or kinds)
-    return Features(tuple(names), low, high, tuple(kinds)), lambda obs, count: _encode(space, obs, count)
+    return Features(tuple(names), np.array(low), np.array(high), tuple(kinds)), lambda obs, count: _encode(
+        space, obs, count
+    )
 
 
 def _custom_features(space: gym.Space, function: Callable[[Any], Any], names: Any) -> tuple[Features, Encode]:
@@ -230,12 +233,14 @@ def _flatten(space: gym.Space, prefix: str) -> tuple[list[str], list[float], lis
 def _encode(space: gym.Space, observations: Any, count: int) -> np.ndarray:
     """`count` observations of a supported space as rows of numbers, widened to float64."""
     if isinstance(space, (spaces.Tuple, spaces.Dict)):
-        keys = space.spaces.keys() if isinstance(space, spaces.Dict) else range(len(space.spaces))
-        return np.concatenate([_encode(space.spaces[key], observations[key], count) for key in keys], axis=1)
+        parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+        return np.concatenate([_encode(part, observations[key], count) for key, part in parts], axis=1)
     try:
         return np.asarray(observations, dtype=np.float64).reshape(count, -1)
     except (TypeError, ValueError):
-        raise CustardError(f"an observation does not fit its space {space}: got {type(observations).__name__}") from None
+        raise CustardError(
+            f"an observation does not fit its space {space}: got {type(observations).__name__}"
+        ) from None
 
 
 def _split(space: gym.Space, observations: Any, count: int) -> list[Any]:

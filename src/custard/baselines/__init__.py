@@ -1,0 +1,1 @@
+"""The rivals: VIPER and its experts."""

@@ -7,6 +7,7 @@ vector environment seeded with `seed` draws what Gymnasium's single environments
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -28,7 +29,7 @@ def streams(seeds: Iterable[int | np.random.SeedSequence | None]) -> np.ndarray:
 
 
 @njit(cache=True)
-def _multiply_high(a: int, b: int) -> int:
+def _multiply_high(a: Any, b: Any) -> Any:
     """The upper 64 bits of a 64-bit product."""
     half = np.uint64(32)
     mask = np.uint64(0xFFFFFFFF)
@@ -39,7 +40,7 @@ def _multiply_high(a: int, b: int) -> int:
 
 
 @njit(cache=True)
-def _next(row: np.ndarray) -> int:
+def _next(row: np.ndarray) -> Any:
     """Advance one stream: 64 random bits (PCG XSL RR 128/64)."""
     high, low = row[0], row[1]
     new_high = _multiply_high(low, _MULTIPLIER_LOW) + high * _MULTIPLIER_LOW + low * _MULTIPLIER_HIGH + row[2]

@@ -76,6 +76,7 @@ class IBMDP(gym.Wrapper, gym.utils.RecordConstructorArgs):
         self.x = np.full(self.rules.features.n, np.nan)  # the base state s_b
         self.lower, self.upper = self.rules.root()
         self.depth = self.queries = 0
+        self._root_mask = self._mask = self.rules.mask(self.lower, self.upper, 0)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
         """Start an episode: a base start state and no information."""
@@ -94,11 +95,10 @@ class IBMDP(gym.Wrapper, gym.utils.RecordConstructorArgs):
 
     def action_masks(self) -> np.ndarray:
         """Which actions are afforded now, [n_actions] bool (the name sb3-contrib's MaskablePPO looks for)."""
-        return self.rules.mask(self.lower, self.upper, self.depth)
+        return self._mask.copy()
 
     def _ask(self, number: int, v: float) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        afforded = bool(self.action_masks()[number])
-        if afforded:
+        if self._mask[number]:
             asked = self.rules.thresholds(self.lower[None], self.upper[None], np.array([number]), np.array([v]))
             c, v_p = (int(asked[0][0]), float(asked[1][0]))
             if self.x[c] <= v_p:
@@ -106,6 +106,7 @@ class IBMDP(gym.Wrapper, gym.utils.RecordConstructorArgs):
             else:
                 self.lower[c] = max(self.lower[c], v_p)
             self.depth += 1
+            self._mask = self.rules.mask(self.lower, self.upper, self.depth)
         self.queries += 1
         truncated = self.queries >= self.rules.max_queries  # type: ignore[operator]
         info = {**self._report(), "discount": self.rules.gamma_w}
@@ -124,6 +125,7 @@ class IBMDP(gym.Wrapper, gym.utils.RecordConstructorArgs):
         self.x = checked(self.base.observe(observation)[None], self.rules)[0]
         self.lower, self.upper = self.rules.root()
         self.depth = self.queries = 0
+        self._mask = self._root_mask
 
     def _observe(self) -> np.ndarray:
         bounds = self.rules.normalised(self.lower, self.upper)

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import create_empty_array, iterate
 
 from custard.seeds import seeds_for
@@ -56,7 +56,7 @@ def parts_of(env: gym.vector.VectorEnv, base: Base) -> Parts:
     """The way to move a vector environment's parts."""
     if hasattr(env, "step_some"):
         return Native(env, base)
-    if type(env) is gym.vector.SyncVectorEnv:
+    if type(env) is SyncVectorEnv:  # a subclass may do more in its step
         return EachAlone(env, base)
     return AllTogether(env, base)
 
@@ -168,7 +168,7 @@ class AllTogether:
         self.terminated, self.truncated = np.zeros(count, dtype=bool), np.zeros(count, dtype=bool)
         self.everyone, self.nobody = np.arange(count), np.arange(0)
         self.ready = np.zeros(count, dtype=bool)
-        self.actions = create_empty_array(env.single_action_space, n=count, fn=np.zeros)
+        self.actions: Any = np.array(create_empty_array(env.single_action_space, n=count, fn=np.zeros))
         if base.actions.discrete:
             self.actions += base.actions.start
 
@@ -194,7 +194,9 @@ class AllTogether:
         if final is not None:
             moved.infos.pop("_final_obs", None)
             over = np.flatnonzero(self.terminated | self.truncated)
-            if getattr(final, "dtype", None) != object:  # some vector environments hand out one batched array
+            if not (
+                isinstance(final, np.ndarray) and final.dtype.hasobject
+            ):  # some vector environments hand out one batched array
                 final = list(iterate(self.env.observation_space, final))
             moved.final_index = over
             moved.final = np.stack([self.base.observe(final[i]) for i in over]) if len(over) else None

@@ -8,6 +8,7 @@ whole arrays and, compiled by numba, the loops of `custard.ibmdp.kernels`: equal
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -136,12 +137,13 @@ class Rules:
         """The depth limit as a number: the largest there is if there is none."""
         return np.iinfo(np.int32).max if self.max_depth is None else int(self.max_depth)
 
-    @property
+    @cached_property
     def width(self) -> np.ndarray:
         """What `normalise` divides by, [n]: the bounds' width, or one where they coincide."""
         span = self.features.high - self.features.low
         return np.where(span > 0, span, 1.0)
 
+    @cached_property
     def fractions(self) -> np.ndarray:
         """The discrete v of each of a feature's actions; in the parameterised form v is not fixed (NaN)."""
         return np.array([np.nan]) if self.parameterised else fractions(int(self.splits))
@@ -165,7 +167,7 @@ class Rules:
             useful = separable(f.integer, f.low, lower, upper)[..., None]
         else:
             integer, low, lower, upper = (a[..., None] for a in (f.integer, f.low, lower, upper))
-            useful = separates(integer, low, lower, upper, project(lower, upper, self.fractions()))
+            useful = separates(integer, low, lower, upper, project(lower, upper, self.fractions))
         useful = useful & (np.asarray(depth) < self.depth_limit)[..., None, None]
         splits = useful.reshape(*useful.shape[:-2], -1)
         return np.concatenate([np.ones((*splits.shape[:-1], self.n_base), dtype=bool), splits], axis=-1)
@@ -178,4 +180,4 @@ class Rules:
         """The features c and thresholds v_p of questions asked at bounds [B, n]; v counts in the parameterised form."""
         c, j = self.split(numbers)
         rows = np.arange(len(numbers))
-        return c, project(lower[rows, c], upper[rows, c], v if self.parameterised else self.fractions()[j])
+        return c, project(lower[rows, c], upper[rows, c], v if self.parameterised else self.fractions[j])

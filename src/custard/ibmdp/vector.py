@@ -68,9 +68,9 @@ class VectorIBMDP(VectorWrapper):
         self.mode = autoreset_mode(env)
         self.parts = parts_of(env, self.base)
 
-        rules, n, count = self.rules, self.rules.features.n, env.num_envs
+        rules, count = self.rules, env.num_envs
         low, high = rules.root()
-        self._constants = (low, high, rules.width, rules.features.integer, rules.fractions())
+        self._constants = (low, high, rules.width, rules.features.integer, rules.fractions)
         self._flags = (rules.n_base, rules.depth_limit, mask_useless, rules.parameterised)
         self._root_mask = rules.mask(low, high, 0)
         self._no_v, self._all = np.zeros(count), np.ones(count, dtype=bool)

@@ -107,7 +107,9 @@ def evaluate(
             return _on_ibmdp(policy, env, episodes, seed)
         env, features = env.env, features
     where = source(env, env_kwargs)
-    runs = rollouts(policy, where, episode_seeds(seed, episodes), features=features, max_steps=max_steps, width=num_envs)
+    runs = rollouts(
+        policy, where, episode_seeds(seed, episodes), features=features, max_steps=max_steps, width=num_envs
+    )
     return Evaluation(*runs, np.zeros(episodes, dtype=bool), seed)
 
 

@@ -92,7 +92,9 @@ def _open(out: str | Path | None, resume: bool, config: dict[str, Any]) -> tuple
     stored, state, done = directory.reopen()
     for key in ("env", "env_kwargs", "method", "preset", "seed", "max_depth", "low", "high", "settings"):
         if stored.get(key) != config[key]:
-            raise CustardError(f"{out} holds a run with {key} {stored.get(key)!r}, not {config[key]!r}: cannot resume it")
+            raise CustardError(
+                f"{out} holds a run with {key} {stored.get(key)!r}, not {config[key]!r}: cannot resume it"
+            )
     return directory, state, float(done.get("seconds", 0.0))
 
 

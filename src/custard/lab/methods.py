@@ -52,7 +52,9 @@ def _fitting(key: str, value: Any, wanted: Any) -> Any:
     """The value, if it has the type its setting declares (a whole number may stand for a real one)."""
     options = typing.get_args(wanted) if isinstance(wanted, UnionType) else (wanted,)
     plain = [option for option in options if isinstance(option, type)]
-    if len(plain) < len(options) or any(isinstance(value, option) and not _is_bool_for_number(value, option) for option in plain):
+    if len(plain) < len(options) or any(
+        isinstance(value, option) and not _is_bool_for_number(value, option) for option in plain
+    ):
         return value
     if float in plain and isinstance(value, int) and not isinstance(value, bool):
         return float(value)

@@ -32,7 +32,8 @@ class Display:
             if console.is_terminal:
                 self.live = Progress(
                     TextColumn("[bold]{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[facts]}"),
-                    TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=console, refresh_per_second=8,
+                    TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
+                    console=console, refresh_per_second=8,
                 )  # fmt: skip
                 self.live.start()
                 self.task = self.live.add_task(self.title, total=None, facts="compiling")

@@ -1,10 +1,10 @@
 """A run directory: settings, metrics, the tree, a checkpoint. Enough to reproduce, resume and share a run.
 
-    config.json     what was asked for, with every setting and the versions
-    metrics.csv     one row a snapshot
-    tree.json       the best tree (simplified), with where it came from
-    final.json      the tree of the last policy, where that differs
-    checkpoint/     state.npz and progress.json, replaced together: what --resume goes on from
+config.json     what was asked for, with every setting and the versions
+metrics.csv     one row a snapshot
+tree.json       the best tree (simplified), with where it came from
+final.json      the tree of the last policy, where that differs
+checkpoint/     state.npz and progress.json, replaced together: what --resume goes on from
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ class RunDirectory:
     def create(self, config: dict[str, Any]) -> None:
         """Begin a run; a directory that holds one already is refused."""
         if (self.path / "config.json").exists():
-            raise CustardError(f"{self.path} holds a run already: choose another --out, or pass --resume to go on with it")
+            raise CustardError(
+                f"{self.path} holds a run already: choose another --out, or pass --resume to go on with it"
+            )
         self._make(self.path)
         self._make(self.path / "checkpoint")
         write_atomically(self.path / "config.json", json.dumps(config, indent=2) + "\n")
@@ -77,7 +79,9 @@ class RunDirectory:
 
     def log(self, snapshot: Snapshot, seconds: float) -> None:
         """Add a row of metrics."""
-        self.rows.append({"steps": snapshot.steps, "seconds": round(seconds, 3), "value": snapshot.value, **snapshot.metrics})
+        self.rows.append(
+            {"steps": snapshot.steps, "seconds": round(seconds, 3), "value": snapshot.value, **snapshot.metrics}
+        )
 
     def checkpoint(self, snapshot: Snapshot, seconds: float) -> None:
         """Save all that is needed to go on from a snapshot."""

@@ -53,26 +53,32 @@ def source(env: Any, kwargs: Mapping[str, Any] | None = None) -> Source:
     if isinstance(env, str):
         return _from_id(env, kwargs)
     if isinstance(env, VectorEnv):
-        raise CustardError("a single environment, its id or a function that makes one is needed, not a vector environment")
+        raise CustardError(
+            "a single environment, its id or a function that makes one is needed, not a vector environment"
+        )
     if isinstance(env, gym.Env):
         if kwargs:
             raise CustardError("environment arguments go with an id or a function, not with a finished environment")
         spec = env.spec
         name = spec.id if spec is not None else type(env.unwrapped).__name__
-        return Source(name, lambda: env, lone=True, limit=_limit(env), threshold=spec and spec.reward_threshold)
+        return Source(name, lambda: env, lone=True, limit=_limit(env), threshold=_threshold(env))
     if callable(env):
         first = _made(lambda: env(**kwargs), getattr(env, "__name__", "the function"))
         if not isinstance(first, gym.Env):
-            raise CustardError(f"the function that makes environments returned {type(first).__name__}, not a gymnasium.Env")
+            raise CustardError(
+                f"the function that makes environments returned {type(first).__name__}, not a gymnasium.Env"
+            )
         spec = first.spec
         return Source(
             name=spec.id if spec is not None else type(first.unwrapped).__name__,
             make=lambda: env(**kwargs),
             limit=_limit(first),
-            threshold=spec and spec.reward_threshold,
+            threshold=_threshold(first),
             kwargs=kwargs,
         )
-    raise CustardError(f"an environment is an id, a gymnasium.Env or a function that makes one, got {type(env).__name__}")
+    raise CustardError(
+        f"an environment is an id, a gymnasium.Env or a function that makes one, got {type(env).__name__}"
+    )
 
 
 def _from_id(name: str, kwargs: dict[str, Any]) -> Source:
@@ -122,6 +128,10 @@ def _unknown(name: str, known: list[str]) -> str:
         f"unknown environment {name!r}{hint}. Give the id of a registered environment; "
         "'module:Id-v0' imports a module of yours first."
     )
+
+
+def _threshold(env: gym.Env) -> float | None:
+    return env.spec.reward_threshold if env.spec is not None else None
 
 
 def _limit(env: gym.Env) -> int | None:

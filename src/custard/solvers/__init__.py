@@ -1,0 +1,1 @@
+"""From an IBMDP to a policy over bounds. One file an algorithm."""

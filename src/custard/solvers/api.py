@@ -4,8 +4,8 @@ A method is a module with a documented dataclass `Settings`, a dictionary `PRESE
 
     solve(problem, settings, state=None) -> Iterator[Snapshot]
 
-that yields a snapshot every so often (about ten times a second at the most) until it is done. `state` is what an earlier
-snapshot's `state()` returned: a method that gets it goes on exactly as if it had never stopped.
+that yields a snapshot every so often (about ten times a second at the most) until it is done. `state` is what an
+earlier snapshot's `state()` returned: a method that gets it goes on exactly as if it had never stopped.
 """
 
 from __future__ import annotations
@@ -35,9 +35,13 @@ class Problem:
 
     def seeds(self, *purposes: str) -> dict[str, int]:
         """An independent seed for each purpose, the same for the same problem seed whatever the order."""
+        return self.seeds_of(self.seed, *purposes)
+
+    @staticmethod
+    def seeds_of(seed: int, *purposes: str) -> dict[str, int]:
+        """The seeds for purposes that a problem seed gives."""
         return {
-            purpose: int(np.random.SeedSequence([self.seed, *purpose.encode()]).generate_state(1)[0])
-            for purpose in purposes
+            purpose: int(np.random.SeedSequence([seed, *purpose.encode()]).generate_state(1)[0]) for purpose in purposes
         }
 
 

@@ -1,0 +1,1 @@
+"""Decision trees that are policies: reading them off, making them smaller, and what people do with them."""

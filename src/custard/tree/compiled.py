@@ -5,9 +5,9 @@ Comparing a block of rows with every threshold of a feature is one vector instru
 gives the number of each row's cell, and a table gives the answer. Walking the tree instead would guess, and mispredict,
 a branch at every node.
 
-Where one table would be too large, features are put into groups with a table each, whose entries are the sets of leaves
-still possible (QuickScorer's bit masks: Lucchese et al., SIGIR 2015). Trees of more than 64 leaves are walked, four rows
-at a time and without branches.
+Where one table would be too large, features are put into groups with a table each, whose entries are the sets of
+leaves still possible (QuickScorer's bit masks: Lucchese et al., SIGIR 2015). Trees of more than 64 leaves are walked,
+four rows at a time and without branches.
 
 Observations that are float32 are compared in float32 with thresholds rounded down, which decides exactly as comparing
 both in float64 does.
@@ -31,6 +31,7 @@ __all__ = ["predictor"]
 
 CACHE = 4096  # entries of the rows handled together: they stay in the nearest cache
 TABLE_BITS = 13  # the logarithm of the cells one table may have
+THREADS: int = config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
 MANY = 100_000  # rows from which several threads pay
 WIDTH = 16  # rows of at most this many features get a loop compiled for their length
 _DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)
@@ -48,10 +49,10 @@ def predictor(tree: Tree) -> Callable[[np.ndarray], np.ndarray]:
         if not x.flags.c_contiguous:
             x = np.ascontiguousarray(x)
         out = np.empty(len(x), dtype=np.int64)
-        if len(x) < MANY or config.NUMBA_NUM_THREADS == 1:
+        if len(x) < MANY or THREADS == 1:
             decide(x, out)
         else:
-            edges = np.linspace(0, len(x), config.NUMBA_NUM_THREADS + 1).astype(int)
+            edges = np.linspace(0, len(x), THREADS + 1).astype(int)
             list(_threads().map(lambda a, b: decide(x[a:b], out[a:b]), edges[:-1], edges[1:]))
         return out if tree.actions.discrete else tree.value[out]
 
@@ -61,7 +62,7 @@ def predictor(tree: Tree) -> Callable[[np.ndarray], np.ndarray]:
 @cache
 def _threads() -> ThreadPoolExecutor:
     """As many threads as numba may use; the compiled loops let go of the interpreter lock."""
-    return ThreadPoolExecutor(config.NUMBA_NUM_THREADS, thread_name_prefix="custard-predict")
+    return ThreadPoolExecutor(THREADS, thread_name_prefix="custard-predict")
 
 
 def round_down(threshold: np.ndarray) -> np.ndarray:
@@ -124,7 +125,7 @@ def _by_cells(tree: Tree, payload: np.ndarray) -> Callable[[np.ndarray, np.ndarr
 
     def decide(x: np.ndarray, out: np.ndarray) -> None:
         cut = exact if x.dtype == np.float64 else single
-        _cells(x.reshape(-1), shape, n, rows, *plan, *cut, table, by_hash, out)
+        _cells(x.reshape(-1), shape, n, rows, *plan, *cut, table, by_hash, out)  # type: ignore[call-arg]
 
     return decide
 

@@ -56,7 +56,7 @@ def extract(policy: BoundsPolicy, env: Any, *, fallback: Any = None) -> Tree:
     └─ no:  push_right
     """
     rules: Questions = getattr(env, "rules", env)
-    n, n_base = rules.features.n, rules.n_base
+    n_base = rules.n_base
     low, high = rules.root()
     feature, threshold, left, right, value = [], [], [], [], []  # type: ignore[var-annotated]
     lower, upper = low[None], high[None]  # the nodes of the present level: their bounds, lines 8 to 9
@@ -102,7 +102,8 @@ def extract(policy: BoundsPolicy, env: Any, *, fallback: Any = None) -> Tree:
     if cut:
         warnings.warn(f"the policy would have asked for ever at {cut} node(s): cut there", stacklevel=2)
     arrays = [np.concatenate(column) for column in (feature, threshold, left, right, value)]
-    return Tree(*arrays, features=rules.features, actions=rules.actions, origin={"cut": cut} if cut else {})
+    origin = {"cut": cut} if cut else {}
+    return Tree(*arrays, features=rules.features, actions=rules.actions, origin=origin)  # type: ignore[misc,arg-type]
 
 
 def _ask(policy: BoundsPolicy, rules: Questions, bounds: np.ndarray, mask: np.ndarray) -> tuple[Any, Any, Any]:
@@ -116,7 +117,7 @@ def _ask(policy: BoundsPolicy, rules: Questions, bounds: np.ndarray, mask: np.nd
         else:
             numbers, v = np.array(answer, dtype=np.int64).reshape(size), np.zeros(size)
         if rules.actions.discrete:
-            value = numbers + rules.actions.start
+            value: np.ndarray = numbers + rules.actions.start
         else:
             value = np.array(answer["base"]).reshape(size, rules.actions.size)
     except (KeyError, TypeError, ValueError, IndexError) as error:

@@ -148,7 +148,7 @@ def _reachable(tree: Tree, use_bounds: bool) -> np.ndarray:
 
 
 def _merged(tree: Tree, goes: np.ndarray) -> np.ndarray:
-    """Resolve stand-ins from the leaves up, replacing a question whose branches are the same subtree by that subtree."""
+    """Resolve stand-ins from the leaves up, replacing a question whose branches are the same by either of them."""
     result = np.arange(tree.n_nodes)
     number: dict[Any, int] = {}  # a subtree's shape -> its class
     classes = [0] * tree.n_nodes

@@ -33,7 +33,9 @@ def check(tree: Tree) -> None:
     for name in ARRAYS:
         expected = shape if name == "value" else (count,)
         if getattr(tree, name).shape != expected:
-            raise CustardError(f"a tree of {count} nodes needs {name} of shape {expected}, got {getattr(tree, name).shape}")
+            raise CustardError(
+                f"a tree of {count} nodes needs {name} of shape {expected}, got {getattr(tree, name).shape}"
+            )
     if count == 0:
         raise CustardError("a tree needs at least one node")
     leaf = tree.feature < 0
@@ -43,10 +45,14 @@ def check(tree: Tree) -> None:
     inner = np.flatnonzero(~leaf)
     if len(inner) and (tree.feature[inner] >= tree.features.n).any():
         node = inner[tree.feature[inner] >= tree.features.n][0]
-        raise CustardError(f"node {node} asks about feature {tree.feature[node]}, but there are {tree.features.n} features")
+        raise CustardError(
+            f"node {node} asks about feature {tree.feature[node]}, but there are {tree.features.n} features"
+        )
     bad = inner[~np.isfinite(tree.threshold[inner])]
     if len(bad):
-        raise CustardError(f"node {bad[0]} has the threshold {tree.threshold[bad[0]]}: thresholds must be finite numbers")
+        raise CustardError(
+            f"node {bad[0]} has the threshold {tree.threshold[bad[0]]}: thresholds must be finite numbers"
+        )
     children = np.concatenate([tree.children_left[inner], tree.children_right[inner]]).astype(np.int64)
     parents = np.concatenate([inner, inner])
     bad = parents[(children <= parents) | (children >= count)]
@@ -66,7 +72,8 @@ def _check_values(tree: Tree, leaves: np.ndarray) -> None:
         wrong = (values < actions.start) | (values >= actions.start + actions.n)
         accepted = f"{actions.start}…{actions.start + actions.n - 1}"
     else:
-        assert actions.low is not None and actions.high is not None
+        assert actions.low is not None
+        assert actions.high is not None
         wrong = ~((values >= actions.low) & (values <= actions.high)).all(axis=1)
         accepted = f"[{actions.low.tolist()}, {actions.high.tolist()}]"
     if wrong.any():

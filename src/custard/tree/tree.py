@@ -56,7 +56,7 @@ class Tree:
 
     def __post_init__(self) -> None:
         try:
-            arrays = {
+            arrays: dict[str, np.ndarray] = {
                 "feature": np.array(self.feature, dtype=np.int32),
                 "threshold": np.array(self.threshold, dtype=np.float64),
                 "children_left": np.array(self.children_left, dtype=np.int32),
@@ -248,16 +248,15 @@ class Tree:
     @classmethod
     def leaf(cls, action: Any, features: Features, actions: Actions) -> Tree:
         """The tree that always takes one action."""
-        return cls([LEAF], [0.0], [LEAF], [LEAF], [action], features, actions)
+        none = np.array([LEAF])
+        return cls(none, np.zeros(1), none, none, np.array([action]), features, actions)
 
     @classmethod
     def stump(cls, feature: int, threshold: float, left: Any, right: Any, features: Features, actions: Actions) -> Tree:
         """The tree that asks one question."""
-        zero = left if actions.discrete else np.zeros_like(left)
-        return cls(
-            [feature, LEAF, LEAF], [threshold, 0, 0], [1, LEAF, LEAF], [2, LEAF, LEAF], [zero, left, right],
-            features, actions,
-        )  # fmt: skip
+        columns = ([feature, LEAF, LEAF], [threshold, 0, 0], [1, LEAF, LEAF], [2, LEAF, LEAF], [left, left, right])
+        arrays = [np.array(column) for column in columns]
+        return cls(*arrays, features=features, actions=actions)  # type: ignore[misc,arg-type]
 
     # -- what speed needs -------------------------------------------------------------------------------------------
 

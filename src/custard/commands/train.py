@@ -1,0 +1,105 @@
+"""`custard train`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+if TYPE_CHECKING:
+    from custard.lab.run import Run
+
+__all__ = ["Command"]
+
+
+@dataclass(frozen=True)
+class Command:
+    """Learn a decision tree policy for an environment and keep the run in a directory."""
+
+    env: Annotated[str, tyro.conf.Positional]
+    """The environment's id. 'module:Id-v0' imports a module first."""
+
+    method: str | None = None
+    """How to learn; the best default if not given."""
+
+    max_depth: int | None = None
+    """The largest number of questions on a path."""
+
+    seed: int = 0
+    """Where all randomness comes from."""
+
+    budget: int | None = None
+    """Environment steps to use at the most."""
+
+    preset: str | None = None
+    """The method's settings to start from: tuned (default) or paper."""
+
+    low: tuple[float, ...] | None = None
+    """Lower bounds of the features, where the environment's own are infinite or too wide."""
+
+    high: tuple[float, ...] | None = None
+    """Upper bounds of the features."""
+
+    env_args: tuple[str, ...] = ()
+    """Arguments of the environment, as key=value."""
+
+    set: tuple[str, ...] = ()
+    """Settings of the method, as key=value."""
+
+    out: Path | None = None
+    """The run directory; runs/<environment>-<method>-<seed> unless given."""
+
+    resume: bool = False
+    """Go on with the run in the directory."""
+
+    episodes: int = 1000
+    """Episodes for the final evaluation; 0 for none."""
+
+    json: bool = False
+    """Print the result as JSON, and no progress."""
+
+    def run(self) -> None:
+        """Learn, evaluate, save, print."""
+        from custard.commands.common import assignments
+        from custard.lab.learn import learn
+        from custard.lab.methods import method
+
+        name, _ = method(self.method)
+        out = self.out or Path("runs") / f"{self.env.replace('/', '-').replace(':', '-')}-{name}-{self.seed}"
+        kwargs = assignments(self.env_args, "--env-args")
+        run = learn(
+            self.env, self.method, max_depth=self.max_depth, seed=self.seed, budget=self.budget, preset=self.preset,
+            low=_one_or_all(self.low), high=_one_or_all(self.high), env_kwargs=kwargs, out=out, resume=self.resume,
+            progress=not self.json, **assignments(self.set, "--set"),
+        )  # fmt: skip
+        self._finish(run, kwargs)
+
+    def _finish(self, run: Run, kwargs: dict[str, Any]) -> None:
+        from custard.commands.common import print_json
+        from custard.lab.record import record
+
+        result, files = record(run, self.env, kwargs, self.episodes)
+        tree = run.tree
+        if self.json:
+            print_json(
+                {
+                    "out": str(run.directory), "files": [str(file) for file in files], "steps": run.steps,
+                    "seconds": run.seconds, "message": run.message, "selection_value": run.value,
+                    "tree": {"depth": tree.depth, "leaves": tree.n_leaves, "nodes": tree.n_nodes},
+                    "evaluation": None if result is None else result.to_json(),
+                }
+            )  # fmt: skip
+            return
+        print(tree)
+        print(f"depth {tree.depth}, leaves {tree.n_leaves}, nodes {tree.n_nodes}")
+        if result is not None:
+            print(result)
+        print(f"{run.steps:,} environment steps, {run.seconds:.1f} s{f' ({run.message})' if run.message else ''}")
+        print(f"kept in {run.directory}: {', '.join(file.name for file in files)}")
+
+
+def _one_or_all(bound: tuple[float, ...] | None) -> Any:
+    """A single bound given on the command line holds for every feature."""
+    return bound[0] if bound is not None and len(bound) == 1 else bound

@@ -1,0 +1,37 @@
+"""The end of a run: a final judgement on fresh episodes, the picture and the report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from custard.files import write_atomically
+from custard.lab.evaluate import Evaluation, evaluate
+from custard.lab.run import Run
+from custard.solvers.api import Problem
+
+__all__ = ["final_seed", "record"]
+
+
+def final_seed(seed: int) -> int:
+    """The seed of a run's final evaluation: apart from all that learning and selection used."""
+    return Problem.seeds_of(seed, "evaluation")["evaluation"]
+
+
+def record(run: Run, env: Any, kwargs: Mapping[str, Any], episodes: int) -> tuple[Evaluation | None, list[Path]]:
+    """Evaluate the tree and complete the run directory; returns the evaluation and the files a person wants to see."""
+    result = evaluate(run.tree, env, episodes, final_seed(run.config["seed"]), env_kwargs=kwargs) if episodes else None
+    files: list[Path] = []
+    if run.directory is None:
+        return result, files
+    if result is not None:
+        write_atomically(run.directory / "evaluation.json", json.dumps(result.to_json()) + "\n")
+        files.append(run.directory / "evaluation.json")
+    from custard.report import write_report
+    from custard.tree.draw import save_picture
+
+    picture = run.directory / "tree.svg"
+    save_picture(run.tree, picture)
+    return result, [run.directory / "tree.json", picture, write_report(run.directory), *files]
