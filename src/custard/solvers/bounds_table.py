@@ -1,0 +1,263 @@
+"""Q over bounds: the table that is the policy, with what each question's two answers would be worth, compiled.
+
+A row is a tree node o = s_w \\ s_b, found by its bounds (and its depth, where a depth limit makes that matter). Nothing
+here depends on a base state except through the side of a threshold it falls on, so a tree can be read off exactly.
+Thresholds and masks are those of `custard.ibmdp`.
+"""
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from custard.ibmdp.kernels import _project, _separates
+from custard.ibmdp.splits import Rules, fractions
+from custard.solvers.tables import Keys, find, insert, make_keys
+
+__all__ = ["Lattice", "Nodes", "TablePolicy", "learn_all_actions", "make_lattice", "make_nodes", "root_node", "walk"]
+
+NONE = -1
+
+
+class Lattice(NamedTuple):
+    """An IBMDP's rules as compiled code reads them."""
+
+    low: Any  # [n]
+    high: Any  # [n]
+    integer: Any  # [n] bool
+    fractions: Any  # [p]
+    n_base: int
+    depth_limit: int
+    by_depth: bool  # whether depth belongs to the key: there is a depth limit
+    mask_useless: bool
+    zeta: float
+    gamma_w: float
+
+
+class Nodes(NamedTuple):
+    """Rows of Q over bounds. M = n * p questions, B base actions."""
+
+    keys: Keys  # lower [n], upper [n], depth (0 without a depth limit)
+    q: Any  # [N, B + M] Q(o, a)
+    visits: Any  # [N] int32
+    best: Any  # [N] int32: argmax_a Q(o, a) among afforded actions
+    threshold: Any  # [N, M] of each question; NaN where it is not afforded
+    child: Any  # [N, M, 2] int32: the node each answer leads to, or NONE while it is only a leaf
+    child_q: Any  # [N, M, 2, B] Q(child, b): the base actions' values behind each answer
+    child_visits: Any  # [N, M, 2] int32
+    child_best: Any  # [N, M, 2] int32: argmax_b Q(child, b)
+
+
+def make_lattice(rules: Rules) -> Lattice:
+    """The compiled form of an IBMDP's rules."""
+    f = rules.features
+    return Lattice(
+        np.array(f.low), np.array(f.high), f.integer, fractions(int(rules.splits)), rules.n_base, rules.depth_limit,
+        rules.max_depth is not None, rules.mask_useless, float(rules.zeta), float(rules.gamma_w),
+    )  # fmt: skip
+
+
+def make_nodes(capacity: int, rules: Rules) -> Nodes:
+    """An empty table for at most `capacity` nodes."""
+    n, questions, base = rules.features.n, rules.n_actions - rules.n_base, rules.n_base
+    return Nodes(
+        keys=make_keys(capacity, 2 * n + 1),
+        q=np.zeros((capacity, base + questions)),
+        visits=np.zeros(capacity, dtype=np.int32),
+        best=np.zeros(capacity, dtype=np.int32),
+        threshold=np.zeros((capacity, questions)),
+        child=np.full((capacity, questions, 2), NONE, dtype=np.int32),
+        child_q=np.zeros((capacity, questions, 2, base)),
+        child_visits=np.zeros((capacity, questions, 2), dtype=np.int32),
+        child_best=np.zeros((capacity, questions, 2), dtype=np.int32),
+    )
+
+
+@njit(cache=True)
+def _new_node(nodes, lattice, key):
+    """A node that has not been visited; NONE if the table is full."""
+    o = insert(nodes.keys, key)
+    if o < 0:
+        return o
+    n, p, base = len(lattice.low), len(lattice.fractions), lattice.n_base
+    nodes.visits[o] = 0
+    nodes.best[o] = 0
+    nodes.q[o] = 0.0
+    nodes.child[o] = NONE
+    nodes.child_q[o] = 0.0
+    nodes.child_visits[o] = 0
+    nodes.child_best[o] = 0
+    afforded = key[2 * n] < lattice.depth_limit if lattice.by_depth else True
+    for c in range(n):
+        lower, upper = key[c], key[n + c]
+        for j in range(p):
+            v_p = _project(lower, upper, lattice.fractions[j])
+            useful = not lattice.mask_useless or _separates(lattice.integer[c], lattice.low[c], lower, upper, v_p)
+            if afforded and useful:
+                nodes.threshold[o, c * p + j] = v_p
+            else:
+                nodes.threshold[o, c * p + j] = np.nan
+                nodes.q[o, base + c * p + j] = -np.inf
+    return o
+
+
+@njit(cache=True)
+def root_node(nodes, lattice):
+    """The node of which nothing is known: always row 0."""
+    if nodes.keys.size[0] > 0:
+        return 0
+    n = len(lattice.low)
+    key = np.zeros(2 * n + 1)
+    for c in range(n):
+        key[c] = lattice.low[c] + 0.0
+        key[n + c] = lattice.high[c] + 0.0
+    return _new_node(nodes, lattice, key)
+
+
+@njit(cache=True)
+def grow(nodes, lattice, o, m, side):
+    """The node behind an answer, made if need be from what is known of it as a leaf; NONE if the table is full."""
+    there = nodes.child[o, m, side]
+    if there >= 0:
+        return there
+    n, p = len(lattice.low), len(lattice.fractions)
+    c = m // p
+    key = nodes.keys.key[o].copy()
+    v_p = nodes.threshold[o, m] + 0.0
+    if side == 0:
+        key[n + c] = min(key[n + c], v_p)
+    else:
+        key[c] = max(key[c], v_p)
+    if lattice.by_depth:
+        key[2 * n] += 1.0
+    row = find(nodes.keys, key)
+    if row < 0:
+        row = _new_node(nodes, lattice, key)
+        if row < 0:
+            return row
+        nodes.best[row] = nodes.child_best[o, m, side]
+        for b in range(lattice.n_base):
+            nodes.q[row, b] = nodes.child_q[o, m, side, b]
+    nodes.child[o, m, side] = row
+    return row
+
+
+@njit(cache=True)
+def walk(nodes, lattice, o, x):
+    """Follow the greedy tree from node o with a base state: the base action of its leaf and the questions asked."""
+    base, p = lattice.n_base, len(lattice.fractions)
+    asked = 0
+    while True:
+        a = nodes.best[o]
+        if a < base:
+            return a, asked
+        m = a - base
+        side = 0 if x[m // p] <= nodes.threshold[o, m] else 1
+        asked += 1
+        below = nodes.child[o, m, side]
+        if below < 0 or nodes.visits[below] == 0:
+            return nodes.child_best[o, m, side], asked
+        o = below
+
+
+@njit(cache=True)
+def rate(n, kappa, least):
+    """kappa / (n - 1 + kappa), at least `least`: 1 for the first visit; kappa = 1 averages, more forgets faster."""
+    return max(least, kappa / (n - 1.0 + kappa))
+
+
+@njit(cache=True)
+def _best_of(values):
+    best = 0
+    for i in range(1, len(values)):
+        if values[i] > values[best]:
+            best = i
+    return best
+
+
+@njit(cache=True)
+def learn_all_actions(nodes, lattice, o, x, q_o, kappa, alpha_b):
+    """Move Q(o, a) for every afforded a toward its value in one base state, whose base actions are worth q_o [B].
+
+    A base action's target is q_o itself; a question's is zeta plus what following the greedy tree from the answer is
+    worth, priced before this state is learned behind that answer, so that no leaf is judged on the states it was
+    fitted to.
+    """
+    base, p, gamma = lattice.n_base, len(lattice.fractions), lattice.gamma_w
+    nodes.visits[o] += 1
+    alpha = rate(nodes.visits[o], kappa, alpha_b)
+    q = nodes.q[o]
+    for b in range(base):
+        q[b] += alpha * (q_o[b] - q[b])
+    leaf_here = _best_of(q[:base])
+    for m in range(nodes.threshold.shape[1]):
+        v_p = nodes.threshold[o, m]
+        if np.isnan(v_p):
+            continue
+        side = 0 if x[m // p] <= v_p else 1
+        below = nodes.child[o, m, side]
+        target = lattice.zeta
+        if below >= 0 and nodes.visits[below] > 0:
+            action, asked = walk(nodes, lattice, below, x)
+            discount = gamma
+            for _ in range(asked):
+                target += discount * lattice.zeta
+                discount *= gamma
+            target += discount * q_o[action]
+        else:
+            target += gamma * q_o[nodes.child_best[o, m, side]]
+        nodes.child_visits[o, m, side] += 1
+        step = rate(nodes.child_visits[o, m, side], kappa, alpha_b)
+        leaf = nodes.child_q[o, m, side]
+        for b in range(base):
+            leaf[b] += step * (q_o[b] - leaf[b])
+        if nodes.child_visits[o, m, 1 - side] == 0:  # an answer never given would lead to the leaf this node could be
+            nodes.child_best[o, m, 1 - side] = leaf_here
+        nodes.child_best[o, m, side] = _best_of(leaf)
+        q[base + m] += alpha * (target - q[base + m])
+    nodes.best[o] = _best_of(q)
+
+
+class TablePolicy:
+    """The greedy policy over bounds, as `custard.extract` asks for it: level by level, never with a base state.
+
+    Extraction hands over bounds without depth. As it goes level by level, this policy keeps the nodes its own
+    questions lead to, and finds each node of the next level among them.
+    """
+
+    def __init__(self, nodes: Nodes, rules: Rules) -> None:
+        self.nodes, self.rules = nodes, rules
+        self.level: dict[bytes, tuple[int, int]] = {rules.normalised(*rules.root()).tobytes(): (0, 0)}
+
+    def __call__(self, bounds: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        """IBMDP actions for nodes, bounds [B, 2n] and mask [B, n_actions]."""
+        below: dict[bytes, tuple[int, int]] = {}
+        answers = np.zeros(len(bounds), dtype=np.int64)
+        for i, row in enumerate(bounds):
+            o, leaf = self.level[row.tobytes()]
+            answers[i] = self._answer(o, leaf, mask[i], below)
+        if below:
+            self.level = below
+        return answers
+
+    def _answer(self, o: int, leaf: int, mask: np.ndarray, below: dict[bytes, tuple[int, int]]) -> int:
+        nodes, base = self.nodes, self.rules.n_base
+        if o < 0 or nodes.visits[o] == 0:
+            return leaf
+        a = int(nodes.best[o])
+        if a < base or not mask[a]:
+            return a if a < base else int(np.argmax(nodes.q[o, :base]))
+        n, m = self.rules.features.n, a - base
+        c, v_p = m // self.rules.per_feature, nodes.threshold[o, m]
+        for side in (0, 1):
+            lower, upper = nodes.keys.key[o, :n].copy(), nodes.keys.key[o, n : 2 * n].copy()
+            if side == 0:
+                upper[c] = min(upper[c], v_p)
+            else:
+                lower[c] = max(lower[c], v_p)
+            child = int(nodes.child[o, m, side]), int(nodes.child_best[o, m, side])
+            below[self.rules.normalised(lower, upper).tobytes()] = child
+        return a

@@ -1,0 +1,154 @@
+"""A table from keys to rows, compiled: exact hits by hash, nearest neighbours for keys it has never seen.
+
+A key is a vector of float64. The hash index uses open addressing, so that a look-up costs the same however full the
+table is (it is kept at most half full). The same rows hang in a k-d tree that grows with every insertion and answers
+exact nearest-neighbour queries, so that nothing has to be rebuilt while learning.
+"""
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+__all__ = ["Keys", "find", "insert", "make_keys", "nearest"]
+
+NONE = -1
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+_STACK = 512  # at first; it grows
+
+
+class Keys(NamedTuple):
+    """Stored keys with their indices. Row r of whatever belongs to the table is the r-th key inserted."""
+
+    key: Any  # [capacity, w] float64
+    index: Any  # [power of two] int32, row or NONE: open addressing
+    left: Any  # [capacity] int32, k-d tree
+    right: Any  # [capacity] int32
+    size: Any  # [1] int64: how many keys are stored
+
+
+def make_keys(capacity: int, width: int) -> Keys:
+    """An empty table.
+
+    >>> keys = make_keys(4, 2)
+    >>> int(insert(keys, np.array([0.5, 1.0]))), int(find(keys, np.array([0.5, 1.0]))), int(find(keys, np.ones(2)))
+    (0, 0, -1)
+    """
+    slots = 1 << max(4, int(2 * capacity - 1).bit_length())
+    return Keys(
+        key=np.zeros((capacity, width)),
+        index=np.full(slots, NONE, dtype=np.int32),
+        left=np.full(capacity, NONE, dtype=np.int32),
+        right=np.full(capacity, NONE, dtype=np.int32),
+        size=np.zeros(1, dtype=np.int64),
+    )
+
+
+@njit(cache=True)
+def _slot(keys, key):
+    """The slot that holds a key, or the empty one where it belongs."""
+    bits = key.view(np.uint64)
+    code = np.uint64(0)
+    for i in range(len(bits)):
+        code = (code ^ bits[i]) * _MIX
+        code ^= code >> np.uint64(29)
+    mask = np.uint64(len(keys.index) - 1)
+    at = code & mask
+    while True:
+        row = keys.index[at]
+        if row < 0:
+            return at
+        same = True
+        for i in range(len(key)):
+            if keys.key[row, i] != key[i]:
+                same = False
+                break
+        if same:
+            return at
+        at = (at + np.uint64(1)) & mask
+
+
+@njit(cache=True)
+def find(keys, key):
+    """The row of a key, or NONE. Keys must not hold -0.0: it equals 0.0 but hashes apart."""
+    return keys.index[_slot(keys, key)]
+
+
+@njit(cache=True)
+def insert(keys, key):
+    """Store a key that is not stored yet; returns its row, or NONE if the table is full."""
+    row = keys.size[0]
+    if row >= len(keys.key):
+        return np.int64(NONE)
+    keys.index[_slot(keys, key)] = row
+    keys.key[row] = key
+    keys.left[row] = NONE
+    keys.right[row] = NONE
+    keys.size[0] = row + 1
+    if row > 0:
+        at, axis = 0, 0
+        while True:
+            side = keys.left if key[axis] < keys.key[at, axis] else keys.right
+            if side[at] < 0:
+                side[at] = row
+                break
+            at = side[at]
+            axis = axis + 1 if axis + 1 < len(key) else 0
+    return row
+
+
+@njit(cache=True)
+def nearest(keys, key, rows, distances):
+    """The rows of the nearest stored keys (squared Euclidean distance, nearest first); returns how many there are.
+
+    `rows` and `distances` have room for k. Ties go to the key stored first.
+    """
+    k = len(rows)
+    found = 0
+    if keys.size[0] == 0 or k == 0:
+        return 0
+    stack = np.empty(_STACK, np.int64)
+    axes = np.empty(_STACK, np.int64)
+    gaps = np.empty(_STACK)
+    top = 1
+    stack[0], axes[0], gaps[0] = 0, 0, 0.0
+    while top > 0:
+        top -= 1
+        at, axis, gap = stack[top], axes[top], gaps[top]
+        if found == k and gap > distances[k - 1]:
+            continue
+        while at >= 0:
+            distance = 0.0
+            for i in range(len(key)):
+                difference = key[i] - keys.key[at, i]
+                distance += difference * difference
+            if found < k or distance < distances[k - 1] or (distance == distances[k - 1] and at < rows[k - 1]):
+                place = found if found < k else k - 1
+                while place > 0 and (
+                    distance < distances[place - 1] or (distance == distances[place - 1] and at < rows[place - 1])
+                ):
+                    rows[place], distances[place] = rows[place - 1], distances[place - 1]
+                    place -= 1
+                rows[place], distances[place] = at, distance
+                if found < k:
+                    found += 1
+            across = key[axis] - keys.key[at, axis]
+            near, far = (keys.left[at], keys.right[at]) if across < 0 else (keys.right[at], keys.left[at])
+            axis = axis + 1 if axis + 1 < len(key) else 0
+            if far >= 0 and (found < k or across * across <= distances[k - 1]):
+                if top == len(stack):
+                    stack, axes, gaps = _grown(stack), _grown(axes), _grown(gaps)
+                stack[top], axes[top], gaps[top] = far, axis, across * across
+                top += 1
+            at = near
+    return found
+
+
+@njit(cache=True)
+def _grown(array):
+    bigger = np.empty(2 * len(array), array.dtype)
+    bigger[: len(array)] = array
+    return bigger
