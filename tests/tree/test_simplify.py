@@ -1,0 +1,102 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from custard import Actions, Features, Tree, prune_unvisited, simplify
+from tests.strategies import probing_points, random_tree, seeds
+
+AB = Actions("discrete", ("a", "b"))
+
+
+def whole(tree: Tree, x: np.ndarray) -> np.ndarray:
+    """Observations whose integer features hold integers (or are not numbers at all)."""
+    x = x.copy()
+    columns = tree.features.integer
+    x[:, columns] = np.round(x[:, columns])
+    return x
+
+
+@settings(max_examples=300, deadline=None)
+@given(seeds)
+def test_simplify_changes_no_decision(seed):
+    rng = np.random.default_rng(seed)
+    tree = random_tree(rng, n=int(rng.integers(1, 4)), splits=int(rng.integers(0, 40)), kind=("discrete", "box")[seed % 2])
+    small = simplify(tree)
+    x = whole(tree, probing_points(tree, rng, 100))
+    np.testing.assert_array_equal(small.predict(x, compiled=False), tree.predict(x, compiled=False))
+    assert small.n_nodes <= tree.n_nodes
+    assert simplify(small) == small
+
+
+@settings(max_examples=150, deadline=None)
+@given(seeds)
+def test_with_bounds_only_states_within_them_count(seed):
+    rng = np.random.default_rng(seed)
+    tree = random_tree(rng, n=2, splits=20)
+    small = simplify(tree, use_bounds=True)
+    f = tree.features
+    x = whole(tree, rng.uniform(f.low, f.high, size=(200, 2)))
+    x = np.concatenate([x, f.low[None], f.high[None], np.clip(probing_points(tree, rng, 50), f.low, f.high)])
+    x = whole(tree, x[~np.isnan(x).any(axis=1)])
+    np.testing.assert_array_equal(small.predict(x, compiled=False), tree.predict(x, compiled=False))
+    assert small.n_nodes <= simplify(tree).n_nodes
+
+
+@settings(max_examples=100, deadline=None)
+@given(seeds)
+def test_every_branch_that_is_left_can_be_reached(seed):
+    rng = np.random.default_rng(seed)
+    tree = simplify(random_tree(rng, n=2, splits=25))
+    for _leaf, box in tree.boxes():
+        for c, (above, most) in box.items():
+            if tree.features.integer[c]:
+                assert np.floor(most) > np.floor(above)
+            else:
+                assert most > above
+
+
+def test_equal_siblings_merge_all_the_way_up():
+    f = Features(("x", "y"), np.zeros(2), np.ones(2))
+    tree = Tree(
+        feature=[0, 1, 1, -1, -1, -1, -1], threshold=[0.5, 0.3, 0.3, 0, 0, 0, 0],
+        children_left=[1, 3, 5, -1, -1, -1, -1], children_right=[2, 4, 6, -1, -1, -1, -1],
+        value=[0, 0, 0, 0, 1, 0, 1], features=f, actions=AB,
+    )  # fmt: skip
+    assert simplify(tree) == Tree.stump(1, 0.3, 0, 1, f, AB)
+
+
+def test_a_decided_binary_feature_is_not_asked_again():
+    f = Features(("flag",), np.zeros(1), np.ones(1), ("binary",))
+    tree = Tree(
+        feature=[0, 0, -1, -1, -1], threshold=[0.5, 0.25, 0, 0, 0], children_left=[1, 3, -1, -1, -1],
+        children_right=[2, 4, -1, -1, -1], value=[0, 0, 1, 0, 1], features=f, actions=AB,
+    )  # fmt: skip
+    # Below 0.5 lies only 0 (and lower numbers), for which the second question has one answer.
+    assert simplify(tree) == Tree.stump(0, 0.5, 0, 1, f, AB)
+
+
+def test_pruning_by_visits_says_what_it_could_change():
+    f = Features(("x",), np.zeros(1), np.ones(1))
+    tree = Tree(
+        feature=[0, 0, 0, -1, -1, -1, -1], threshold=[0.5, 0.25, 0.75, 0, 0, 0, 0],
+        children_left=[1, 3, 5, -1, -1, -1, -1], children_right=[2, 4, 6, -1, -1, -1, -1],
+        value=[0, 0, 0, 0, 1, 0, 0], features=f, actions=AB,
+    )  # fmt: skip
+    pruned = prune_unvisited(tree, np.array([[0.1], [0.6], [0.9]]))
+    assert pruned.leaves == 1
+    assert pruned.branches == 1
+    assert pruned.could_change == 1  # the leaf at (0.25, 0.5] held the other action
+    assert pruned.tree == Tree.leaf(0, f, AB)
+    nothing = prune_unvisited(tree, np.array([[0.1], [0.3], [0.6], [0.9]]))
+    assert nothing.branches == nothing.could_change == 0
+    assert nothing.tree == simplify(tree)
+
+
+@pytest.mark.parametrize("at_least", [1, 3])
+def test_pruning_keeps_decisions_on_the_states_given(at_least):
+    rng = np.random.default_rng(5)
+    tree = random_tree(rng, n=3, splits=30)
+    x = np.repeat(rng.uniform(tree.features.low, tree.features.high, size=(10, 3)), at_least, axis=0)
+    pruned = prune_unvisited(tree, x, at_least=at_least)
+    np.testing.assert_array_equal(pruned.tree.predict(x), tree.predict(x))
+    assert pruned.tree.n_leaves <= min(tree.n_leaves, 10)
