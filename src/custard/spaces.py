@@ -43,13 +43,10 @@ class Base:
 
     features: Features
     actions: Actions
-    encode: Encode
+    encode: Encode  # many observations -> [count, n]
+    observe: Callable[[Any], np.ndarray]  # one observation -> [n]
     action_space: gym.Space  # of one environment
     env_id: str | None
-
-    def observe(self, observation: Any) -> np.ndarray:
-        """One observation as a feature vector, [n] float64."""
-        return self.encode(observation, 1)[0]
 
     def action(self, value: Any) -> Any:
         """A leaf's value as the environment's own action."""
@@ -89,8 +86,9 @@ def describe(
     facts = known(env)
     if features is None:
         described, encode = _features_of(observation_space, core, facts)
+        observe = lambda observation: encode(observation, 1)[0]  # noqa: E731
     else:
-        described, encode = _custom_features(observation_space, features, feature_names)
+        described, encode, observe = _custom_features(observation_space, features, feature_names)
     if feature_names is not None:
         if len(feature_names) != described.n:
             raise CustardError(f"feature_names has {len(feature_names)} names, but there are {described.n} features")
@@ -101,6 +99,7 @@ def describe(
         features=described,
         actions=_actions_of(action_space, getattr(core, "action_names", None) or facts.actions),
         encode=encode,
+        observe=observe,
         action_space=action_space,
         env_id=spec.id if spec is not None else None,
     )
@@ -119,7 +118,7 @@ def estimate_bounds(env: Any, base: Base, *, seed: int = 0, steps: int = 10_000,
     env.action_space.seed(int(seeds[0]))
     observation, _ = env.reset(seed=int(seeds[1]))
     for _ in range(max(1, steps // count)):
-        x = base.encode(observation, count)
+        x = base.encode(observation, count) if vector else base.observe(observation)[None]
         seen_low, seen_high = np.fmin(seen_low, x.min(axis=0)), np.fmax(seen_high, x.max(axis=0))
         observation, _, terminated, truncated, _ = env.step(env.action_space.sample())
         if not vector and (terminated or truncated):
@@ -152,12 +151,15 @@ def _features_of(space: gym.Space, core: Any, facts: Known) -> tuple[Features, E
     )
 
 
-def _custom_features(space: gym.Space, function: Callable[[Any], Any], names: Any) -> tuple[Features, Encode]:
+def _custom_features(
+    space: gym.Space, function: Callable[[Any], Any], names: Any
+) -> tuple[Features, Encode, Callable[[Any], np.ndarray]]:
     def one(observation: Any) -> np.ndarray:
         return np.asarray(function(observation), dtype=np.float64).reshape(-1)
 
     def encode(observations: Any, count: int) -> np.ndarray:
-        return np.stack([one(observation) for observation in _split(space, observations, count)])
+        batch = gym.vector.utils.batch_space(space, count)
+        return np.stack([one(observation) for observation in gym.vector.utils.iterate(batch, observations)])
 
     space.seed(0)
     try:
@@ -168,7 +170,7 @@ def _custom_features(space: gym.Space, function: Callable[[Any], Any], names: An
         names = tuple(f"feature_{i}" for i in range(n))
     if len(names) != n:
         raise CustardError(f"features= gives {n} numbers, but feature_names has {len(names)} names")
-    return Features(tuple(names), np.full(n, -np.inf), np.full(n, np.inf), origin={"features": "custom"}), encode
+    return Features(tuple(names), np.full(n, -np.inf), np.full(n, np.inf), origin={"features": "custom"}), encode, one
 
 
 def _actions_of(space: gym.Space, names: Sequence[str]) -> Actions:
@@ -241,10 +243,3 @@ def _encode(space: gym.Space, observations: Any, count: int) -> np.ndarray:
         raise CustardError(
             f"an observation does not fit its space {space}: got {type(observations).__name__}"
         ) from None
-
-
-def _split(space: gym.Space, observations: Any, count: int) -> list[Any]:
-    """The single observations of a batch; a lone observation passes through."""
-    if count == 1 and space.contains(observations):
-        return [observations]
-    return list(gym.vector.utils.iterate(gym.vector.utils.batch_space(space, count), observations))

@@ -20,7 +20,9 @@ def whole(tree: Tree, x: np.ndarray) -> np.ndarray:
 @given(seeds)
 def test_simplify_changes_no_decision(seed):
     rng = np.random.default_rng(seed)
-    tree = random_tree(rng, n=int(rng.integers(1, 4)), splits=int(rng.integers(0, 40)), kind=("discrete", "box")[seed % 2])
+    tree = random_tree(
+        rng, n=int(rng.integers(1, 4)), splits=int(rng.integers(0, 40)), kind=("discrete", "box")[seed % 2]
+    )
     small = simplify(tree)
     x = whole(tree, probing_points(tree, rng, 100))
     np.testing.assert_array_equal(small.predict(x, compiled=False), tree.predict(x, compiled=False))

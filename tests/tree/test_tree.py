@@ -97,7 +97,11 @@ def test_boxes_are_what_reaches_a_leaf(seed):
     x = x[~np.isnan(x).any(axis=1)]
     boxes = dict(tree.boxes())
     for row, leaf in zip(x, tree.apply(x), strict=True):
-        inside = [k for k, box in boxes.items() if all(lo < row[c] <= hi or lo == row[c] == -np.inf for c, (lo, hi) in box.items())]
+        inside = [
+            k
+            for k, box in boxes.items()
+            if all(lo < row[c] <= hi or lo == row[c] == -np.inf for c, (lo, hi) in box.items())
+        ]
         assert inside == [leaf]
 
 
@@ -233,7 +237,14 @@ def test_a_failed_save_leaves_nothing_behind(tmp_path):
 
 @pytest.mark.parametrize(
     "observations",
-    [np.zeros(2), np.zeros((3, 2)), np.zeros((2, 2, 2)), np.array([["a"]]), np.array([[object()]]), np.array([[1 + 2j]])],
+    [
+        np.zeros(2),
+        np.zeros((3, 2)),
+        np.zeros((2, 2, 2)),
+        np.array([["a"]]),
+        np.array([[object()]]),
+        np.array([[1 + 2j]]),
+    ],
 )
 def test_wrong_observations_are_refused(observations):
     tree = Tree.stump(0, 0.5, 0, 1, ONE, AB)
