@@ -229,9 +229,9 @@ def test_shap_reads_the_sklearn_tree() -> None:
 
 @each_tree
 def test_back_from_sklearn(tree: Tree) -> None:
-    from custard.tree.export.sklearn import from_sklearn, to_sklearn
+    from custard.tree.export.sklearn import to_sklearn
 
-    assert from_sklearn(to_sklearn(tree), tree.features, tree.actions) == tree
+    assert Tree.from_sklearn(to_sklearn(tree), tree.features, tree.actions) == tree
 
 
 def test_from_sklearn_of_fitted_estimators() -> None:

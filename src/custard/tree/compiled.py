@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numba import config, njit
 
+from custard.tree.rounding import round_down
+
 if TYPE_CHECKING:
     from custard.tree.tree import Tree
 
@@ -63,13 +65,6 @@ def predictor(tree: Tree) -> Callable[[np.ndarray], np.ndarray]:
 def _threads() -> ThreadPoolExecutor:
     """As many threads as numba may use; the compiled loops let go of the interpreter lock."""
     return ThreadPoolExecutor(THREADS, thread_name_prefix="custard-predict")
-
-
-def round_down(threshold: np.ndarray) -> np.ndarray:
-    """The largest float32 that does not exceed each threshold: x <= t and x <= round_down(t) agree for float32 x."""
-    with np.errstate(over="ignore"):
-        near = threshold.astype(np.float32)
-    return np.where(near > threshold, np.nextafter(near, np.float32(-np.inf)), near).astype(np.float32)
 
 
 def _by_cells(tree: Tree, payload: np.ndarray) -> Callable[[np.ndarray, np.ndarray], None]:

@@ -232,6 +232,13 @@ class Tree:
         """A tree from plain data, checked."""
         return store.from_json(cls, data)
 
+    @classmethod
+    def from_sklearn(cls, estimator: Any, features: Features | None = None, actions: Actions | None = None) -> Tree:
+        """A tree from a fitted scikit-learn tree. See `custard.tree.export.sklearn.from_sklearn`."""
+        from custard.tree.export.sklearn import from_sklearn
+
+        return from_sklearn(estimator, features, actions)
+
     def with_origin(self, **origin: Any) -> Tree:
         """The same tree with more said about where it came from."""
         return replace(self, origin={**self.origin, **origin})

@@ -1,0 +1,103 @@
+"""How long a decision of the exported C takes: `python benchmarks/bench_c_export.py [--json]`.
+
+A complete tree of depth 5 (31 questions, 32 leaves) over four features. "random" observations take every branch with
+equal chance, which a processor cannot foresee; "episode" observations follow each other as in an episode.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from custard import Actions, Features, Tree
+from custard.tree.export import export
+
+LOOP = r"""
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+int main(int argc, char **argv)
+{
+    long rows = atol(argv[2]), repeats = atol(argv[3]);
+    double *x = malloc(sizeof(double) * 4 * (size_t)rows);
+    FILE *file = fopen(argv[1], "rb");
+    if (argc != 4 || !x || !file || fread(x, sizeof(double) * 4, (size_t)rows, file) != (size_t)rows) return 1;
+    double best = 1e9;
+    long sum = 0;
+    for (long r = 0; r < repeats; r++) {
+        struct timespec a, b;
+        clock_gettime(CLOCK_MONOTONIC, &a);
+        for (long i = 0; i < rows; i++) sum += custard_act(x + 4 * i);
+        clock_gettime(CLOCK_MONOTONIC, &b);
+        double ns = (double)(b.tv_sec - a.tv_sec) * 1e9 + (double)(b.tv_nsec - a.tv_nsec);
+        if (ns / (double)rows < best) best = ns / (double)rows;
+    }
+    printf("%.3f %ld\n", best, sum / repeats);
+    return 0;
+}
+"""
+
+
+def depth_five(seed: int = 0) -> Tree:
+    """A complete tree whose thresholds are medians, so that all leaves are equally likely under a normal law."""
+    rng = np.random.default_rng(seed)
+    probe = rng.standard_normal((1 << 16, 4))
+    feature, threshold, left, right, value = [], [], [], [], []
+    level = [np.arange(len(probe))]
+    for depth in range(6):
+        following = []
+        for k, rows in enumerate(level):
+            here = 2**depth - 1 + k
+            leaf = depth == 5
+            c = -1 if leaf else int(rng.integers(4))
+            t = 0.0 if leaf else float(np.median(probe[rows, c]))
+            feature.append(c)
+            threshold.append(t)
+            left.append(-1 if leaf else 2 * here + 1)
+            right.append(-1 if leaf else 2 * here + 2)
+            value.append(int(rng.integers(3)) if leaf else 0)
+            if not leaf:
+                below = probe[rows, c] <= t
+                following += [rows[below], rows[~below]]
+        level = following
+    features = Features(("a", "b", "c", "d"), [-9] * 4, [9] * 4)
+    return Tree(feature, threshold, left, right, value, features, Actions("discrete", ("x", "y", "z")))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--repeats", type=int, default=30)
+    options = parser.parse_args()
+    tree = depth_five()
+    rng = np.random.default_rng(1)
+    walk = np.cumsum(0.02 * rng.standard_normal((options.rows, 4)), axis=0)
+    inputs = {"random": rng.standard_normal((options.rows, 4)), "episode": np.arctan(walk)}
+    results = {}
+    with tempfile.TemporaryDirectory() as folder:
+        where = Path(folder)
+        (where / "bench.c").write_text("#define _POSIX_C_SOURCE 199309L\n" + export(tree, "c") + LOOP)
+        flags = ["-O2", "-std=c99", "-Wall", "-Wextra", "-Werror"]
+        subprocess.run(["gcc", *flags, "-o", where / "bench", where / "bench.c"], check=True)
+        for name, x in inputs.items():
+            x.tofile(where / "x.bin")
+            command = [where / "bench", where / "x.bin", str(options.rows), str(options.repeats)]
+            nanoseconds, total = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+            assert int(total) == int(tree.predict(x).sum()), "the C file decided otherwise"
+            results[name] = float(nanoseconds)
+    if options.json:
+        print(json.dumps({"depth": tree.depth, "leaves": tree.n_leaves, "ns_per_decision": results}))
+    else:
+        for name, value in results.items():
+            print(f"{name:8} {value:6.2f} ns a decision (best of {options.repeats} passes over {options.rows:,} rows)")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""`custard export`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+if TYPE_CHECKING:
+    from custard.planning.mdp import FiniteMDP
+    from custard.tree.tree import Tree
+
+__all__ = ["Command"]
+
+
+@dataclass(frozen=True)
+class Command:
+    """Write a tree in another language or format: python, c, rust, json, dot, text, sklearn, onnx, smt2 or prism."""
+
+    tree: Annotated[Path, tyro.conf.Positional]
+    """A tree file (tree.json) or a run directory."""
+
+    format: str
+    """One of text, json, dot, python, c, rust, sklearn, onnx, smt2, prism."""
+
+    out: Path | None = None
+    """The file to write; standard output unless given (onnx needs a file)."""
+
+    env: str | None = None
+    """prism only: the environment whose exact model the tree acts in; the one it was learned in, unless given."""
+
+    env_args: tuple[str, ...] = ()
+    """Arguments of that environment, as key=value."""
+
+    json: bool = False
+    """Print what was written as JSON."""
+
+    def run(self) -> None:
+        """Export and write."""
+        from custard.commands.common import load_tree, print_json
+        from custard.errors import CustardError
+        from custard.files import write_atomically
+        from custard.tree.export import export
+
+        tree = load_tree(self.tree)
+        if self.format == "onnx" and self.out is None:
+            raise CustardError("onnx is a binary format: name a file with --out")
+        if self.json and self.out is None:
+            raise CustardError("--json tells what was written: name a file with --out")
+        options = {"mdp": self._model(tree)} if self.format == "prism" and tree.actions.discrete else {}
+        content = export(tree, self.format, **options)
+        if self.out is None:
+            print(content, end="")
+            return
+        write_atomically(self.out, content)
+        size = self.out.stat().st_size
+        if self.json:
+            print_json({"tree": str(self.tree), "format": self.format, "out": str(self.out), "bytes": size})
+        else:
+            print(f"wrote {self.out} ({self.format}, {size:,} bytes)")
+
+    def _model(self, tree: Tree) -> FiniteMDP:
+        from custard.commands.common import assignments, environment_of
+        from custard.tree.verify import exact_model
+
+        return exact_model(*environment_of(tree, self.env, assignments(self.env_args, "--env-args")))

@@ -1,0 +1,74 @@
+"""Names from outside made safe for source code, and thresholds written so that every reader gets the same bits back."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Iterable, Sequence
+
+from custard.errors import CustardError
+
+__all__ = ["comment", "identifiers", "need", "rational"]
+
+#: Words that the target languages keep for themselves.
+_TAKEN = {word.lower() for word in keyword.kwlist}.union(
+    *(words.split() for words in (
+        "abstract alignas alignof asm auto become bool box case catch char const crate default delete do double dyn",
+        "enum extern final float fn friend gen goto impl inline int int64_t let long loop macro main match mod move",
+        "mut namespace new null nullptr operator override priv private protected pub public ref register",
+        "restrict self short signed sizeof static static_assert struct super switch template this thread_local throw",
+        "trait type typedef typename typeof union unsafe unsigned unsized use using virtual void volatile wchar_t where xor",
+        "obs act node value feature threshold left right list tuple range len",
+    ))
+)  # fmt: skip
+
+
+def identifiers(names: Iterable[str], prefix: str = "", taken: Iterable[str] = ()) -> list[str]:
+    """A distinct identifier for each name, of ASCII letters, digits and underscores, valid in C, Rust and Python.
+
+    >>> identifiers(["pole angle", "pole-angle", "2nd", "while", "größe", "", "*/ evil();"])
+    ['pole_angle', 'pole_angle_2', 'x_2nd', 'x_while', 'gr_e', 'x', 'evil']
+    """
+    used = {name.lower() for name in taken}
+    result = []
+    for name in names:
+        stem = re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_")[:60]
+        if not prefix and (not stem or stem[0].isdigit() or stem.lower() in _TAKEN):
+            stem = f"x_{stem}" if stem else "x"
+        word, count = f"{prefix}{stem or 'x'}", 1
+        while word.lower() in used:
+            count += 1
+            word = f"{prefix}{stem or 'x'}_{count}"
+        used.add(word.lower())
+        result.append(word)
+    return result
+
+
+def comment(text: str) -> str:
+    """Text that can stand inside a comment of any of the languages: one line, nothing that ends or continues it.
+
+    >>> comment('a */ #include "x"  ??/')
+    'a __ _include _x_  ___'
+    """
+    return "".join(c if c.isalnum() or c in " _.,:+-=()[]<>≤|├└│─" else "_" for c in text)
+
+
+def rational(value: float) -> tuple[int, int]:
+    """A float as the fraction it is."""
+    return float(value).as_integer_ratio()
+
+
+def need(module: str, extra: str, what: str) -> CustardError:
+    """The error for an optional package that is not installed."""
+    return CustardError(f'{what} needs the package {module}: pip install "custard-rl[{extra}]"')
+
+
+def rows(values: Sequence[str], indent: str = "    ", width: int = 110) -> str:
+    """Values separated by commas, wrapped into lines."""
+    lines, line = [], indent
+    for value in values:
+        if len(line) + len(value) + 2 > width and line.strip():
+            lines.append(line.rstrip())
+            line = indent
+        line += f"{value}, "
+    return "\n".join([*lines, line.rstrip()])
