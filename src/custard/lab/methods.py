@@ -16,6 +16,9 @@ __all__ = ["DEFAULT", "METHODS", "method", "settings_for"]
 #: name -> (module, function in it)
 METHODS: dict[str, str] = {
     "mfec": "custard.solvers.mfec",
+    "viper-dqn": "custard.baselines.viper",
+    "viper-bi": "custard.baselines.viper_bi",
+    "plan": "custard.planning.optimal_tree",
 }
 
 DEFAULT = "mfec"

@@ -1,0 +1,272 @@
+"""VIPER (Bastani et al. 2018): imitate an expert with a decision tree, on the states the tree itself meets.
+
+DAgger: the expert drives the first batch of rollouts, the latest tree all further ones; every state met is labelled
+with the expert's action and weighted by what the worst action would lose, V(s) - min_a Q(s, a). CART is fitted to all
+of them, and the tree that does best on validation rollouts is kept. The paper's appendix gives the numbers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from custard.baselines import dqn
+from custard.baselines.experts import Expert, from_function, from_model, from_sb3
+from custard.errors import CustardError, one_of
+from custard.lab.evaluate import rollouts
+from custard.lab.source import episode_seeds
+from custard.solvers.api import Problem, Snapshot
+from custard.tree.simplify import simplify
+from custard.tree.tree import Tree
+
+__all__ = ["PRESETS", "Settings", "solve"]
+
+WEIGHTS = ("auto", "q", "policy", "none")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of VIPER; the paper's appendix names the first six."""
+
+    batch_rollouts: int = 10  # rollouts in an iteration
+    max_samples: int = 200_000  # states a tree is fitted to; a random choice of all if there are more
+    iterations: int = 300  # at most
+    train_share: float = 0.8  # of the states for fitting; the rest measures agreement with the expert
+    test_rollouts: int = 50  # validation rollouts of each tree
+    max_leaves: int | None = None  # leaf limit (the depth limit is the problem's own)
+    patience: int | None = 60  # stop after so many iterations without a better tree; None: never
+    finalists: int = 10  # trees judged again at the end, on fresh rollouts
+    final_rollouts: int = 500  # for each of them
+    weights: str = "auto"  # "q": V - min Q; "policy": the same of log-probabilities; "none"; "auto": the first possible
+    resample: bool = False  # draw states by weight instead of weighting them in CART
+    criterion: str = "gini"  # CART's impurity: gini, entropy or log_loss
+    min_leaf: int = 1  # states in a leaf, at least
+    leaf_ladder: bool = False  # also fit trees of 2, 4, 8, … leaves and let validation choose among them
+    expert: Any = "dqn"  # "dqn", "bi", a file (.npz ours, .zip Stable-Baselines3) or a function to Q-values
+    expert_preset: str = "tuned"  # preset of the DQN expert
+    expert_settings: dict[str, Any] = field(default_factory=dict)  # settings of the DQN expert over its preset's
+    expert_out: str | None = None  # file to save the trained DQN expert in (.npz)
+    normalise: str | None = None  # file of VecNormalize statistics that belongs to a Stable-Baselines3 expert
+    ties: str = "random"  # backward induction's rule: first, random or downstream
+    budget: int | None = None  # environment steps in all, the expert's included
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.train_share <= 1.0:
+            raise CustardError(f"train_share={self.train_share} must lie in (0, 1]")
+        for name in ("batch_rollouts", "max_samples", "iterations", "test_rollouts", "finalists", "final_rollouts"):
+            if getattr(self, name) < 1:
+                raise CustardError(f"{name}={getattr(self, name)} must be at least 1")
+        if self.max_leaves is not None and self.max_leaves < 2:
+            raise CustardError(f"max_leaves={self.max_leaves} must be at least 2, or None")
+        if self.weights not in WEIGHTS:
+            raise CustardError(one_of("weighting", self.weights, WEIGHTS))
+        if self.criterion not in ("gini", "entropy", "log_loss"):
+            raise CustardError(one_of("criterion", self.criterion, ("gini", "entropy", "log_loss")))
+
+
+_PAPER = {"patience": None, "finalists": 1, "expert_preset": "paper"}
+PRESETS: dict[str, dict[str, dict[str, Any]]] = {
+    "tuned": {"": {}, "PotholeWorld": {"ties": "downstream", "iterations": 60, "patience": 20, "leaf_ladder": True}},
+    "paper": {"": _PAPER, "PotholeWorld": {"ties": "downstream"}},
+}
+
+
+def solve(problem: Problem, settings: Settings, state: Any = None) -> Iterator[Snapshot]:
+    """Train or load the expert, then VIPER; yields at every check of the expert and every tree."""
+    if not problem.base.actions.discrete:
+        raise CustardError(f"VIPER needs discrete actions, not {problem.base.actions.kind} ones")
+    seeds = problem.seeds("expert", "rollouts", "validation", "final", "fit")
+    steps, expert = 0, None
+    for item in _expert(problem, settings, seeds["expert"]):
+        if isinstance(item, Expert):
+            expert = item
+        else:
+            steps = item.steps
+            yield Snapshot(
+                steps, None, float("nan"), settings.budget, {"expert": item.value}, message="training the expert"
+            )
+    assert expert is not None
+    weigh = _weighing(expert, settings.weights)
+    runner = _Runner(problem, steps)
+    rng = np.random.default_rng(seeds["fit"])
+    drive_seeds = episode_seeds(seeds["rollouts"], settings.iterations * settings.batch_rollouts)
+    test_seeds = episode_seeds(seeds["validation"], settings.test_rollouts)
+    x, action, weight = np.zeros((0, problem.base.features.n)), np.zeros(0, dtype=np.int64), np.zeros(0)
+    kept: list[tuple[float, Tree]] = []  # the best trees so far, best first
+    tree: Tree | None = None
+    since = 0
+    for iteration in range(settings.iterations):
+        batch = drive_seeds[iteration * settings.batch_rollouts :][: settings.batch_rollouts]
+        seen = runner.states(expert if tree is None else tree, batch)
+        x = np.concatenate([x, seen])
+        action = np.concatenate([action, expert.act(seen)])
+        weight = np.concatenate([weight, weigh(seen)])
+        fresh, agreement = _fit(problem, settings, x, action, weight, rng)
+        tree = fresh[0]
+        best_before = _rank(kept[0]) if kept else None
+        for candidate in fresh:
+            kept.append((runner.mean(candidate, test_seeds), candidate))
+        kept = _best(kept, settings.finalists)
+        since = 0 if best_before is None or _rank(kept[0]) > best_before else since + 1
+        metrics = {"iteration": iteration, "samples": len(x), "agreement": agreement, "validation": kept[0][0]}
+        yield Snapshot(runner.steps, kept[0][1], kept[0][0], settings.budget, metrics, message=f"expert: {expert.name}")
+        if settings.patience is not None and since >= settings.patience:
+            break
+        if settings.budget is not None and runner.steps >= settings.budget:
+            break
+    if len(kept) > 1 and settings.finalists > 1:
+        final_seeds = episode_seeds(seeds["final"], settings.final_rollouts)
+        kept = _best([(runner.mean(candidate, final_seeds), candidate) for _, candidate in kept], 1)
+    message = f"{iteration + 1} iterations, expert: {expert.name}"
+    yield Snapshot(runner.steps, kept[0][1], kept[0][0], settings.budget, {"iteration": iteration}, message=message)
+
+
+class _Runner:
+    """Rolls policies out and counts the environment steps."""
+
+    def __init__(self, problem: Problem, steps: int) -> None:
+        self.problem, self.steps = problem, steps
+
+    def states(self, policy: Expert | Tree, seeds: np.ndarray) -> np.ndarray:
+        """The states a policy meets."""
+        seen: list[np.ndarray] = []
+        start = self.problem.base.actions.start
+        act = policy.predict if isinstance(policy, Tree) else lambda x: policy.act(x) + start
+
+        def recorded(x: np.ndarray) -> np.ndarray:
+            seen.append(x.copy())
+            return act(x)
+
+        _, lengths, _ = rollouts(recorded, self.problem.source, seeds, features=self.problem.encoder)
+        self.steps += int(lengths.sum())
+        return np.concatenate(seen)
+
+    def mean(self, tree: Tree, seeds: np.ndarray) -> float:
+        """The mean return of a tree."""
+        returns, lengths, _ = rollouts(tree.predict, self.problem.source, seeds, features=self.problem.encoder)
+        self.steps += int(lengths.sum())
+        return float(returns.mean())
+
+
+def _rank(entry: tuple[float, Tree]) -> tuple[float, int]:
+    return round(entry[0], 9), -entry[1].n_leaves
+
+
+def _best(entries: list[tuple[float, Tree]], count: int) -> list[tuple[float, Tree]]:
+    """The best by return, then by fewer leaves; the same tree counts once."""
+    chosen: list[tuple[float, Tree]] = []
+    for entry in sorted(entries, key=_rank, reverse=True):
+        if len(chosen) == count:
+            break
+        if not any(_rank(entry) == _rank(other) and entry[1] == other[1] for other in chosen):
+            chosen.append(entry)
+    return chosen
+
+
+def _expert(problem: Problem, settings: Settings, seed: int) -> Iterator[dqn.Progress | Expert]:
+    """Progress of the expert's training, if it needs any, then the expert."""
+    given, n_actions = settings.expert, problem.base.actions.n
+    if callable(given):
+        yield from_function(given, n_actions)
+    elif given == "bi":
+        yield from_model(problem, settings.ties, seed)
+    elif given == "dqn":
+        last = None
+        for last in dqn.train(problem, _dqn_settings(problem, settings), seed):
+            yield last
+        assert last is not None and last.best is not None
+        if settings.expert_out is not None:
+            last.best.save(settings.expert_out)
+        yield from_function(last.best.q, n_actions, f"DQN, return {last.value:.2f}")
+    elif isinstance(given, str) and given.endswith(".npz"):
+        yield from_function(dqn.Network.load(given).q, n_actions, f"DQN from {given}")
+    elif isinstance(given, str) and given.endswith(".zip"):
+        yield from_sb3(Path(given), problem, Path(settings.normalise) if settings.normalise else None)
+    else:
+        raise CustardError(f"unknown expert {given!r}: choose dqn, bi, a .npz or .zip file, or a function to Q-values")
+
+
+def _dqn_settings(problem: Problem, settings: Settings) -> dqn.Settings:
+    if settings.expert_preset not in dqn.PRESETS:
+        raise CustardError(one_of("preset", settings.expert_preset, dqn.PRESETS))
+    presets = dqn.PRESETS[settings.expert_preset]
+    name = problem.source.name.rpartition("/")[2].rpartition("-v")[0]
+    merged = {**presets[""], **presets.get(name, {}), **settings.expert_settings}
+    known = {entry.name for entry in dataclasses.fields(dqn.Settings)}
+    for key in merged:
+        if key not in known:
+            raise CustardError(one_of("expert setting", key, sorted(known)))
+    return dqn.Settings(**merged)
+
+
+def _weighing(expert: Expert, weights: str) -> Any:
+    """What a state's weight is: the loss of the worst action, from Q-values or from log-probabilities."""
+    if weights == "q" and expert.q is None:
+        raise CustardError(
+            f"weights='q' needs an expert with Q-values, but {expert.name} has none: choose weights=policy or none"
+        )
+    if weights == "policy" and expert.log_policy is None:
+        raise CustardError(f"weights='policy' needs an expert with action probabilities, but {expert.name} has none")
+    values = {"q": expert.q, "policy": expert.log_policy, "none": None, "auto": expert.q or expert.log_policy}[weights]
+    if values is None:
+        return lambda x: np.ones(len(x))
+    return lambda x: np.ptp(values(x), axis=1) + 1e-12  # all weights zero would leave CART nothing to fit
+
+
+def _fit(
+    problem: Problem,
+    settings: Settings,
+    x: np.ndarray,
+    action: np.ndarray,
+    weight: np.ndarray,
+    rng: np.random.Generator,
+) -> tuple[list[Tree], float]:
+    """CART trees from labelled states, and the first one's weighted agreement with the expert on held-out states."""
+    from sklearn.tree import DecisionTreeClassifier
+
+    index = np.arange(len(x))
+    if settings.resample:
+        index = rng.choice(len(x), size=min(len(x), settings.max_samples), p=weight / weight.sum())
+        weight = np.ones(len(x))
+    elif len(x) > settings.max_samples:
+        index = rng.choice(len(x), size=settings.max_samples, replace=False)
+    else:
+        rng.shuffle(index)
+    cut = max(1, round(settings.train_share * len(index)))
+    train, held = index[:cut], index[cut:] if cut < len(index) else index
+    limits: list[int | None] = [settings.max_leaves]
+    if settings.leaf_ladder:
+        top = settings.max_leaves or 1024
+        limits += [2**k for k in range(1, 11) if 2**k < top]
+    trees = []
+    if problem.max_depth == 0:
+        votes = np.bincount(action[train], weight[train], minlength=problem.base.actions.n)
+        leaf = int(votes.argmax()) + problem.base.actions.start
+        trees.append(Tree.leaf(leaf, problem.base.features, problem.base.actions))
+    else:
+        for leaves in limits:
+            cart = DecisionTreeClassifier(
+                criterion=settings.criterion, max_depth=problem.max_depth, max_leaf_nodes=leaves,
+                min_samples_leaf=settings.min_leaf, random_state=int(rng.integers(2**31)),
+            )  # fmt: skip
+            cart.fit(x[train], action[train], sample_weight=weight[train])
+            trees.append(simplify(_tree(cart, problem)))
+    right = trees[0].predict(x[held]) - problem.base.actions.start == action[held]
+    return trees, float(np.average(right, weights=weight[held]))
+
+
+def _tree(cart: Any, problem: Problem) -> Tree:
+    """A scikit-learn classifier as a `Tree`; its conventions (node 0, left is at most) are ours."""
+    inner = cart.tree_
+    action = cart.classes_[inner.value[:, 0, :].argmax(axis=1)] + problem.base.actions.start
+    leaf = inner.children_left == -1
+    feature = np.where(leaf, -1, inner.feature)
+    return Tree(
+        feature, np.where(leaf, 0.0, inner.threshold), inner.children_left, inner.children_right,
+        np.where(leaf, action, 0), problem.base.features, problem.base.actions,
+    )  # fmt: skip

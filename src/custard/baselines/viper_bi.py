@@ -1,0 +1,21 @@
+"""VIPER with backward induction as the expert: the paper's "VIPER (BI)". Needs an environment with an exact model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from custard.baselines import viper
+
+__all__ = ["PRESETS", "Settings", "solve"]
+
+
+@dataclass(frozen=True)
+class Settings(viper.Settings):
+    """Settings of VIPER; only the expert differs."""
+
+    expert: Any = "bi"
+
+
+PRESETS = viper.PRESETS
+solve = viper.solve
