@@ -63,6 +63,7 @@ class Command:
 
     def _model(self, tree: Tree) -> FiniteMDP:
         from custard.commands.common import assignments, environment_of
-        from custard.tree.verify import exact_model
+        from custard.lab.source import source
+        from custard.planning.model import model_of
 
-        return exact_model(*environment_of(tree, self.env, assignments(self.env_args, "--env-args")))
+        return model_of(source(*environment_of(tree, self.env, assignments(self.env_args, "--env-args"))))

@@ -17,8 +17,8 @@ _TAKEN = {word.lower() for word in keyword.kwlist}.union(
         "enum extern final float fn friend gen goto impl inline int int64_t let long loop macro main match mod move",
         "mut namespace new null nullptr operator override priv private protected pub public ref register",
         "restrict self short signed sizeof static static_assert struct super switch template this thread_local throw",
-        "trait type typedef typename typeof union unsafe unsigned unsized use using virtual void volatile wchar_t where xor",
-        "obs act node value feature threshold left right list tuple range len",
+        "trait type typedef typename typeof union unsafe unsigned unsized use using virtual void volatile wchar_t",
+        "where xor obs act node value feature threshold left right list tuple range len",
     ))
 )  # fmt: skip
 

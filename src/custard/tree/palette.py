@@ -1,0 +1,42 @@
+"""One colour an action, the same in pictures and in the report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from custard.tree.tree import LEAF, Tree
+
+__all__ = ["ACTION_COLOURS", "leaf_colours"]
+
+#: Distinct also to colour-blind eyes and on light and dark ground (after Okabe and Ito, and Tableau).
+ACTION_COLOURS = (
+    "#3b7dd8", "#e8833a", "#2fa37a", "#c9589c", "#8a6fd1", "#c7a512", "#4fb3c9", "#d4574e", "#7f8c9b", "#8c6d4f",
+)  # fmt: skip
+
+
+def leaf_colours(tree: Tree) -> list[str]:
+    """A colour for each node, "" at inner nodes: by action, or for vectors by their first component."""
+    colours = [""] * tree.n_nodes
+    leaves = tree.leaves()
+    if tree.actions.discrete:
+        for node in leaves:
+            colours[node] = ACTION_COLOURS[int(tree.value[node] - tree.actions.start) % len(ACTION_COLOURS)]
+        return colours
+    first: Any = np.nan_to_num(tree.value[leaves][:, 0].astype(float), posinf=1e300, neginf=-1e300)
+    low, high = first.min(), first.max()
+    share = (first - low) / (high - low) if high > low else np.full(len(first), 0.5)
+    for node, t in zip(leaves, share, strict=True):
+        colours[node] = _between((59, 125, 216), (150, 150, 160), (232, 131, 58), float(t))
+    return colours
+
+
+def _between(a: tuple, middle: tuple, b: tuple, t: float) -> str:
+    start, end, u = (a, middle, 2 * t) if t < 0.5 else (middle, b, 2 * t - 1)
+    return "#" + "".join(f"{round(p + (q - p) * u):02x}" for p, q in zip(start, end, strict=True))
+
+
+def used_features(tree: Tree) -> list[int]:
+    """The features the tree asks about, by first appearance from the root down."""
+    return list(dict.fromkeys(int(c) for c in tree.feature if c != LEAF))
