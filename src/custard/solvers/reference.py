@@ -35,27 +35,23 @@ class Schedule:
     episodes: int = 3000
     epsilon: float = 1.0  # exploration at the start; it falls linearly to zero
     rate: float = 0.5  # the learning rate at the start; it falls as 1 / (1 + visits / slow)
-    slow: float = 10.0
+    slow: float = 100.0
     seed: int = 0
 
 
-@dataclass
-class Wrapped:
-    """An IBMDP seen as the learner sees it: nodes, masks, and the moves between nodes."""
+@dataclass(frozen=True)
+class Step:
+    """One IBMDP step as a learner sees it."""
 
-    env: IBMDP
-    rng: np.random.Generator
-
-    def node(self) -> Node:
-        """o: where in the tree the traversal stands."""
-        return node_of(self.env.rules.normalised(self.env.lower, self.env.upper), self.env.action_masks())
-
-    def choose(self, values: np.ndarray, epsilon: float) -> int:
-        """An epsilon-greedy choice among afforded actions."""
-        afforded = np.flatnonzero(self.env.action_masks())
-        if self.rng.random() < epsilon:
-            return int(self.rng.choice(afforded))
-        return int(afforded[np.argmax(values[afforded])])
+    node: Node  # o
+    state: bytes  # s_b
+    action: int
+    reward: float
+    terminated: bool
+    truncated: bool
+    after: Node  # o'
+    after_state: bytes  # s_b'
+    mask: np.ndarray  # what is afforded at o'
 
 
 class Table:
@@ -76,31 +72,32 @@ class Table:
 def two_agents(env: IBMDP, schedule: Schedule | None = None) -> Tree:
     """ "Two Agent Division": a leaf agent with Q_l over A_b, a tree agent with Q_d over splits and a_stop."""
     schedule = schedule or Schedule()
-    n_base = env.rules.n_base
+    rules, n_base = env.rules, env.rules.n_base
     leaf = Table(n_base, schedule)  # Q_l
-    tree = Table(env.rules.n_actions - n_base + 1, schedule)  # Q_d; entry 0 is a_stop, then the splits
+    tree = Table(rules.n_actions - n_base + 1, schedule)  # Q_d; entry 0 is a_stop, then the splits
     stop = 0
+    waiting: list[Step] = []  # the leaf agent's last step, until its next state s_l2 is known
 
     def values(node: Node) -> np.ndarray:
         """The merged view that is acted on: stopping is worth what the leaf agent then gets."""
         return np.concatenate([leaf.q[node] - leaf.q[node].max() + tree.q[node][stop], tree.q[node][1:]])
 
-    def learn(world: Wrapped, action: int, node: Node, step: Step, pending: list) -> None:
-        if action >= n_base:
+    def learn(step: Step) -> None:
+        if step.action >= n_base:
             # Tree agent: r_d + gamma_w max_a' Q_d(s_d', a'), with r_d = zeta.
-            after = world.node()
-            best = _best(tree.q[after][1:], world.env.action_masks()[n_base:], tree.q[after][stop])
-            tree.move(node, 1 + action - n_base, env.rules.zeta + env.rules.gamma_w * best)
+            best = _best(tree.q[step.after][1:], step.mask[n_base:], tree.q[step.after][stop])
+            tree.move(step.node, 1 + step.action - n_base, rules.zeta + rules.gamma_w * best)
             return
-        # The leaf agent's next state s_l2 is the next node where a base action is taken.
-        if pending:
-            before, chosen, reward = pending.pop()
-            leaf.move(before, chosen, reward + env.rules.gamma_b * leaf.q[node].max())
-        tree.move(node, stop, leaf.q[node].max())  # a_stop ends the tree agent's episode with reward max_a Q_l
+        # Leaf agent: r_l1 + gamma_b max_a' Q_l(s_l2, a'), s_l2 being the next node where a base action is taken: here.
+        if waiting:
+            before = waiting.pop()
+            leaf.move(before.node, before.action, before.reward + rules.gamma_b * leaf.q[step.node].max())
         if step.terminated:
-            leaf.move(node, action, step.reward)
+            leaf.move(step.node, step.action, step.reward)
         elif not step.truncated:
-            pending.append((node, action, step.reward))
+            waiting.append(step)
+        # a_stop ends the tree agent's episode: its target is r_d = max_a' Q_l(s_d, a') alone.
+        tree.move(step.node, stop, leaf.q[step.node].max())
 
     return _learn(env, schedule, values, learn)
 
@@ -109,19 +106,19 @@ def merged_agent(env: IBMDP, schedule: Schedule | None = None) -> Tree:
     """ "Merging of Agents": one Q over all actions; a base action's target is taken at the next leaf s_l2, which is
     found by simulating the greedy traversal of the next base state."""
     schedule = schedule or Schedule()
-    n_base = env.rules.n_base
-    table = Table(env.rules.n_actions, schedule)
+    rules, n_base = env.rules, env.rules.n_base
+    table = Table(rules.n_actions, schedule)
 
-    def learn(world: Wrapped, action: int, node: Node, step: Step, pending: list) -> None:
-        if action >= n_base:
-            best = _best(table.q[world.node()], world.env.action_masks())
-            table.move(node, action, env.rules.zeta + env.rules.gamma_w * best)
+    def learn(step: Step) -> None:
+        if step.action >= n_base:
+            best = _best(table.q[step.after], step.mask)
+            table.move(step.node, step.action, rules.zeta + rules.gamma_w * best)
             return
         future = 0.0
         if not step.terminated:
-            s_l2 = _greedy_leaf(env, lambda key: table.q[key])
-            future = env.rules.gamma_b * table.q[s_l2][:n_base].max()
-        table.move(node, action, step.reward + future)
+            s_l2 = _greedy_leaf(env, lambda node: table.q[node])
+            future = rules.gamma_b * table.q[s_l2][:n_base].max()
+        table.move(step.node, step.action, step.reward + future)
 
     return _learn(env, schedule, lambda node: table.q[node], learn)
 
@@ -129,52 +126,39 @@ def merged_agent(env: IBMDP, schedule: Schedule | None = None) -> Tree:
 def omniscient_agent(env: IBMDP, schedule: Schedule | None = None) -> Tree:
     """ "Omniscient Q-function": both Q(o, a) and Q_o(s_w, a) move to r + gamma Q_o(s_w', argmax_a Q(o', a))."""
     schedule = schedule or Schedule()
-    n_base = env.rules.n_base
-    q, q_o = Table(env.rules.n_actions, schedule), Table(env.rules.n_actions, schedule)
+    rules, n_base = env.rules, env.rules.n_base
+    q, q_o = Table(rules.n_actions, schedule), Table(rules.n_actions, schedule)
 
-    def learn(world: Wrapped, action: int, node: Node, step: Step, pending: list) -> None:
-        future = 0.0
+    def learn(step: Step) -> None:
+        target = step.reward
         if not step.terminated:
-            after, masks = world.node(), world.env.action_masks()
-            greedy = int(np.argmax(np.where(masks, q.q[after], -np.inf)))
-            discount = env.rules.gamma_b if action < n_base else env.rules.gamma_w
-            future = discount * q_o.q[(world.env.x.tobytes(), after)][greedy]
-        reward = step.reward if action < n_base else env.rules.zeta
-        q_o.move((step.state, node), action, reward + future)
-        q.move(node, action, reward + future)
+            greedy = int(np.argmax(np.where(step.mask, q.q[step.after], -np.inf)))
+            discount = rules.gamma_b if step.action < n_base else rules.gamma_w
+            target += discount * q_o.q[step.after_state + step.after][greedy]
+        q_o.move(step.state + step.node, step.action, target)
+        q.move(step.node, step.action, target)
 
     return _learn(env, schedule, lambda node: q.q[node], learn)
 
 
-@dataclass(frozen=True)
-class Step:
-    """What one IBMDP step gave."""
-
-    state: bytes  # s_b before it
-    reward: float
-    terminated: bool
-    truncated: bool
-
-
-def _learn(
-    env: IBMDP,
-    schedule: Schedule,
-    values: Callable[[Node], np.ndarray],
-    learn: Callable[[Wrapped, int, Node, Step, list], None],
-) -> Tree:
+def _learn(env: IBMDP, schedule: Schedule, values: Callable[[Node], np.ndarray], learn: Callable[[Step], None]) -> Tree:
     """Epsilon-greedy episodes with a learning step after each; the greedy policy's tree at the end."""
-    world = Wrapped(env, np.random.default_rng(schedule.seed))
+    rng = np.random.default_rng(schedule.seed)
+    bounds = slice(-2 * env.rules.features.n, None)
     for episode in range(schedule.episodes):
         epsilon = schedule.epsilon * (1.0 - episode / schedule.episodes)
-        env.reset(seed=schedule.seed if episode == 0 else None)
-        pending: list = []
-        over = False
+        observation, info = env.reset(seed=schedule.seed if episode == 0 else None)
+        node, mask, over = node_of(observation[bounds], info["action_mask"]), info["action_mask"], False
         while not over:
-            node, state = world.node(), env.x.tobytes()
-            action = world.choose(values(node), epsilon)
-            _, reward, terminated, truncated, _ = env.step(action)
-            over = terminated or truncated
-            learn(world, action, node, Step(state, float(reward), terminated, truncated), pending)
+            state = env.x.tobytes()
+            afforded = np.flatnonzero(mask)
+            greedy = rng.random() >= epsilon
+            action = int(afforded[np.argmax(values(node)[afforded])] if greedy else rng.choice(afforded))
+            observation, reward, terminated, truncated, info = env.step(action)
+            mask = info["action_mask"]
+            after = node_of(observation[bounds], mask)
+            learn(Step(node, state, action, reward, terminated, truncated, after, env.x.tobytes(), mask))
+            node, over = after, terminated or truncated
     return _tree(env, values)
 
 
