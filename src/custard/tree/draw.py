@@ -117,8 +117,8 @@ def shown_ranges(tree: Tree, observations: Any = None) -> np.ndarray:
                 ranges[c] = span.min() - pad, span.max() + pad
                 continue
         if len(own):
-            reach = max(np.ptp(own), 0.5 * float(np.abs(own).max()), 1e-9)
-            ranges[c] = own.min() - reach, own.max() + reach
+            reach = max(0.5 * np.ptp(own), float(np.abs(own).max()), 1e-9)
+            ranges[c] = min(float(own.min()), 0.0) - reach, max(float(own.max()), 0.0) + reach
         else:
             ranges[c] = np.where(np.isfinite(ranges[c]), ranges[c], (-1.0, 1.0))
     return ranges

@@ -1,0 +1,132 @@
+"""`custard explain`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+if TYPE_CHECKING:
+    from custard.tree.tree import Tree
+
+__all__ = ["Command"]
+
+
+@dataclass(frozen=True)
+class Command:
+    """Say why a tree acts as it does in one state, what would change its mind, and which features matter."""
+
+    tree: Annotated[Path, tyro.conf.Positional]
+    """A tree file (tree.json) or a run directory."""
+
+    obs: tuple[str, ...] = ()
+    """An observation: one number a feature in order, or name=value for each. Without it: how the tree is used."""
+
+    fixed: tuple[str, ...] = ()
+    """Features that counterfactuals must leave as they are."""
+
+    env: str | None = None
+    """The environment whose visited states count, for usage; the one the tree was learned in, unless given."""
+
+    env_args: tuple[str, ...] = ()
+    """Arguments of that environment, as key=value."""
+
+    episodes: int = 20
+    """How many episodes to run for usage."""
+
+    seed: int = 1
+    """Where their seeds come from."""
+
+    json: bool = False
+    """Print the result as JSON."""
+
+    def run(self) -> None:
+        """Explain and print."""
+        from custard.commands.common import load_tree, print_json
+
+        tree = load_tree(self.tree)
+        result = self._decision(tree) if self.obs else self._usage(tree)
+        if self.json:
+            print_json(result)
+        elif self.obs:
+            print(f"{result['rule']}")
+            for change in result["counterfactuals"]:
+                print(f"{change['action']} if {change['change']} (distance {change['distance']:.3g})")
+            for name in result["unreachable"]:
+                print(f"{name}: no change of the features that may change leads there")
+        else:
+            print(f"{result['states']:,} states of {result['episodes']} episodes")
+            for leaf in result["leaves"]:
+                print(f"{100 * leaf['share']:5.1f} %  {leaf['rule']}")
+            for name, share in result["features"].items():
+                print(f"{name}: asked about in {100 * share:.1f} % of the states")
+            if result["never_matter"]:
+                print(f"never matter: {', '.join(result['never_matter'])}")
+
+    def _decision(self, tree: Tree) -> dict[str, Any]:
+        from custard.tree.explain import explain
+        from custard.tree.text import number
+
+        told = explain(tree, parse_observation(tree, self.obs), fixed=self.fixed)
+        x, names = told.observation, tree.features.names
+        changes = []
+        for change in told.changes:
+            moves = [
+                f"{names[c]} {'rose' if change.observation[c] > x[c] else 'fell'} from {number(x[c])} "
+                f"to {'just above ' if change.observation[c] > x[c] and tree.features.kinds[c] == 'real' else ''}"
+                f"{number(change.observation[c])}"
+                for c in change.features
+            ]
+            changes.append({
+                "action": tree.actions.name(change.action), "change": " and ".join(moves), "distance": change.distance,
+                "observation": dict(zip(names, change.observation.tolist(), strict=True)),
+            })  # fmt: skip
+        return {
+            "observation": dict(zip(names, x.tolist(), strict=True)), "action": tree.actions.name(told.action),
+            "rule": told.rule, "path": list(told.path), "counterfactuals": changes,
+            "unreachable": [tree.actions.name(action) for action in told.unreachable],
+        }  # fmt: skip
+
+    def _usage(self, tree: Tree) -> dict[str, Any]:
+        import numpy as np
+
+        from custard.commands.common import assignments, environment_of
+        from custard.errors import CustardError
+        from custard.report.episodes import record
+        from custard.tree.explain import rule, usage
+
+        if self.episodes < 1:
+            raise CustardError(f"episodes={self.episodes} must be at least 1")
+        env, kwargs = environment_of(tree, self.env, assignments(self.env_args, "--env-args"))
+        runs = record(tree, env, kwargs, episodes=self.episodes, seed=self.seed)
+        states = np.concatenate([run.x for run in runs])
+        used = usage(tree, states)
+        order = sorted(tree.leaves().tolist(), key=lambda leaf: -used.visits[leaf])
+        return {
+            "env": env, "episodes": self.episodes, "states": len(states),
+            "leaves": [{"node": k, "share": used.visits[k] / len(states), "rule": rule(tree, k)} for k in order],
+            "features": dict(zip(tree.features.names, used.asked.tolist(), strict=True)),
+            "unused": list(used.unused), "never_matter": list(used.never_matter),
+        }  # fmt: skip
+
+
+def parse_observation(tree: Tree, texts: tuple[str, ...]) -> list[float]:
+    """Numbers in order, or name=value for every feature."""
+    from custard.errors import CustardError
+
+    parts = [part for text in texts for part in text.replace(",", " ").split()] if "=" not in "".join(texts) else texts
+    named = [part.rpartition("=") for part in parts]
+    try:
+        if not any(equals for _, equals, _ in named):
+            return [float(value) for *_, value in named]
+        values = {name: float(value) for name, equals, value in named}
+    except ValueError as error:
+        raise CustardError(f"--obs takes numbers or name=value: {error}") from None
+    for name in values:
+        tree.features.index(name)
+    missing = [name for name in tree.features.names if name not in values]
+    if missing:
+        raise CustardError(f"--obs lacks {', '.join(missing)}")
+    return [values[name] for name in tree.features.names]

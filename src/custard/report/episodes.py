@@ -1,0 +1,92 @@
+"""Episodes of a tree, step by step: what it saw, what it did, what that earned, and how it looked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from custard.errors import CustardError
+from custard.tree.tree import Tree
+
+__all__ = ["Episode", "record"]
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One episode. Step t saw x[t], took actions[t] and earned rewards[t]."""
+
+    x: np.ndarray  # [steps, n] float64
+    actions: np.ndarray  # [steps] or [steps, k]
+    rewards: np.ndarray  # [steps]
+    frames: tuple[np.ndarray, ...]  # before each step and after the last, [h, w, 3] uint8; empty if there are none
+    ending: str  # "terminated", "time limit" or "cut"
+    seed: int
+
+
+def record(
+    tree: Tree,
+    env: str,
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    episodes: int = 1,
+    seed: int = 0,
+    max_steps: int = 1000,
+    frames: bool = False,
+) -> list[Episode]:
+    """Run the tree in the environment itself. With `frames` it is rendered; where that fails, frames stay empty.
+
+    >>> import custard
+    >>> features = custard.describe(__import__("gymnasium").make("CartPole-v1")).features
+    >>> tree = custard.Tree.leaf(0, features, custard.Actions("discrete", ("left", "right")))
+    >>> len(record(tree, "CartPole-v1")[0].x) < 20
+    True
+    """
+    import gymnasium as gym
+
+    from custard.lab.source import episode_seeds, source
+    from custard.spaces import describe
+
+    where = source(env, kwargs)
+    made, pictures = where.make(), False
+    if frames:
+        try:
+            rendered = gym.make(env, render_mode="rgb_array", **dict(kwargs or {}))
+            rendered.reset(seed=0)
+            pictures = isinstance(rendered.render(), np.ndarray)
+        except Exception:  # whatever keeps an environment from drawing, its replay goes on without pictures
+            pictures = False
+        if pictures:
+            made.close()
+            made = rendered
+    try:
+        base = describe(made)
+        if base.features.n != tree.features.n:
+            raise CustardError(
+                f"the tree takes {tree.features.n} features, but {env} has {base.features.n}: it was learned elsewhere"
+            )
+        return [_episode(tree, made, base, int(s), max_steps, pictures) for s in episode_seeds(seed, episodes)]
+    finally:
+        made.close()
+
+
+def _episode(tree: Tree, env: Any, base: Any, seed: int, max_steps: int, pictures: bool) -> Episode:
+    observation, _ = env.reset(seed=seed)
+    x, actions, rewards = [], [], []  # type: ignore[var-annotated]
+    frames = [np.array(env.render())] if pictures else []
+    ending = "cut"
+    while len(x) < max_steps:
+        seen = base.observe(observation)
+        action = tree.act(seen)
+        observation, reward, terminated, truncated, _ = env.step(base.action(action))
+        x.append(seen)
+        actions.append(action)
+        rewards.append(float(reward))
+        if pictures:
+            frames.append(np.array(env.render()))
+        if terminated or truncated:
+            ending = "terminated" if terminated else "time limit"
+            break
+    return Episode(np.array(x), np.array(actions), np.array(rewards), tuple(frames), ending, seed)

@@ -1,0 +1,236 @@
+"""Why a tree acts as it does: the path in words, the nearest counterfactuals, what the features are good for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from custard.errors import CustardError
+from custard.tree.text import number
+from custard.tree.tree import LEAF, Tree
+
+__all__ = ["Change", "Explanation", "Usage", "counterfactuals", "explain", "node_visits", "rule", "usage"]
+
+
+@dataclass(frozen=True)
+class Change:
+    """The nearest observation for which the tree takes another action."""
+
+    action: Any  # the environment's own action
+    observation: np.ndarray  # [n], one that the tree answers with this action
+    distance: float  # the feature-scaled Euclidean length of the change
+    features: tuple[int, ...]  # which features change
+    leaf: int
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """One decision, explained."""
+
+    observation: np.ndarray
+    action: Any
+    path: tuple[int, ...]
+    rule: str  # the leaf's box in words
+    changes: tuple[Change, ...]  # nearest first
+    unreachable: tuple[Any, ...]  # actions that no allowed change leads to
+
+
+@dataclass(frozen=True)
+class Usage:
+    """How a tree is used on a set of observations."""
+
+    visits: np.ndarray  # [n_nodes] how many of them pass each node
+    asked: np.ndarray  # [n] the share of them that meet a question about each feature
+    unused: tuple[str, ...]  # features that no question of the tree asks about
+    never_matter: tuple[str, ...]  # features whose value changes no decision, whatever the other values are
+
+
+def rule(tree: Tree, node: int) -> str:
+    """What must hold to reach a node, and a leaf's action, in words.
+
+    >>> from custard import Actions, Features, Tree
+    >>> rule(Tree.stump(0, 0.5, 0, 1, Features(("angle",), [-1], [1]), Actions("discrete", ("left", "right"))), 2)
+    'angle > 0.5 → right'
+    """
+    parts = []
+    for c, (above, most) in tree.box(node).items():
+        name = tree.features.names[c]
+        if np.isinf(above):
+            parts.append(f"{name} ≤ {number(most)}")
+        elif np.isinf(most):
+            parts.append(f"{name} > {number(above)}")
+        else:
+            parts.append(f"{number(above)} < {name} ≤ {number(most)}")
+    condition = " and ".join(parts) or "always"
+    if tree.feature[node] != LEAF:
+        return condition
+    return f"{condition} → {tree.actions.name(tree.value[node])}"
+
+
+def explain(tree: Tree, observation: Any, *, fixed: Iterable[str] = (), scale: Any = None) -> Explanation:
+    """The decision for one observation: its path, its rule and the nearest change to each other action.
+
+    >>> from custard import Actions, Features, Tree
+    >>> tree = Tree.stump(0, 0.5, 0, 1, Features(("angle",), [-1], [1]), Actions("discrete", ("left", "right")))
+    >>> told = explain(tree, [0.9])
+    >>> told.rule, told.changes[0].observation.tolist(), told.changes[0].distance
+    ('angle > 0.5 → right', [0.5], 0.2)
+    """
+    x = checked(tree, observation)
+    path = tree.path(x)
+    changes = counterfactuals(tree, x, fixed=fixed, scale=scale)
+    found = {_key(change.action) for change in changes} | {_key(tree.value[path[-1]])}
+    others = [_plain(tree, value) for value in _actions(tree)]
+    missing = tuple(action for action in others if _key(action) not in found)
+    return Explanation(
+        x, _plain(tree, tree.value[path[-1]]), tuple(path), rule(tree, path[-1]), tuple(changes), missing
+    )
+
+
+def counterfactuals(tree: Tree, observation: Any, *, fixed: Iterable[str] = (), scale: Any = None) -> list[Change]:
+    """For each action of some other leaf the smallest change that leads to it, nearest first. Exact.
+
+    Distance is Euclidean after dividing each feature's change by its scale: the width of its bounds, or what `scale`
+    says (one number a feature, or a mapping from names). A feature without finite bounds has the width that its
+    thresholds span. `fixed` features keep their value. A leaf is a box and the nearest point of a box is found feature
+    by feature, so that the minimum over leaves is the minimum over all observations; where a box is open below, the
+    point just inside it is taken: the next float64, or the next whole number for whole-number features. Changes stay
+    within the features' bounds, unless the observation itself lies outside them.
+    """
+    x = checked(tree, observation)
+    held = np.zeros(tree.features.n, dtype=bool)
+    for name in fixed:
+        held[tree.features.index(name)] = True
+    width = scales(tree, scale)
+    whole = tree.features.integer
+    now = _key(tree.value[tree.path(x)[-1]])
+    best: dict[bytes, Change] = {}
+    for leaf, box in tree.boxes():
+        key = _key(tree.value[leaf])
+        if key == now:
+            continue
+        point = x.copy()
+        for c, (above, most) in box.items():
+            near = _nearest(x[c], above, most, tree.features.low[c], tree.features.high[c], bool(whole[c]))
+            if near is None or (held[c] and near != x[c]):
+                break
+            point[c] = near
+        else:
+            moved = np.flatnonzero(~((point == x) | (np.isnan(point) & np.isnan(x))))
+            with np.errstate(invalid="ignore"):
+                gap = np.where(np.isfinite(x[moved]), (point[moved] - x[moved]) / width[moved], np.inf)
+            distance = float(np.sqrt((gap**2).sum()))
+            if key not in best or (distance, leaf) < (best[key].distance, best[key].leaf):
+                best[key] = Change(_plain(tree, tree.value[leaf]), point, distance, tuple(moved.tolist()), leaf)
+    return sorted(best.values(), key=lambda change: (change.distance, change.leaf))
+
+
+def scales(tree: Tree, given: Any = None) -> np.ndarray:
+    """What a change of each feature is divided by, [n]."""
+    features = tree.features
+    width = np.where(features.unbounded, np.nan, features.high - features.low)
+    for c in np.flatnonzero(~(width > 0)):
+        own = tree.threshold[tree.feature == c]
+        span = float(np.ptp(own)) if len(own) else 0.0
+        width[c] = span or (2 * float(np.abs(own).max()) if len(own) else 0.0) or 1.0
+    if isinstance(given, Mapping):
+        for name, value in given.items():
+            width[features.index(name)] = value
+    elif given is not None:
+        try:
+            width = np.broadcast_to(np.asarray(given, dtype=np.float64), (features.n,)).copy()
+        except (TypeError, ValueError):
+            raise CustardError(f"scale needs one number or {features.n} numbers, got {given!r}") from None
+    if not (np.isfinite(width) & (width > 0)).all():
+        raise CustardError("scale must hold positive numbers")
+    return width
+
+
+def usage(tree: Tree, observations: Any) -> Usage:
+    """How often the nodes and features are used on visited observations [B, n], and which never matter."""
+    visits = node_visits(tree, observations)
+    asked = np.zeros(tree.features.n)
+    total = max(int(visits[0]), 1)
+    for c in np.unique(tree.feature[tree.feature != LEAF]):
+        # A path may ask about a feature twice: count where it does so first.
+        first = [node for node in np.flatnonzero(tree.feature == c) if int(c) not in tree.box(int(node))]
+        asked[c] = visits[first].sum() / total
+    used = {int(c) for c in tree.feature if c != LEAF}
+    names = tree.features.names
+    unused = tuple(name for c, name in enumerate(names) if c not in used)
+    matter = deciding_features(tree)
+    return Usage(visits, asked, unused, tuple(name for c, name in enumerate(names) if c not in matter))
+
+
+def node_visits(tree: Tree, observations: Any) -> np.ndarray:
+    """How many of the observations [B, n] pass each node, [n_nodes] int64."""
+    visits = np.bincount(tree.apply(observations), minlength=tree.n_nodes)
+    for node in np.flatnonzero(tree.feature != LEAF)[::-1]:
+        visits[node] = visits[tree.children_left[node]] + visits[tree.children_right[node]]
+    return visits
+
+
+def deciding_features(tree: Tree) -> set[int]:
+    """The features whose value can change a decision: two leaves of different actions that only it keeps apart.
+
+    Two leaves' boxes, with one feature left out of both, overlap exactly if some observation lies in the one and
+    becomes one of the other by changing that feature alone.
+    """
+    boxes = [(_key(tree.value[leaf]), box) for leaf, box in tree.boxes()]
+    n = tree.features.n
+    low, high = np.full((len(boxes), n), -np.inf), np.full((len(boxes), n), np.inf)
+    for k, (_, box) in enumerate(boxes):
+        for c, (above, most) in box.items():
+            low[k, c], high[k, c] = above, most
+    possible = (low < high).all(axis=1)
+    actions = np.unique([key for key, _ in boxes], return_inverse=True)[1]
+    found: set[int] = set()
+    for k in np.flatnonzero(possible).tolist():
+        rest = np.flatnonzero(possible & (actions != actions[k]))
+        apart = np.minimum(high[rest], high[k]) <= np.maximum(low[rest], low[k])  # [others, n]
+        alone = apart.sum(axis=1) == 1
+        found.update(np.flatnonzero(apart[alone].any(axis=0)).tolist())
+    return found
+
+
+def checked(tree: Tree, observation: Any) -> np.ndarray:
+    """One observation as a float64 vector of the right length."""
+    try:
+        x = np.array(observation, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise CustardError(f"an observation is {tree.features.n} numbers, got {observation!r}") from None
+    if x.shape != (tree.features.n,):
+        names = ", ".join(tree.features.names[:8]) + (", …" if tree.features.n > 8 else "")
+        raise CustardError(f"an observation has {tree.features.n} values ({names}), got {x.size}")
+    return x
+
+
+def _nearest(value: float, above: float, most: float, low: float, high: float, whole: bool) -> float | None:
+    """The nearest value in (above, most], and in [low, high] if the given one lies there; None if there is none."""
+    if above < value <= most or (np.isnan(value) and np.isinf(most)) or (value == above == -np.inf):
+        return value
+    first = float(np.floor(above) + 1) if whole and np.isfinite(above) else float(np.nextafter(above, np.inf))
+    last = float(np.floor(most)) if whole and np.isfinite(most) else most
+    if low <= value <= high:
+        first, last = max(first, low), min(last, high)
+    if first > last:
+        return None
+    return float(first if value < first or np.isnan(value) else last)
+
+
+def _actions(tree: Tree) -> Sequence[Any]:
+    """The actions some leaf holds, and for discrete ones all there are."""
+    if tree.actions.discrete:
+        return list(range(tree.actions.start, tree.actions.start + tree.actions.n))
+    return list({_key(tree.value[leaf]): tree.value[leaf] for leaf in tree.leaves()}.values())
+
+
+def _key(value: Any) -> bytes:
+    return np.asarray(value).tobytes()
+
+
+def _plain(tree: Tree, value: Any) -> Any:
+    return int(value) if tree.actions.discrete else np.asarray(value)

@@ -1,0 +1,144 @@
+"""Explanations: counterfactuals against brute force, words against boxes."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from custard import Actions, CustardError, Features, Tree
+from custard.tree.explain import counterfactuals, deciding_features, explain, node_visits, rule, scales, usage
+
+ACTIONS = Actions("discrete", ("left", "stay", "right"))
+
+
+def grown(seed: int, leaves: int, n: int, whole: bool) -> Tree:
+    """A random tree with thresholds on a coarse lattice, so that boxes touch, repeat and are sometimes empty."""
+    rng = np.random.default_rng(seed)
+    nodes, open_leaves = [[-1, 0.0, -1, -1, int(rng.integers(3))]], [0]
+    while len(open_leaves) < leaves:
+        at = open_leaves.pop(int(rng.integers(len(open_leaves))))
+        first = len(nodes)
+        threshold = float(rng.integers(-3, 4)) + (0.5 if whole else 0.0)
+        nodes[at] = [int(rng.integers(n)), threshold, first, first + 1, 0]
+        nodes += [[-1, 0.0, -1, -1, int(rng.integers(3))] for _ in range(2)]
+        open_leaves += [first, first + 1]
+    kinds = tuple("integer" if whole or c % 2 else "real" for c in range(n))
+    features = Features(tuple(f"f{c}" for c in range(n)), [-4] * n, [4] * n, kinds)
+    return Tree(*(np.array(column) for column in zip(*nodes, strict=True)), features, ACTIONS)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 7), st.integers(1, 3), st.booleans(), st.data())
+def test_counterfactuals_are_the_nearest(seed: int, leaves: int, n: int, whole: bool, data: st.DataObject) -> None:
+    tree = grown(seed, leaves, n, whole)
+    x = np.array([float(data.draw(st.integers(-4, 4))) for _ in range(n)])
+    fixed = [name for name in tree.features.names if data.draw(st.booleans())]
+    got = {change.action: change for change in counterfactuals(tree, x, fixed=fixed)}
+    # On the lattice of the thresholds and the points just above them every box has its nearest point.
+    grid = []
+    for c, name in enumerate(tree.features.names):
+        if name in fixed:
+            grid.append([x[c]])
+            continue
+        values = {float(v) for v in range(-4, 5)} | set(tree.threshold[tree.feature == c].tolist())
+        if tree.features.integer[c]:
+            values = {v for v in values if v == np.floor(v)}
+        else:
+            values |= {float(np.nextafter(v, np.inf)) for v in values if v < 4}
+        grid.append(sorted(values))
+    points = np.array(list(itertools.product(*grid)))
+    actions = tree.predict(points, compiled=False)
+    distance = np.sqrt((((points - x) / scales(tree)) ** 2).sum(axis=1))
+    now = tree.act(x)
+    for action in range(3):
+        reached = distance[actions == action]
+        if action == now or len(reached) == 0:
+            assert action not in got
+            continue
+        assert got[action].distance == pytest.approx(reached.min(), rel=1e-12, abs=1e-15)
+        assert tree.act(got[action].observation) == action
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 7), st.integers(1, 3))
+def test_features_that_never_matter_never_matter(seed: int, leaves: int, n: int) -> None:
+    tree = grown(seed, leaves, n, False)
+    lattice = np.arange(-4, 5) + np.array([[0.0], [0.25]])
+    points = np.array(list(itertools.product(np.sort(lattice.reshape(-1)), repeat=n)))
+    matter = set()
+    decided = {tuple(p): a for p, a in zip(points.tolist(), tree.predict(points, compiled=False), strict=True)}
+    for c in range(n):
+        groups: dict = {}
+        for point, action in decided.items():
+            groups.setdefault(point[:c] + point[c + 1 :], set()).add(int(action))
+        if any(len(actions) > 1 for actions in groups.values()):
+            matter.add(c)
+    assert deciding_features(tree) == matter
+
+
+def test_words() -> None:
+    tree = grown(3, 6, 2, False)
+    for leaf in tree.leaves():
+        text = rule(tree, int(leaf))
+        assert text.endswith(f"→ {tree.actions.name(tree.value[leaf])}")
+        assert text.count("≤") + text.count("<") + text.count(">") >= len(tree.box(int(leaf)))
+    assert rule(Tree.leaf(1, tree.features, ACTIONS), 0) == "always → stay"
+
+
+def test_a_decision_explained() -> None:
+    features = Features(("speed", "angle"), [-2, -1], [2, 1])
+    tree = Tree(
+        [0, -1, 1, -1, -1],
+        [0.41, 0, 0.02, 0, 0],
+        [1, -1, 3, -1, -1],
+        [2, -1, 4, -1, -1],
+        [0, 0, 0, 0, 2],
+        features,
+        ACTIONS,
+    )
+    told = explain(tree, [0.5, 0.0])
+    assert told.rule == "speed > 0.41 and angle ≤ 0.02 → left"
+    assert told.path == (0, 2, 3)
+    assert [change.action for change in told.changes] == [2]
+    assert told.changes[0].features == (1,)
+    assert told.changes[0].observation[1] == np.nextafter(0.02, 1)
+    assert told.unreachable == (1,)
+    assert explain(tree, [0.5, 0.0], fixed=["angle"]).changes == ()
+    assert explain(tree, [np.nan, np.nan]).action == 2
+    assert not explain(tree, [np.nan, np.nan]).changes[0].distance < np.inf
+
+
+def test_use_counts_states_not_questions() -> None:
+    tree = grown(5, 7, 3, False)
+    x = np.random.default_rng(0).uniform(-4, 4, (500, 3))
+    used = usage(tree, x)
+    assert used.visits[0] == 500
+    assert used.visits[tree.leaves()].sum() == 500
+    for c in range(3):
+        share = np.mean([any(tree.feature[node] == c for node in tree.path(row)) for row in x])
+        assert used.asked[c] == pytest.approx(share)
+    np.testing.assert_array_equal(node_visits(tree, x), used.visits)
+    wide = Features((*tree.features.names, "colour"), [-4] * 4, [4] * 4)
+    extended = Tree(
+        tree.feature, tree.threshold, tree.children_left, tree.children_right, tree.value, wide, tree.actions
+    )
+    assert "colour" in usage(extended, np.zeros((1, 4))).unused
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"observation": [1.0]}, "2 values"),
+        ({"observation": ["a", "b"]}, "2 numbers"),
+        ({"observation": [0, 0], "fixed": ["f9"]}, "unknown feature 'f9'"),
+        ({"observation": [0, 0], "scale": [1, 2, 3]}, "one number or 2 numbers"),
+        ({"observation": [0, 0], "scale": [1, 0]}, "positive"),
+    ],
+)
+def test_mistakes(arguments: dict, message: str) -> None:
+    with pytest.raises(CustardError, match=message):
+        explain(grown(0, 4, 2, False), **arguments)
