@@ -89,7 +89,7 @@ class Network:
     def save(self, path: str | Path) -> None:
         """Write the network as npz."""
         buffer = io.BytesIO()
-        arrays = {f"w{i}": w for i, w in enumerate(self.weights)}
+        arrays: dict[str, Any] = {f"w{i}": w for i, w in enumerate(self.weights)}
         np.savez(
             buffer, format="custard-dqn", shift=self.shift, scale=self.scale, frequencies=self.frequencies, **arrays
         )  # type: ignore[arg-type]
@@ -143,7 +143,8 @@ def train(problem: Problem, settings: Settings, seed: int) -> Iterator[Progress]
     check_seeds = episode_seeds(int(rng.integers(2**31)), settings.check_rollouts)
     limit = None if where.limit is not None else DEFAULT_LIMIT
     elapsed = np.zeros(count, dtype=np.int64)
-    shift = scale = None
+    shift = scale = np.zeros(0)
+    ready = False  # to learn: enough random steps are there to scale the features by
     best: tuple[float, Network | None] = (-np.inf, None)
     steps = extra = checked = 0
     owed = 0.0
@@ -153,7 +154,7 @@ def train(problem: Problem, settings: Settings, seed: int) -> Iterator[Progress]
             settings.epsilon, 1.0 - (1.0 - settings.epsilon) * steps / (settings.exploration * settings.steps)
         )
         actions = rng.integers(problem.base.actions.n, size=count)
-        if shift is not None:
+        if ready:
             greedy = rng.random(count) >= epsilon
             q = np.asarray(act(state, encode(x, shift, scale, settings.frequencies)))
             actions = np.where(greedy, q.argmax(axis=1), actions)
@@ -166,15 +167,16 @@ def train(problem: Problem, settings: Settings, seed: int) -> Iterator[Progress]
             elapsed[over] = 0
             parts.move(nobody, nobody, np.flatnonzero(over))
         steps += count
-        if shift is None and steps >= min(settings.warmup, settings.steps // 2):
+        if not ready and steps >= min(settings.warmup, settings.steps // 2):
             shift, scale = _scaling(base.features, memory)
             memory.encoded(shift, scale, settings.frequencies)
-        if shift is not None:
+            ready = True
+        if ready:
             owed += count / settings.steps_per_update
             if owed >= UPDATES:
                 state = improve(state, *memory.sample(rng, UPDATES, settings.batch))
                 owed -= UPDATES
-        if shift is not None and steps >= settings.steps * (checked + 1) / settings.checks:
+        if ready and steps >= settings.steps * (checked + 1) / settings.checks:
             checked += 1
             network = Network(shift, scale, settings.frequencies, tuple(np.array(w) for w in state[0]))
             returns, lengths, _ = rollouts(

@@ -48,7 +48,7 @@ def from_function(function: Callable[[np.ndarray], Any], n_actions: int, name: s
         values = np.asarray(function(x), dtype=np.float64)
         if values.shape != (len(x), n_actions):
             raise CustardError(
-                f"an expert must give Q-values of shape [B, {n_actions}], but for {len(x)} states it gave {values.shape}"
+                f"an expert must give Q-values of shape [B, {n_actions}]; for {len(x)} states it gave {values.shape}"
             )
         if np.isnan(values).any():
             raise CustardError("the expert gave NaN for a Q-value")
@@ -137,7 +137,7 @@ def from_sb3(path: Path, problem: Problem, normalise: Path | None = None) -> Exp
     model.policy.set_training_mode(False)
 
     def observe(x: np.ndarray) -> Any:
-        observation = np.asarray(x).reshape(len(x), *shape).astype(model.observation_space.dtype)
+        observation: Any = np.asarray(x).reshape(len(x), *shape).astype(model.observation_space.dtype)
         if statistics is not None and statistics.norm_obs:
             observation = statistics.normalize_obs(observation)
         return model.policy.obs_to_tensor(observation)[0]

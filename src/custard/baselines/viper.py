@@ -179,7 +179,8 @@ def _expert(problem: Problem, settings: Settings, seed: int) -> Iterator[dqn.Pro
         last = None
         for last in dqn.train(problem, _dqn_settings(problem, settings), seed):
             yield last
-        assert last is not None and last.best is not None
+        assert last is not None
+        assert last.best is not None
         if settings.expert_out is not None:
             last.best.save(settings.expert_out)
         yield from_function(last.best.q, n_actions, f"DQN, return {last.value:.2f}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numba import njit
 from scipy import sparse
 from scipy.sparse.csgraph import breadth_first_order, connected_components
 from scipy.sparse.linalg import spsolve
@@ -92,16 +93,33 @@ def visits(choice: np.ndarray, mdp: FiniteMDP, tolerance: float = 1e-13) -> tupl
             system = sparse.csc_array(identity - mdp.gamma * matrix[inner][:, inner].T)
             occupancy[inner] = np.atleast_1d(spsolve(system, start[inner]))
         return occupancy, 0.0
-    occupancy, mass, weight = np.zeros(mdp.n_states), start.copy(), 1.0
-    backwards = sparse.csr_array(matrix.T)
-    largest = np.abs(mdp.rewards).max()
-    for left in range(mdp.horizon, 0, -1):
-        occupancy += weight * mass
-        mass = np.where(mdp.terminal, 0.0, backwards @ mass)
-        weight *= mdp.gamma
-        if mass.sum() * left * max(largest, 1.0) < tolerance:
+    largest = max(1.0, float(np.abs(mdp.rewards).max()))
+    occupancy, left = _forward(
+        matrix.indptr, matrix.indices, matrix.data, start, mdp.terminal, mdp.gamma, mdp.horizon, tolerance / largest
+    )
+    return occupancy, float(left)
+
+
+@njit(cache=True)
+def _forward(pointer, successor, probability, start, terminal, gamma, horizon, enough):  # type: ignore[no-untyped-def]
+    """Push the start distribution forward; stops once what is left could not matter."""
+    n = len(start)
+    occupancy, mass, new = np.zeros(n), start.copy(), np.zeros(n)
+    weight, total = 1.0, 1.0
+    for step in range(horizon):
+        new[:] = 0.0
+        for s in range(n):
+            if mass[s] > 0.0:
+                occupancy[s] += weight * mass[s]
+                for i in range(pointer[s], pointer[s + 1]):
+                    if not terminal[successor[i]]:
+                        new[successor[i]] += probability[i] * mass[s]
+        mass, new = new, mass
+        weight *= gamma
+        total = mass.sum()
+        if total * weight * (horizon - step) < enough:
             break
-    return occupancy, float(mass.sum())
+    return occupancy, total
 
 
 def mean_questions(tree: Tree, mdp: FiniteMDP) -> float:

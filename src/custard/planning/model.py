@@ -43,7 +43,7 @@ def model_of(source: Source, base: Base | None = None, *, gamma: float = 1.0, li
             mdp = from_table(core, base, gamma)
         else:
             raise CustardError(
-                f"{source.name} has no exact model: an environment needs a method mdp() or a table P (Gymnasium's toy-text)"
+                f"{source.name} has no exact model: that takes a method mdp() or a table P as Gymnasium's toy-text has"
             )
     finally:
         if not source.lone:

@@ -145,7 +145,7 @@ def grid_model(env: Any, step: float = 0.01, gamma: float = 1.0) -> FiniteMDP:
         start=(np.arange(count + 1) == 0).astype(float),
         gamma=gamma,
         x=positions[:, None],
-        features=Features(tuple(env.feature_names), [0.0], [env.length]),
+        features=Features(tuple(env.feature_names), np.zeros(1), np.full(1, env.length)),
         actions=Actions("discrete", tuple(env.action_names)),
     )
 
@@ -179,7 +179,7 @@ def _renew(visits: np.ndarray, weights: np.ndarray, first: int) -> None:
 
 @njit(cache=True)
 def _divide(gain: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """best[k, lane]: the most that exactly k + 1 intervals, the last in that lane, can collect; and where they change."""
+    """best[k, lane]: the most that k + 1 intervals, the last in that lane, can collect; and where they change."""
     cells, lanes = gain.shape
     best = np.full((most, lanes), -np.inf)
     change = np.full((cells, most, lanes), -1, dtype=np.int8)

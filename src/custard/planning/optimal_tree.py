@@ -1,0 +1,261 @@
+"""The best tree there is (`method="plan"`) for a finite MDP and a depth limit: with a proof, or with the gap left.
+
+In order: a search for a tree that loses nothing (`labelling`); good trees by fitting and climbing (`candidates`);
+branch and bound until no better tree can exist (`branch`); then the same for trees of equal return and fewer leaves.
+At any time there is a best tree and a bound that no tree exceeds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from custard.errors import CustardError
+from custard.planning.branch import search
+from custard.planning.candidates import climb, count_leaves, decide, grown, kicked, refits
+from custard.planning.exhaustive import Node
+from custard.planning.labelling import lossless_tree
+from custard.planning.mdp import FiniteMDP
+from custard.planning.model import model_of
+from custard.planning.reduced import Reduced, reduce
+from custard.solvers.api import Problem, Snapshot
+from custard.tree.tree import Tree
+
+__all__ = ["PRESETS", "Plan", "Settings", "best_tree", "plan", "solve"]
+
+DEEPEST = 16  # where no depth limit is given, the search for the smallest sufficient depth ends here
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is optimised, and for how long."""
+
+    zeta: float = 0.0  # 0: the return, then the fewest leaves. Below 0: the return plus zeta a question asked
+    gamma: float = 1.0  # discount of the return
+    time_limit: bool = True  # whether the environment's own time limit cuts episodes in the model too
+    seconds: float = 60.0  # stop after this long, with the best tree and the gap
+    climbing: float = 0.2  # share of the time for climbing before the proof begins
+    fewest_leaves: bool = True  # look for the fewest leaves once the return is proved
+    step: float = 0.002  # PotholeWorld: the width of a grid cell
+    budget: int | None = None  # environment steps: none are used
+
+    def __post_init__(self) -> None:
+        if not np.isfinite(self.zeta) or self.zeta > 0:
+            raise CustardError(f"zeta={self.zeta!r} must be zero or a negative number: it is the price of a question")
+        if self.seconds <= 0:
+            raise CustardError(f"seconds={self.seconds!r} must be positive")
+
+
+PRESETS: dict[str, dict[str, dict[str, Any]]] = {"tuned": {"": {}}, "paper": {"": {}}}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The best tree so far and what is proved about it."""
+
+    tree: Tree
+    value: float  # its exact expected return (plus zeta a question, if zeta was given)
+    bound: float  # no tree of the depth has more
+    optimum: float  # the best policy's return, without a tree
+    optimal: bool  # the value is proved best
+    fewest: bool  # and so is the number of leaves among the trees of that value
+    explored: int  # partial trees looked at
+    message: str
+
+    @property
+    def gap(self) -> float:
+        """How much better a tree could still be."""
+        return 0.0 if self.optimal else self.bound - self.value
+
+
+def best_tree(mdp: FiniteMDP, max_depth: int | None = None, *, seed: int = 0, **settings: Any) -> Plan:
+    """The best tree of a finite MDP: the last item of `plan`.
+
+    >>> import gymnasium as gym, custard
+    >>> best = best_tree(gym.make("custard/PrereqWorld-v0", m=7).unwrapped.mdp(), max_depth=3)
+    >>> best.value, best.tree.depth, best.tree.n_leaves, best.optimal, best.fewest
+    (-4.0, 3, 5, True, True)
+    """
+    return list(plan(mdp, max_depth, Settings(**settings), seed=seed))[-1]
+
+
+def plan(mdp: FiniteMDP, max_depth: int | None, settings: Settings, *, seed: int = 0) -> Iterator[Plan]:
+    """Better and better trees, and lower and lower bounds, until both meet or time is up."""
+    if max_depth is not None and (int(max_depth) != max_depth or max_depth < 0):
+        raise CustardError(f"max_depth={max_depth!r} must be a whole number of at least 0, or None")
+    _check_ends(mdp)
+    began = time.monotonic()
+    deadline = began + settings.seconds
+    problem = reduce(mdp)
+    depth = _enough(problem, deadline) if max_depth is None else int(max_depth)
+    state = _State(problem, settings, depth)
+    rng = np.random.default_rng(seed)
+    for action in range(problem.n_actions):
+        state.offer(action)
+    yield state.plan("fixed actions tried")
+    if settings.zeta == 0.0:
+        lossless = lossless_tree(problem, depth, min(deadline, began + 0.3 * settings.seconds))
+        if lossless.node is not None:
+            state.offer(lossless.node)
+        state.lossless_ruled_out = lossless.complete and lossless.node is None
+        if lossless.complete and lossless.node is not None:
+            state.fewest = True
+        yield state.plan("best policies looked through")
+    if not state.optimal:
+        yield from _climbing(state, rng, min(deadline, time.monotonic() + settings.climbing * settings.seconds))
+        for standing in search(problem, depth, best=state.value, price=-settings.zeta, deadline=deadline):
+            state.explored = standing.explored
+            if standing.node is not None:
+                state.offer(standing.node)
+            state.bound = min(state.bound, standing.bound) if not standing.finished else state.value
+            yield state.plan("branch and bound")
+    if state.optimal and not state.fewest and settings.fewest_leaves:
+        yield from _fewest(state, deadline)
+    yield state.plan(state.verdict(deadline))
+
+
+def solve(problem: Problem, settings: Settings, state: Any = None) -> Iterator[Snapshot]:
+    """The method "plan": exact planning on the environment's model."""
+    if problem.source.name.rpartition("/")[2].startswith("PotholeWorld"):
+        yield _pothole(problem, settings)
+        return
+    mdp = model_of(problem.source, problem.base, gamma=settings.gamma, limit=settings.time_limit)
+    for item in plan(mdp, problem.max_depth, settings, seed=problem.seed):
+        yield _snapshot(item)
+
+
+class _State:
+    """The best tree so far, the bound, and what is proved."""
+
+    def __init__(self, problem: Reduced, settings: Settings, depth: int) -> None:
+        self.problem, self.settings, self.depth = problem, settings, depth
+        self.node: Node = 0
+        self.value, self.leaves = -np.inf, 1 << 30
+        self.bound, self.explored = problem.optimum, 0
+        self.fewest = self.lossless_ruled_out = False
+
+    def offer(self, node: Node) -> None:
+        """Keep a tree if it is better."""
+        choice, level = decide(self.problem, node)
+        value = self.problem.value(choice, -self.settings.zeta * level)
+        leaves, tolerance = count_leaves(node), self.problem.tolerance
+        if value > self.value + tolerance or (value >= self.value - tolerance and leaves < self.leaves):
+            self.node, self.value, self.leaves = node, value, leaves
+
+    @property
+    def optimal(self) -> bool:
+        """Whether no tree can return more."""
+        return self.bound <= self.value + self.problem.tolerance or self.bound == self.value
+
+    def plan(self, message: str) -> Plan:
+        """What there is now."""
+        tree = grown(self.problem, self.node)
+        fewest = self.optimal and (self.fewest or self.leaves == 1)
+        return Plan(
+            tree, self.value, max(self.bound, self.value), self.problem.optimum, self.optimal, fewest, self.explored,
+            message,
+        )  # fmt: skip
+
+    def verdict(self, deadline: float) -> str:
+        """What is proved, in words."""
+        limit = f"depth ≤ {self.depth}"
+        if not self.optimal:
+            return (
+                f"time is up: no tree of {limit} returns more than {self.bound:.6g} (gap {self.bound - self.value:.6g})"
+            )
+        if np.isneginf(self.value):
+            return f"proved: no tree of {limit} terminates"
+        few = f", none of fewer than {self.leaves} leaves does" if self.fewest or self.leaves == 1 else ""
+        return f"proved: no tree of {limit} returns more{few}"
+
+
+def _climbing(state: _State, rng: np.random.Generator, deadline: float) -> Iterator[Plan]:
+    """Fits to Q-values, each climbed, then random changes to the best, until the time is up or nothing moves."""
+    problem, depth, price = state.problem, state.depth, -state.settings.zeta
+    if depth == 0:
+        return
+    spoke = time.monotonic()
+    for node in refits(problem, depth, 12, rng):
+        state.offer(node)
+        state.offer(climb(problem, node, depth, price, rng, deadline)[0])
+        if time.monotonic() > deadline or state.optimal:
+            break
+        if time.monotonic() - spoke > 0.2:
+            yield state.plan("climbing")
+            spoke = time.monotonic()
+    since, at_least = 0, time.monotonic() + 0.2 * max(0.0, deadline - time.monotonic())
+    while time.monotonic() < deadline and not state.optimal and (since < 40 or time.monotonic() < at_least):
+        before = (state.value, -state.leaves)
+        state.offer(climb(problem, kicked(problem, state.node, depth, rng), depth, price, rng, deadline)[0])
+        since = 0 if (state.value, -state.leaves) > before else since + 1
+        if since >= 40 and problem.n <= 20:
+            break
+        if time.monotonic() - spoke > 0.2:
+            yield state.plan("climbing")
+            spoke = time.monotonic()
+
+
+def _fewest(state: _State, deadline: float) -> Iterator[Plan]:
+    """Trees of the same return with fewer leaves, from the smallest number up, until one is found or none can be."""
+    if np.isneginf(state.value):
+        return
+    for leaves in range(1, state.leaves):
+        done = False
+        for standing in search(
+            state.problem, state.depth, best=state.value, price=-state.settings.zeta, most_leaves=leaves,
+            accept_equal=True, deadline=deadline,
+        ):  # fmt: skip
+            done = standing.finished
+            if standing.node is not None:
+                state.offer(standing.node)
+            yield state.plan(f"looking for {leaves} leaves")
+        if not done:
+            return
+        if state.leaves <= leaves:
+            break
+    state.fewest = True
+
+
+def _enough(problem: Reduced, deadline: float) -> int:
+    """The smallest depth at which a tree loses nothing; what could be decided in time, if that cannot be."""
+    for depth in range(DEEPEST):
+        answer = lossless_tree(problem, depth, min(deadline, time.monotonic() + 5.0))
+        if answer.node is not None:
+            return depth
+        if not answer.complete:
+            return max(depth, min(5, DEEPEST))
+    return DEEPEST
+
+
+def _check_ends(mdp: FiniteMDP) -> None:
+    if mdp.gamma == 1.0 and mdp.horizon is None and not mdp.terminal.any():
+        raise CustardError("the MDP has gamma 1, no horizon and no terminal state: give gamma below 1 or a horizon")
+
+
+def _snapshot(item: Plan) -> Snapshot:
+    metrics = {
+        "bound": item.bound, "gap": item.gap, "optimum": item.optimum, "optimal": float(item.optimal),
+        "fewest_leaves": float(item.fewest), "explored": float(item.explored), "depth": float(item.tree.depth),
+        "leaves": float(item.tree.n_leaves),
+    }  # fmt: skip
+    return Snapshot(0, item.tree, item.value, None, metrics, message=item.message)
+
+
+def _pothole(problem: Problem, settings: Settings) -> Snapshot:
+    """PotholeWorld: intervals by dynamic programming, the fewest that reach the depth's best return."""
+    from custard.planning.pothole import best_intervals, interval_tree
+
+    if settings.zeta != 0.0 or settings.gamma != 1.0:
+        raise CustardError("plan on PotholeWorld maximises the plain return: leave zeta at 0 and gamma at 1")
+    env = problem.source.make().unwrapped
+    most = 64 if problem.max_depth is None else 2 ** min(problem.max_depth, 6)
+    found = best_intervals(env, most, settings.step)
+    enough = int(np.flatnonzero(found.values >= found.values[-1] - 1e-6)[0])
+    tree = interval_tree(found.boundaries[enough], found.lanes[enough], problem.base.features, problem.base.actions)
+    value = float(found.values[-1])
+    item = Plan(tree, value, value, float(best_intervals(env, 64, settings.step).values[-1]), True, True, 0, "")
+    return replace(_snapshot(item), message=f"interval dynamic programming on a grid of {settings.step:g}")

@@ -1,0 +1,319 @@
+"""What the search for the best tree works on: the states that can be reached, the questions that tell them apart, and
+compiled bounds on what any policy within given action sets can return.
+
+The bound behind everything: let some states be confined to one action and let all others act as they like. The best
+return of that relaxed problem is at least that of every tree that confines them so, and confining more states never
+raises it. Value iteration that starts from an upper bound stays one at every sweep, so it may stop at any time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+from scipy import sparse
+from scipy.sparse.csgraph import breadth_first_order
+
+from custard.errors import CustardError
+from custard.planning.evaluate import policy_value
+from custard.planning.exhaustive import cuts
+from custard.planning.mdp import FiniteMDP
+from custard.planning.solve import value_iteration
+
+__all__ = ["Reduced", "backward_bound", "best_actions", "reduce", "relaxed_bound"]
+
+MOST_ACTIONS = 63
+PATIENCE = 30  # sweeps without effect on the start after which a bound that holds anyway is good enough
+
+
+@dataclass(frozen=True, eq=False)
+class Reduced:
+    """The part of a finite MDP that matters to trees; successors that are terminal are left out (worth nothing)."""
+
+    mdp: FiniteMDP
+    states: np.ndarray  # [S], their numbers in the MDP
+    pointer: np.ndarray  # [S * A + 1], where each (state, action)'s successors begin
+    successor: np.ndarray
+    probability: np.ndarray
+    reward: np.ndarray  # [S, A]
+    start: np.ndarray  # [S]
+    questions: list[tuple[int, float]]  # (feature, threshold)
+    yes: np.ndarray  # [C, S] bool: which states answer yes
+    top: np.ndarray  # [S], the best values without a tree: an upper bound to start from
+    optimum: float  # the best return without a tree
+    tolerance: float  # returns that differ by less are the same
+
+    @property
+    def n(self) -> int:
+        """The number of states."""
+        return len(self.states)
+
+    @property
+    def n_actions(self) -> int:
+        """The number of actions."""
+        return self.reward.shape[1]
+
+    def value(self, choice: np.ndarray, price: np.ndarray | None = None) -> float:
+        """The exact return of a policy over the reduced states, each visit charged its price."""
+        full = np.zeros(self.mdp.n_states, dtype=np.int64)
+        full[self.states] = choice
+        if price is None or not price.any():
+            return policy_value(full, self.mdp)
+        rewards = self.mdp.rewards.copy()
+        rewards[self.states] -= price[:, None]
+        return policy_value(full, _with_rewards(self.mdp, rewards))
+
+    def bound(self, allowed: np.ndarray, price: np.ndarray, values: np.ndarray, cutoff: float) -> float:
+        """An upper bound on the return of policies within the allowed actions (bit sets); `values` [S] start from an
+        upper bound and are improved in place. It may stop as soon as the bound falls below the cutoff."""
+        arrays = (self.pointer, self.successor, self.probability, self.reward, self.start)
+        gamma, horizon = self.mdp.gamma, self.mdp.horizon
+        if horizon is not None:
+            if not may_end(*arrays[:3], self.start, allowed, self.n_actions):
+                most = float((self.reward - price[:, None]).max())  # no step ends the episode: `horizon` rewards follow
+                if gamma == 1.0 and most * horizon <= cutoff + 4 * self.tolerance:
+                    return most * horizon
+            return backward_bound(*arrays, allowed, price, values, gamma, horizon, cutoff)
+        if gamma == 1.0 and (self.reward >= 0).all():
+            # From above, loops that earn nothing would keep what they were first given; from below they stay at zero.
+            return rising_bound(*arrays, allowed, price, values, 100_000) + self.tolerance / 10
+        most = 4 * self.n + 200 if gamma == 1.0 else 100_000
+        bound = relaxed_bound(*arrays, allowed, price, values, gamma, most, cutoff)
+        losing = gamma == 1.0 and bound > cutoff and np.isfinite(bound) and bool((self.reward < 0).all())
+        if losing and not can_finish(*arrays[:3], self.start, allowed, self.n_actions):
+            return -np.inf  # every policy left may go on losing for ever
+        return bound
+
+
+def reduce(mdp: FiniteMDP) -> Reduced:
+    """Drop what cannot be reached from the start by any policy."""
+    count, n_actions = mdp.n_states, mdp.actions.n
+    if n_actions > MOST_ACTIONS:
+        raise CustardError(f"plan handles up to {MOST_ACTIONS} actions, this model has {n_actions}")
+    moves = sparse.csr_array(sum(mdp.transitions[1:], mdp.transitions[0]))
+    moves = sparse.csr_array(sparse.diags_array((~mdp.terminal).astype(float)) @ moves)
+    row = sparse.csr_array((mdp.start > 0).astype(float).reshape(1, -1))
+    graph = sparse.vstack([sparse.hstack([moves, sparse.csr_array((count, 1))]),
+                           sparse.hstack([row, sparse.csr_array((1, 1))])], format="csr")  # fmt: skip
+    order = breadth_first_order(graph, count, directed=True, return_predecessors=False)
+    reached = np.zeros(count + 1, dtype=bool)
+    reached[order] = True
+    states = np.flatnonzero(reached[:count] & ~mdp.terminal)
+    place = np.full(count, -1)
+    place[states] = np.arange(len(states))
+    pointer, successor, probability = [0], [], []
+    for state in states:
+        for matrix in mdp.transitions:
+            span = slice(matrix.indptr[state], matrix.indptr[state + 1])
+            inner = ~mdp.terminal[matrix.indices[span]]
+            successor.append(place[matrix.indices[span][inner]])
+            probability.append(matrix.data[span][inner])
+            pointer.append(pointer[-1] + int(inner.sum()))
+    values, _ = value_iteration(mdp)
+    started = mdp.start > 0
+    optimum = -np.inf if np.isneginf(values[started]).any() else float(mdp.start[started] @ values[started])
+    tolerance = 1e-9 * max(1.0, abs(optimum) if np.isfinite(optimum) else 1.0)
+    questions = cuts(mdp.x[states])
+    yes = np.array([mdp.x[states, c] <= t for c, t in questions]).reshape(len(questions), len(states))
+    _, first = np.unique(yes, axis=0, return_index=True) if len(questions) else (None, np.arange(0))
+    first = np.sort(first)  # questions that divide the states alike count once
+    return Reduced(
+        mdp, states, np.array(pointer), np.concatenate(successor).astype(np.int64), np.concatenate(probability),
+        np.ascontiguousarray(mdp.rewards[states]), mdp.start[states], [questions[i] for i in first], yes[first],
+        values[states] + tolerance / 10, optimum, tolerance,
+    )  # fmt: skip
+
+
+def _with_rewards(mdp: FiniteMDP, rewards: np.ndarray) -> FiniteMDP:
+    copy = object.__new__(FiniteMDP)  # the model was checked already; only numbers change
+    for name in ("transitions", "terminal", "start", "gamma", "x", "features", "actions", "horizon"):
+        object.__setattr__(copy, name, getattr(mdp, name))
+    object.__setattr__(copy, "rewards", rewards)
+    return copy
+
+
+@njit(cache=True)
+def relaxed_bound(  # type: ignore[no-untyped-def]
+    pointer, successor, probability, reward, start, allowed, price, values, gamma, most, cutoff
+):  # fmt: skip
+    """Value iteration in place from above, no horizon; the start's value after at most `most` sweeps."""
+    n, n_actions = reward.shape
+    bound = 0.0
+    for sweep in range(most):
+        change = 0.0
+        for k in range(n):
+            s = n - 1 - k if sweep % 2 == 0 else k
+            best = -np.inf
+            for a in range(n_actions):
+                if allowed[s] >> a & 1:
+                    total = reward[s, a] - price[s]
+                    for i in range(pointer[s * n_actions + a], pointer[s * n_actions + a + 1]):
+                        total += gamma * probability[i] * values[successor[i]]
+                    if total > best:
+                        best = total
+            if best < values[s]:
+                if values[s] - best > change:
+                    change = values[s] - best
+                values[s] = best
+        bound = 0.0
+        for s in range(n):
+            if start[s] > 0.0:
+                bound += start[s] * values[s]
+        if bound <= cutoff or change < 1e-13:
+            break
+    return bound
+
+
+@njit(cache=True)
+def rising_bound(  # type: ignore[no-untyped-def]
+    pointer, successor, probability, reward, start, allowed, price, values, most
+):  # fmt: skip
+    """Undiscounted value iteration from zero, for rewards of at least zero: the least fixed point, to rounding."""
+    n, n_actions = reward.shape
+    values[:] = 0.0
+    for sweep in range(most):
+        change = 0.0
+        for k in range(n):
+            s = n - 1 - k if sweep % 2 == 0 else k
+            best = 0.0
+            for a in range(n_actions):
+                if allowed[s] >> a & 1:
+                    total = reward[s, a] - price[s]
+                    for i in range(pointer[s * n_actions + a], pointer[s * n_actions + a + 1]):
+                        total += probability[i] * values[successor[i]]
+                    if total > best:
+                        best = total
+            if best - values[s] > change:
+                change = best - values[s]
+            values[s] = max(best, values[s])
+        if change < 1e-13:
+            break
+    bound = 0.0
+    for s in range(n):
+        if start[s] > 0.0:
+            bound += start[s] * values[s]
+    return bound
+
+
+@njit(cache=True)
+def backward_bound(  # type: ignore[no-untyped-def]
+    pointer, successor, probability, reward, start, allowed, price, values, gamma, horizon, cutoff
+):  # fmt: skip
+    """Backward induction over the horizon; `values` is overwritten. The best policy may depend on the time left."""
+    n, n_actions = reward.shape
+    new = np.zeros(n)
+    values[:] = 0.0
+    losing = reward.max() <= 0.0  # then fewer steps are never worse, and every sweep gives an upper bound
+    bound, same = 0.0, 0
+    for _ in range(horizon):
+        change = 0.0
+        for s in range(n):
+            best = -np.inf
+            for a in range(n_actions):
+                if allowed[s] >> a & 1:
+                    total = reward[s, a] - price[s]
+                    for i in range(pointer[s * n_actions + a], pointer[s * n_actions + a + 1]):
+                        total += gamma * probability[i] * values[successor[i]]
+                    if total > best:
+                        best = total
+            new[s] = best
+            if abs(best - values[s]) > change:
+                change = abs(best - values[s])
+        values[:] = new
+        before, bound = bound, 0.0
+        for s in range(n):
+            if start[s] > 0.0:
+                bound += start[s] * values[s]
+        same = same + 1 if bound == before else 0
+        if change < 1e-14 or (losing and (bound <= cutoff or same > PATIENCE)):
+            break
+    return bound
+
+
+@njit(cache=True)
+def reachable(pointer, successor, start, allowed, n_actions):  # type: ignore[no-untyped-def]
+    """Which states some policy within the allowed actions reaches, [S] bool."""
+    n = len(start)
+    seen = start > 0.0
+    stack = np.empty(n, dtype=np.int64)
+    size = 0
+    for s in range(n):
+        if seen[s]:
+            stack[size] = s
+            size += 1
+    while size:
+        size -= 1
+        s = stack[size]
+        for a in range(n_actions):
+            if allowed[s] >> a & 1:
+                for i in range(pointer[s * n_actions + a], pointer[s * n_actions + a + 1]):
+                    after = successor[i]
+                    if not seen[after]:
+                        seen[after] = True
+                        stack[size] = after
+                        size += 1
+    return seen
+
+
+@njit(cache=True)
+def may_end(pointer, successor, probability, start, allowed, n_actions):  # type: ignore[no-untyped-def]
+    """Whether some policy within the allowed actions terminates with more than no probability."""
+    seen = reachable(pointer, successor, start, allowed, n_actions)
+    for s in range(len(start)):
+        if seen[s]:
+            for a in range(n_actions):
+                if allowed[s] >> a & 1:
+                    mass = 0.0
+                    for i in range(pointer[s * n_actions + a], pointer[s * n_actions + a + 1]):
+                        mass += probability[i]
+                    if mass < 1.0 - 1e-12:
+                        return True
+    return False
+
+
+@njit(cache=True)
+def can_finish(pointer, successor, probability, start, allowed, n_actions):  # type: ignore[no-untyped-def]
+    """Whether some policy within the allowed actions terminates with probability one from every start state."""
+    n = len(start)
+    good = np.ones(n, dtype=np.bool_)
+    while True:
+        reached = np.zeros(n, dtype=np.bool_)
+        grew = True
+        while grew:
+            grew = False
+            for s in range(n):
+                if good[s] and not reached[s]:
+                    for a in range(n_actions):
+                        if allowed[s] >> a & 1:
+                            safe, near, mass = True, False, 0.0
+                            for i in range(pointer[s * n_actions + a], pointer[s * n_actions + a + 1]):
+                                mass += probability[i]
+                                if not good[successor[i]]:
+                                    safe = False
+                                if reached[successor[i]]:
+                                    near = True
+                            if safe and (near or mass < 1.0 - 1e-12):
+                                reached[s] = True
+                                grew = True
+                                break
+        same = True
+        for s in range(n):
+            if good[s] != reached[s]:
+                same = False
+            good[s] = reached[s]
+        if same:
+            break
+    return not (~good & (start > 0.0)).any()
+
+
+def best_actions(problem: Reduced, values: np.ndarray, allowed: np.ndarray) -> np.ndarray:
+    """Q [S, A] of one step and then `values`; minus infinity for what is not allowed."""
+    after = np.add.reduceat(
+        np.append(problem.probability * values[problem.successor], 0.0),
+        np.minimum(problem.pointer[:-1], len(problem.successor)),
+    )
+    after = np.where(np.diff(problem.pointer) > 0, after, 0.0).reshape(problem.n, problem.n_actions)
+    q = problem.reward + problem.mdp.gamma * after
+    bits = (allowed[:, None] >> np.arange(problem.n_actions)) & 1
+    return np.where(bits == 1, q, -np.inf)
