@@ -70,10 +70,9 @@ class Reduced:
         arrays = (self.pointer, self.successor, self.probability, self.reward, self.start)
         gamma, horizon = self.mdp.gamma, self.mdp.horizon
         if horizon is not None:
-            if not may_end(*arrays[:3], self.start, allowed, self.n_actions):
-                most = float((self.reward - price[:, None]).max())  # no step ends the episode: `horizon` rewards follow
-                if gamma == 1.0 and most * horizon <= cutoff + 4 * self.tolerance:
-                    return most * horizon
+            most = endless_reward(*arrays[:4], self.start, allowed, price)
+            if gamma == 1.0 and most * horizon <= cutoff + 4 * self.tolerance:
+                return most * horizon  # no step can end the episode: that many rewards follow, none larger
             return backward_bound(*arrays, allowed, price, values, gamma, horizon, cutoff)
         if gamma == 1.0 and (self.reward >= 0).all():
             # From above, loops that earn nothing would keep what they were first given; from below they stay at zero.
@@ -257,9 +256,11 @@ def reachable(pointer, successor, start, allowed, n_actions):  # type: ignore[no
 
 
 @njit(cache=True)
-def may_end(pointer, successor, probability, start, allowed, n_actions):  # type: ignore[no-untyped-def]
-    """Whether some policy within the allowed actions terminates with more than no probability."""
+def endless_reward(pointer, successor, probability, reward, start, allowed, price):  # type: ignore[no-untyped-def]
+    """The largest reward within reach if no policy within the allowed actions can terminate; infinity if one can."""
+    n_actions = reward.shape[1]
     seen = reachable(pointer, successor, start, allowed, n_actions)
+    most = -np.inf
     for s in range(len(start)):
         if seen[s]:
             for a in range(n_actions):
@@ -268,8 +269,9 @@ def may_end(pointer, successor, probability, start, allowed, n_actions):  # type
                     for i in range(pointer[s * n_actions + a], pointer[s * n_actions + a + 1]):
                         mass += probability[i]
                     if mass < 1.0 - 1e-12:
-                        return True
-    return False
+                        return np.inf
+                    most = max(most, reward[s, a] - price[s])
+    return most
 
 
 @njit(cache=True)
