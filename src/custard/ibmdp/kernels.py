@@ -34,30 +34,39 @@ def _separable(integer, low, lower, upper):
 
 
 @njit(cache=True)
-def ask(actions, v, busy, rules, low, width, integer, fractions, x, lower, upper, depth, queries, obs, mask, acting):
-    """Answer every question among the actions of [N] environments; return how many act instead, listed in `acting`.
+def ask(
+    actions, v, busy, rules, low, width, integer, fractions, x, lower, upper, depth, queries, obs, mask,
+    acting, reward, discount, truncated,
+):  # fmt: skip
+    """Answer every question among the actions of [N] environments, with its price, discount and the query limit.
 
-    `rules` is (n_base, depth_limit, mask_useless, parameterised). An action outside the space ends the call with
-    minus one minus its environment's number. Environments that are `busy` are passed over.
+    Returns how many environments act instead, listed in `acting`, and how many reached the limit. An action outside
+    the space ends the call with minus one minus its environment's number. Environments that are `busy` are passed over.
     """
-    n_base, depth_limit, mask_useless, parameterised = rules
+    n_base, depth_limit, max_queries, mask_useless, parameterised, zeta, gamma_w = rules
     n = len(low)
     per_feature = len(fractions)
     bounds = obs.shape[1] - 2 * n  # where the lower bounds start
-    count = 0
+    count = limited = 0
     for i in range(len(actions)):
+        reward[i] = zeta
+        discount[i] = gamma_w
+        truncated[i] = False
         if busy[i]:
             continue
         number = actions[i]
         if number < n_base:
             if number < 0:
-                return -1 - i
+                return -1 - i, 0
             acting[count] = i
             count += 1
             continue
         if number >= mask.shape[1]:
-            return -1 - i
+            return -1 - i, 0
         queries[i] += 1
+        if queries[i] >= max_queries:
+            truncated[i] = True
+            limited += 1
         if not mask[i, number]:
             continue
         c = (number - n_base) // per_feature
@@ -80,12 +89,15 @@ def ask(actions, v, busy, rules, low, width, integer, fractions, x, lower, upper
                 for k in range(per_feature):
                     threshold = _project(lower[i, c], upper[i, c], fractions[k])
                     mask[i, first + k] = _separates(integer[c], low[c], lower[i, c], upper[i, c], threshold)
-    return count
+    return count, limited
 
 
 @njit(cache=True)
-def restart(index, low, high, width, root_mask, x, lower, upper, depth, queries, obs, mask):
-    """New base states in some environments: forget all bounds. Returns a feature that is NaN, or -1."""
+def restart(index, low, high, width, root_bounds, root_mask, x, lower, upper, depth, queries, obs, mask):
+    """New base states in some environments: forget all bounds. Returns a feature that is NaN, or -1.
+
+    `root_bounds` and `root_mask` are what observation and mask hold where nothing is known.
+    """
     n = len(low)
     bounds = obs.shape[1] - 2 * n
     bad = -1
@@ -93,14 +105,12 @@ def restart(index, low, high, width, root_mask, x, lower, upper, depth, queries,
         for c in range(n):
             lower[i, c] = low[c]
             upper[i, c] = high[c]
-            obs[i, bounds + c] = _normalise(low[c], low[c], width[c])
-            obs[i, bounds + n + c] = _normalise(high[c], low[c], width[c])
             if np.isnan(x[i, c]):
                 bad = c
             if bounds:
                 obs[i, c] = _normalise(x[i, c], low[c], width[c])
         depth[i] = 0
         queries[i] = 0
-        for k in range(len(root_mask)):
-            mask[i, k] = root_mask[k]
+        obs[i, bounds:] = root_bounds
+        mask[i, :] = root_mask
     return bad

@@ -71,8 +71,11 @@ class VectorIBMDP(VectorWrapper):
         rules, count = self.rules, env.num_envs
         low, high = rules.root()
         self._constants = (low, high, rules.width, rules.features.integer, rules.fractions)
-        self._flags = (rules.n_base, rules.depth_limit, mask_useless, rules.parameterised)
-        self._root_mask = rules.mask(low, high, 0)
+        self._flags = (
+            rules.n_base, rules.depth_limit, rules.max_queries, mask_useless, rules.parameterised,
+            float(zeta), float(gamma_w),
+        )  # fmt: skip
+        self._root_bounds, self._root_mask = rules.normalised(low, high), rules.mask(low, high, 0)
         self._no_v, self._all = np.zeros(count), np.ones(count, dtype=bool)
         self._nobody = np.arange(0)
         self.lower, self.upper = np.tile(low, (count, 1)), np.tile(high, (count, 1))
@@ -107,32 +110,32 @@ class VectorIBMDP(VectorWrapper):
             resetting = np.flatnonzero(self._over)
         busy = self._over | self._waiting
         low, _, width, integer, fractions = self._constants
-        count = ask(
+        reward, discount = np.empty(self.num_envs), np.empty(self.num_envs)
+        terminated, truncated = np.zeros(self.num_envs, dtype=bool), np.empty(self.num_envs, dtype=bool)
+        count, limited = ask(
             numbers, v, busy, self._flags, low, width, integer, fractions, parts.x, self.lower, self.upper,
-            self.depth, self.queries, self._obs, self._mask, self._acting,
+            self.depth, self.queries, self._obs, self._mask, self._acting, reward, discount, truncated,
         )  # fmt: skip
         if count < 0:
             raise CustardError(f"action {numbers[-1 - count]} is outside 0…{rules.n_actions - 1}")
         acting = self._acting[:count]
-        reward = np.full(self.num_envs, rules.zeta)
-        discount = np.full(self.num_envs, rules.gamma_w)
-        terminated = np.zeros(self.num_envs, dtype=bool)
-        truncated = self.queries >= rules.max_queries  # type: ignore[operator]
-        limited = np.flatnonzero(truncated)
+        too_long = np.flatnonzero(truncated) if limited else self._nobody
         infos: dict[str, Any] = {}
         if len(acting) or len(resetting):
             moved = parts.move(acting, values[acting], resetting)
-            index, infos = moved.index, moved.infos
+            infos = moved.infos
+            index: Any = slice(None) if len(moved.index) == self.num_envs else moved.index  # a slice is quicker
             reward[index], discount[index] = parts.reward[index], rules.gamma_b
             terminated[index], truncated[index] = parts.terminated[index], parts.truncated[index]
-            self._restart(index)
+            self._restart(moved.index)
             if moved.final_index is not None and moved.final is not None:
                 self._add_final(infos, moved.final_index, self._at_root(moved.final))
         if self.mode != AutoresetMode.SAME_STEP:
             self._over = terminated | truncated
-        if len(limited):
-            infos["traversal_limit"] = np.isin(np.arange(self.num_envs), limited)
-            self._cut(limited, infos)
+        if limited:
+            infos["traversal_limit"] = np.zeros(self.num_envs, dtype=bool)
+            infos["traversal_limit"][too_long] = True
+            self._cut(too_long, infos)
         if parts.waits:
             self._waiting = parts.ready.copy()  # type: ignore[attr-defined]
             reward[self._waiting], discount[self._waiting] = 0.0, 1.0
@@ -146,7 +149,7 @@ class VectorIBMDP(VectorWrapper):
     def _restart(self, index: np.ndarray) -> None:
         low, high, width, *_ = self._constants
         bad = restart(
-            index, low, high, width, self._root_mask, self.parts.x, self.lower, self.upper, self.depth, self.queries,
+            index, low, high, width, self._root_bounds, self._root_mask, self.parts.x, self.lower, self.upper, self.depth, self.queries,
             self._obs, self._mask,
         )  # fmt: skip
         if bad >= 0:
@@ -165,7 +168,7 @@ class VectorIBMDP(VectorWrapper):
     def _at_root(self, x: np.ndarray) -> np.ndarray:
         """The observations of base states [B, n] of which nothing is known yet."""
         features = self.rules.features
-        bounds = np.tile(self.rules.normalised(features.low, features.high), (len(x), 1))
+        bounds = np.tile(self._root_bounds, (len(x), 1))
         if self._obs.shape[1] == 2 * features.n:
             return bounds
         return np.concatenate([normalise(x, features.low, self.rules.width).astype(np.float32), bounds], axis=1)

@@ -60,7 +60,7 @@ class Display:
     def _line(self, snapshot: Snapshot, seconds: float) -> None:
         self.printed = time.monotonic()
         left = ""
-        if snapshot.budget and 0 < snapshot.steps < snapshot.budget:
+        if snapshot.budget and 0 < snapshot.steps < snapshot.budget and not snapshot.message:
             left = f", about {seconds * (snapshot.budget / snapshot.steps - 1):.0f} s left"
         print(f"{self.title}: {facts(snapshot)}, {seconds:.1f} s{left}", file=sys.stderr, flush=True)  # noqa: T201
 

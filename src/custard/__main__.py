@@ -1,0 +1,5 @@
+"""`python -m custard` is the command line."""
+
+from custard.cli import main
+
+main()

@@ -1,0 +1,164 @@
+"""The command line as a person meets it: results on stdout, mistakes in one line with exit code 2."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import gymnasium as gym
+import pytest
+
+from custard import Tree, describe
+from custard.cli import main
+
+GOOD = ["custard/PrereqWorld-v0", "--env-args", "m=4"]
+
+
+def custard(*arguments, capsys):
+    """Run the command line here: exit code, stdout, stderr."""
+    code = 0
+    try:
+        main([str(argument) for argument in arguments])
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.fixture
+def tree(tmp_path):
+    base = describe(gym.make("CartPole-v1"))
+    path = tmp_path / "tree.json"
+    Tree.stump(2, 0.0, 0, 1, base.features, base.actions).with_origin(env="CartPole-v1").save(path)
+    return path
+
+
+def test_help_and_version(capsys):
+    code, out, _ = custard("--help", capsys=capsys)
+    assert code == 0
+    for name in ("train", "evaluate", "show"):
+        assert name in out
+    assert "custard " in custard("--version", capsys=capsys)[1]
+
+
+def test_show(tree, capsys):
+    code, out, _ = custard("show", tree, capsys=capsys)
+    assert code == 0
+    assert "pole_angle ≤ 0?" in out
+    assert "leaves 2" in out
+    assert json.loads(custard("show", tree, "--json", capsys=capsys)[1])["depth"] == 1
+
+
+def test_evaluate(tree, capsys):
+    code, out, _ = custard("evaluate", tree, "CartPole-v1", "--episodes", 20, capsys=capsys)
+    assert code == 0
+    assert "over 20 episodes" in out
+    data = json.loads(custard("evaluate", tree, "--episodes", 20, "--json", capsys=capsys)[1])
+    assert data["env"] == "CartPole-v1"
+    assert len(data["returns"]) == 20
+
+
+def test_train_writes_a_whole_run(tmp_path, capsys):
+    out = tmp_path / "run"
+    code, text, err = custard("train", *GOOD, "--seed", 1, "--out", out, capsys=capsys)
+    assert code == 0
+    assert "return -2.00" in text
+    assert "steps" in err
+    for name in ("config.json", "metrics.csv", "tree.json", "tree.svg", "report.html", "evaluation.json"):
+        assert (out / name).stat().st_size > 0
+    found = Tree.load(out / "tree.json")
+    assert (found.depth, found.n_leaves) == (2, 3)
+    assert found.origin["method"]
+    assert found.origin["seed"] == 1
+    config = json.loads((out / "config.json").read_text())
+    assert config["env_kwargs"] == {"m": 4}
+    assert json.loads(custard("evaluate", out, "--episodes", 5, "--json", capsys=capsys)[1])["mean"] == -2.0
+    code, _, err = custard("train", *GOOD, "--seed", 1, "--out", out, capsys=capsys)
+    assert code == 2
+    assert "--resume" in err
+    code, _, err = custard("train", *GOOD, "--seed", 2, "--out", out, "--resume", capsys=capsys)
+    assert code == 2
+    assert "seed" in err
+
+
+def test_train_as_json(tmp_path, capsys):
+    code, text, err = custard("train", *GOOD, "--out", tmp_path / "run", "--json", "--episodes", 10, capsys=capsys)
+    assert code == 0
+    data = json.loads(text)
+    assert data["evaluation"]["mean"] == -2.0
+    assert data["tree"]["leaves"] == 3
+    assert err == ""
+
+
+MISTAKES = [
+    (["show", "missing.json"], "cannot read"),
+    (["evaluate", "TREE", "Nothing-v0"], "unknown environment"),
+    (["evaluate", "TREE", "MountainCar-v0"], "position"),
+    (["evaluate", "TREE", "--episodes", "0"], "episodes"),
+    (["evaluate", "TREE", "--env-args", "m"], "key=value"),
+    (["evaluate", "TREE", "--env-args", "nothing=3"], "could not be made"),
+    (["train", "Nothing-v0"], "unknown environment"),
+    (["train", "CartPole-v1", "--method", "magic"], "unknown method"),
+    (["train", "CartPole-v1", "--preset", "magic"], "unknown preset"),
+    (["train", "CartPole-v1", "--set", "magic=3"], "unknown setting"),
+    (["train", "CartPole-v1", "--low", "1", "2"], "low="),
+    (["train", "custard/PrereqWorld-v0", "--env-args", "m=99"], "m=99"),
+]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"), MISTAKES, ids=lambda part: " ".join(part) if isinstance(part, list) else ""
+)
+def test_mistakes_are_one_line_and_exit_code_two(arguments, message, tree, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = custard(*[str(tree) if part == "TREE" else part for part in arguments], capsys=capsys)
+    assert code == 2
+    assert message in err
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+    assert out == ""
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["tree.json"]  # nothing half-written
+
+
+@pytest.mark.parametrize("arguments", [[], ["fly"], ["train"], ["evaluate", "x", "--episodes", "many"]])
+def test_usage_errors_exit_with_code_two(arguments, capsys):
+    assert custard(*arguments, capsys=capsys)[0] == 2
+
+
+def test_bad_tree_files(tmp_path, capsys):
+    path = tmp_path / "tree.json"
+    for content in ("", "{", '{"format": "custard-tree", "version": 99}'):
+        path.write_text(content)
+        code, _, err = custard("show", path, capsys=capsys)
+        assert code == 2
+        assert err.count("\n") == 1
+
+
+def test_an_interrupt_saves_and_resume_goes_on(tmp_path):
+    out = tmp_path / "run"
+    command = [
+        sys.executable,
+        "-m",
+        "custard",
+        "train",
+        "custard/PotholeWorld-v0",
+        "--out",
+        str(out),
+        "--episodes",
+        "50",
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ})
+    deadline = time.monotonic() + 120
+    while not (out / "config.json").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    time.sleep(5)
+    process.send_signal(signal.SIGINT)
+    text, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert "Traceback" not in err
+    assert (out / "tree.json").exists()
+    again = subprocess.run([*command, "--resume", "--budget", "1000"], capture_output=True, text=True, timeout=200)
+    assert again.returncode == 2  # another budget is another run
+    assert "cannot resume" in again.stderr

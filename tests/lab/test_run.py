@@ -1,0 +1,118 @@
+"""Runs: kept, interrupted, resumed."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+import custard
+from custard import CustardError, Tree
+from custard.lab import learn as learning
+from custard.lab.methods import METHODS, settings_for
+from custard.lab.progress import Display, facts
+from custard.solvers.api import Problem, Snapshot
+
+WORLD = dict(env_kwargs={"m": 6}, seed=3)
+
+
+class Interrupting(Display):
+    """A display that behaves like a person who presses Ctrl-C after some snapshots."""
+
+    after = 1
+
+    def show(self, snapshot, seconds):
+        super().show(snapshot, seconds)
+        type(self).after -= 1
+        if type(self).after == 0:
+            raise KeyboardInterrupt
+
+
+def test_an_interrupted_run_goes_on_as_if_it_had_not_been(tmp_path, monkeypatch):
+    whole = custard.learn("custard/PrereqWorld-v0", "mfec", **WORLD, budget=300_000, out=tmp_path / "whole")
+    monkeypatch.setattr(learning, "Display", Interrupting)
+    part = custard.learn("custard/PrereqWorld-v0", "mfec", **WORLD, budget=300_000, out=tmp_path / "part")
+    assert part.message == "interrupted"
+    assert part.steps < whole.steps
+    assert (tmp_path / "part" / "tree.json").exists()
+    monkeypatch.undo()
+    rest = custard.learn("custard/PrereqWorld-v0", "mfec", **WORLD, budget=300_000, out=tmp_path / "part", resume=True)
+    assert rest.steps == whole.steps
+    assert rest.tree == whole.tree
+    assert rest.raw == whole.raw
+    plain = [{k: v for k, v in row.items() if "second" not in k and "per_" not in k} for row in rest.metrics]
+    expected = [{k: v for k, v in row.items() if "second" not in k and "per_" not in k} for row in whole.metrics]
+    np.testing.assert_equal(plain, expected)
+
+
+def test_a_run_directory_tells_everything(tmp_path):
+    run = custard.learn("custard/PrereqWorld-v0", "mfec", env_kwargs={"m": 4}, seed=1, out=tmp_path / "run")
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["method"] == "mfec"
+    assert config["versions"]["custard"] == custard.__version__
+    assert config["settings"]
+    assert Tree.load(tmp_path / "run" / "tree.json") == run.tree
+    rows = list(csv.DictReader((tmp_path / "run" / "metrics.csv").open()))
+    assert len(rows) == len(run.metrics)
+    assert float(rows[-1]["steps"]) == run.steps
+    again = custard.learn("custard/PrereqWorld-v0", "mfec", env_kwargs=config["env_kwargs"], seed=config["seed"])
+    assert again.tree == run.tree
+
+
+@pytest.mark.parametrize("damage", ["missing", "state", "progress"])
+def test_damaged_checkpoints_are_one_line(tmp_path, damage):
+    out = tmp_path / "run"
+    custard.learn("custard/PrereqWorld-v0", "mfec", env_kwargs={"m": 4}, seed=1, out=out)
+    if damage == "missing":
+        (out / "config.json").write_text("{")
+    elif damage == "state":
+        (out / "checkpoint" / "state.npz").write_bytes(b"PK nonsense")
+    else:
+        (out / "checkpoint" / "progress.json").write_text("{")
+    with pytest.raises(CustardError):
+        custard.learn("custard/PrereqWorld-v0", "mfec", env_kwargs={"m": 4}, seed=1, out=out, resume=True)
+
+
+def test_mistakes(tmp_path):
+    with pytest.raises(CustardError, match="resume needs out="):
+        custard.learn("custard/PrereqWorld-v0", "mfec", resume=True)
+    with pytest.raises(CustardError, match="unknown method 'mfcc'"):
+        custard.learn("CartPole-v1", "mfcc")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CustardError, match="cannot make the directory"):
+        custard.learn("custard/PrereqWorld-v0", "mfec", out=tmp_path / "file" / "run")
+    with pytest.raises(CustardError, match="must be"):
+        custard.learn("custard/PrereqWorld-v0", "mfec", zeta="cheap")
+
+
+def test_every_method_declares_its_settings():
+    from importlib import import_module
+
+    for name, module in METHODS.items():
+        try:
+            loaded = import_module(module)
+        except ModuleNotFoundError as error:
+            pytest.skip(f"{name} needs an extra: {error}")
+        assert loaded.Settings.__doc__
+        assert callable(loaded.solve)
+        settings_for(loaded, "Unheard-v0", None, {})
+
+
+def test_seeds_for_purposes_are_independent_and_stable():
+    a = Problem.seeds_of(0, "learning", "selection")
+    assert a["learning"] != a["selection"]
+    assert Problem.seeds_of(0, "selection")["selection"] == a["selection"]
+    assert Problem.seeds_of(1, "selection")["selection"] != a["selection"]
+
+
+def test_facts():
+    assert facts(Snapshot(10, None, float("nan"), metrics={"return": 1.25})) == "10 steps, return 1.2, no tree yet"
+
+
+def test_plain_lines_where_there_is_no_terminal(capsys):
+    with Display("title", enabled=True) as display:
+        display.show(Snapshot(100, None, float("nan"), budget=1000), 1.0)
+        display.show(Snapshot(200, None, float("nan"), budget=1000), 2.0)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "title: 100 steps, no tree yet, 1.0 s, about 9 s left"
+    assert lines[-1].startswith("title: 200 steps")
