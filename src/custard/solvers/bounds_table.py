@@ -33,7 +33,6 @@ class Lattice(NamedTuple):
     depth_limit: int
     by_depth: bool  # whether depth belongs to the key: there is a depth limit
     mask_useless: bool
-    zeta: float
     gamma_w: float
 
 
@@ -56,7 +55,7 @@ def make_lattice(rules: Rules) -> Lattice:
     f = rules.features
     return Lattice(
         np.array(f.low), np.array(f.high), f.integer, fractions(int(rules.splits)), rules.n_base, rules.depth_limit,
-        rules.max_depth is not None, rules.mask_useless, float(rules.zeta), float(rules.gamma_w),
+        rules.max_depth is not None, rules.mask_useless, float(rules.gamma_w),
     )  # fmt: skip
 
 
@@ -179,7 +178,7 @@ def _best_of(values):
 
 
 @njit(cache=True)
-def learn_all_actions(nodes, lattice, o, x, q_o, kappa, alpha_b):
+def learn_all_actions(nodes, lattice, o, x, q_o, zeta, kappa, alpha_b):
     """Move Q(o, a) for every afforded a toward its value in one base state, whose base actions are worth q_o [B].
 
     A base action's target is q_o itself; a question's is zeta plus what following the greedy tree from the answer is
@@ -199,12 +198,12 @@ def learn_all_actions(nodes, lattice, o, x, q_o, kappa, alpha_b):
             continue
         side = 0 if x[m // p] <= v_p else 1
         below = nodes.child[o, m, side]
-        target = lattice.zeta
+        target = zeta
         if below >= 0 and nodes.visits[below] > 0:
             action, asked = walk(nodes, lattice, below, x)
             discount = gamma
             for _ in range(asked):
-                target += discount * lattice.zeta
+                target += discount * zeta
                 discount *= gamma
             target += discount * q_o[action]
         else:
@@ -226,10 +225,14 @@ class TablePolicy:
 
     Extraction hands over bounds without depth. As it goes level by level, this policy keeps the nodes its own
     questions lead to, and finds each node of the next level among them.
+
+    With `noise` each node's values are perturbed first, by that many times their own spread: the tree is then a draw
+    from those that look nearly as good.
     """
 
-    def __init__(self, nodes: Nodes, rules: Rules) -> None:
-        self.nodes, self.rules = nodes, rules
+    def __init__(self, nodes: Nodes, rules: Rules, noise: float = 0.0, rng: np.random.Generator | None = None) -> None:
+        self.nodes, self.rules, self.noise, self.rng = nodes, rules, noise, rng
+        self.drawn: dict[int, int] = {}
         self.level: dict[bytes, tuple[int, int]] = {rules.normalised(*rules.root()).tobytes(): (0, 0)}
 
     def __call__(self, bounds: np.ndarray, mask: np.ndarray) -> np.ndarray:
@@ -247,7 +250,7 @@ class TablePolicy:
         nodes, base = self.nodes, self.rules.n_base
         if o < 0 or nodes.visits[o] == 0:
             return leaf
-        a = int(nodes.best[o])
+        a = self._choice(o)
         if a < base or not mask[a]:
             return a if a < base else int(np.argmax(nodes.q[o, :base]))
         n, m = self.rules.features.n, a - base
@@ -261,3 +264,12 @@ class TablePolicy:
             child = int(nodes.child[o, m, side]), int(nodes.child_best[o, m, side])
             below[self.rules.normalised(lower, upper).tobytes()] = child
         return a
+
+    def _choice(self, o: int) -> int:
+        if self.noise == 0.0 or self.rng is None:
+            return int(self.nodes.best[o])
+        if o not in self.drawn:
+            q = self.nodes.q[o]
+            spread = np.std(q[np.isfinite(q)])
+            self.drawn[o] = int(np.argmax(q + self.noise * spread * self.rng.gumbel(size=len(q))))
+        return self.drawn[o]

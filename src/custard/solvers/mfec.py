@@ -2,43 +2,69 @@
 
 Two tables, as in the paper's section "Training Procedure" and its appendix:
 
-* Q(o, a) over bounds o = s_w \\ s_b and all actions of the IBMDP. It is the policy; it never sees a base state.
-* Q_o(s_w, a), omniscient. A base action's value does not depend on the bounds, so it is kept by base state; a
-  question's value is had by walking the greedy tree from its answer (zeta for each question, then Q_o at the leaf).
+* Q(o, a) over bounds o = s_w \\ s_b and all actions of the IBMDP (`custard.solvers.bounds_table`). It is the policy,
+  and it never sees a base state.
+* Q_o(s_w, a), omniscient. The value of a base action does not depend on the bounds, so it is kept by base state s_b;
+  the value of a question is had by walking the greedy tree from its answer: zeta a question, then Q_o at the leaf.
 
-What differs from the paper is listed in `docs/deviations.md`; `docs/mfec.md` explains each setting.
+Learning goes in cycles. Each begins with an empty Q and ends with a tree that is judged on rollouts; the best is kept.
+`docs/mfec.md` explains each setting, `docs/deviations.md` lists what differs from the paper.
 """
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numba import njit
 
-from custard.envs.native import NativeVectorEnv, advance, begin, observe
-from custard.envs.pcg64 import streams, uniform
+from custard.envs.native import advance, begin, observe
+from custard.envs.pcg64 import uniform
 from custard.errors import CustardError
 from custard.features import Features
 from custard.ibmdp.splits import Rules
 from custard.solvers.api import Problem, Snapshot
-from custard.solvers.bounds_table import (
-    Lattice,
-    Nodes,
-    TablePolicy,
-    grow,
-    learn_all_actions,
-    make_lattice,
-    make_nodes,
-    rate,
-    root_node,
-    walk,
-)
+from custard.solvers.bounds_table import TablePolicy, grow, learn_all_actions, rate, root_node, walk
+from custard.solvers.loops import Foreign, Native
+from custard.solvers.memory import (
+    ACTIONS,
+    ALPHA_B,
+    ALPHA_O,
+    DARING,
+    EPISODE,
+    EPISODES,
+    EPSILON,
+    EXPAND,
+    EXPLORING,
+    FOLLOWING,
+    GAMMA_B,
+    GUIDED,
+    HITS,
+    HORIZON,
+    KAPPA,
+    KIND,
+    LAMBDA,
+    LEARNING,
+    LENGTH,
+    MISSES,
+    MU,
+    PATIENT,
+    RETURN,
+    RETURNS,
+    SHARE,
+    STILL,
+    UNDECIDED,
+    VISITS,
+    ZETA,
+    Memory,
+    make_memory,
+    new_cycle,
+)  # fmt: skip
 from custard.solvers.selection import Selection
-from custard.solvers.tables import Keys, find, insert, make_keys, nearest
+from custard.solvers.tables import find, insert, nearest
 from custard.spaces import estimate_bounds
 from custard.tree.extract import extract
 
@@ -47,23 +73,25 @@ __all__ = ["PRESETS", "Settings", "solve"]
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of CUSTARD (MFEC). The defaults are the preset "tuned" and suit any environment."""
+    """Settings of CUSTARD (MFEC). The defaults are the preset "tuned" and are meant for any environment."""
 
-    budget: int = 5_000_000  # environment steps, those for judging trees included
-    splits: int | None = None  # p: thresholds a feature; None: 1 for binary features only, else by their number
-    zeta: float = -0.01  # reward of a question
-    gamma_b: float | None = None  # discount of a base action; None: 1 for episodes of up to 100 steps, else 0.99
+    budget: int = 20_000_000  # environment steps, those for judging trees included
+    splits: int | None = None  # p, thresholds a feature; None: as many as whole numbers need, 7 for real features
+    zeta: float = -0.01  # the reward of a question
+    gamma_b: float | None = None  # discount of a base action; None: 0.99 under a time limit, else 1
     gamma_w: float = 1.0  # discount of a question
     alpha_b: float = 0.0  # least learning rate of Q
     alpha_o: float = 0.02  # least learning rate of Q_o
-    kappa: float = 4.0  # rates are kappa / (n - 1 + kappa) at the n-th visit, until the least rate is reached
+    kappa: float = 4.0  # the rate at the n-th visit is kappa / (n - 1 + kappa), until the least rate is reached
+    trace: float = 1.0  # lambda: how much of what happened after an action counts beside what was expected to
     k: int = 5  # neighbours that stand in for a base state never seen
-    cells: int = 4096  # base states of continuous features are told apart on a grid of about this many cells
-    epsilon: float = 0.3  # share of random actions: of questions while learning, of base actions in exploring episodes
-    explore: float = 0.2  # share of episodes that explore
+    cells: int = 4096  # base states with real features are told apart on a grid of about this many cells
+    epsilon: float = 0.3  # share of random questions while learning, and of random actions in exploring episodes
+    explore: float = 0.2  # share of exploring episodes
     cycle: int = 20_000  # environment steps of the first cycle; every second one is twice as long
     patience: int = 4  # cycles without a better tree before stopping
     expand: int = 16  # states an answer must have seen before it becomes a node
+    samples: int = 16  # trees drawn near the greedy one, to be judged beside it
     capacity: int = 50_000  # nodes and base states kept at most
     low: Any = None
     high: Any = None
@@ -71,57 +99,32 @@ class Settings:
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {"tuned": {}}
 
-# Entries of `Memory.count` and `Memory.now`.
-LENGTH, EPISODE, HITS, MISSES, QUESTIONS, ACTIONS, EXPLORING, EPISODES, LEARNING = range(9)
-MU, EPSILON, SHARE, KAPPA, ALPHA_B, ALPHA_O, GAMMA_B, RETURN, RETURNS, EXPAND = range(10)
-HORIZON = 4096  # base steps after which an episode that goes on is learned from
 
-
-class Memory(NamedTuple):
-    """Everything that is learned, as arrays; S base states, B base actions."""
-
-    lattice: Lattice
-    nodes: Nodes  # Q(o, a)
-    grid: Any  # [3, n] low, width and cells a feature (0 cells: told apart exactly)
-    states: Keys  # base states, normalised, on the grid
-    q_o: Any  # [S, B] value of a base action if the tree is followed (with probability 1 - mu) afterwards
-    q_star: Any  # [S, B] value of a base action if the best one is taken afterwards
-    tried: Any  # [S, B] int32
-    seen: Any  # [S] int64: the last episode each base state was met in
-    priority: Any  # [B] which of equally good base actions is preferred, anew in each cycle
-    row: Any  # [HORIZON] int32: base states of the present episode
-    action: Any  # [HORIZON] int32: base actions taken
-    leaf: Any  # [HORIZON] int32: base actions of the tree
-    reward: Any  # [HORIZON]
-    count: Any  # [9] int64, see above
-    now: Any  # [10] float64: rates and schedules, see above
-    rng: Any  # [4] uint64
+# -- the omniscient Q_o ---------------------------------------------------------------------------------------------
 
 
 @njit(cache=True)
 def state_row(memory, x, k):
-    """The row of a base state in Q_o. A new one starts from the mean of its k nearest neighbours."""
+    """The row of a base state in Q_o. One never seen starts from the mean of its k nearest neighbours."""
     n = len(x)
     key = np.empty(n)
     for c in range(n):
-        z = (x[c] - memory.grid[0, c]) / memory.grid[1, c]
-        cells = memory.grid[2, c]
-        if cells > 0:
-            z = (min(max(np.floor(z * cells), 0.0), cells - 1.0) + 0.5) / cells
-        key[c] = z + 0.0
-    row = find(memory.states, key)
+        z = x[c]
+        width = memory.grid[1, c]
+        if width > 0.0:
+            z = memory.grid[0, c] + (np.floor((z - memory.grid[0, c]) / width) + 0.5) * width
+        key[c] = z / memory.scale[c] + 0.0
+    row = np.int64(find(memory.states, key))
     if row >= 0:
         memory.count[HITS] += 1
-        return np.int64(row)
+        return row
     memory.count[MISSES] += 1
     rows = np.empty(k, np.int64)
     distances = np.empty(k)
     found = nearest(memory.states, key, rows, distances)
-    row = insert(memory.states, key)
+    row = np.int64(insert(memory.states, key))
     if row < 0:  # the table is full: the nearest base state stands for this one
         return rows[0]
-    memory.tried[row] = 0
-    memory.seen[row] = -1
     for b in range(memory.q_o.shape[1]):
         star, own = 0.0, 0.0
         for i in range(found):
@@ -133,55 +136,73 @@ def state_row(memory, x, k):
 
 
 @njit(cache=True)
-def _best_action(q, priority):
-    """The best base action; among equally good ones the one preferred in this cycle."""
-    best = 0
-    for b in range(1, len(q)):
-        if q[b] > q[best] + 1e-9 or (q[b] > q[best] - 1e-9 and priority[b] > priority[best]):
-            best = b
-    return best
+def sweep(memory, x, terminal, over, k):
+    """Learn Q_o backward through an episode, or the part of it that has been recorded; x is the state after it.
+
+    The target is r + gamma_b * Q_o(s_b', b'), where b' is what the behaviour does next: the tree's action with
+    probability 1 - mu, and the guide's (or, without a guide, the best) with probability mu.
+    """
+    count, now = memory.count, memory.now
+    gamma, mu = now[GAMMA_B], now[MU]
+    v_star, g = 0.0, 0.0
+    if not terminal:
+        row = state_row(memory, x, k)
+        leaf, _ = walk(memory.nodes, memory.lattice, root_node(memory.nodes, memory.lattice), x)
+        v_star = memory.q_star[row].max()
+        g = _value(memory.q_o[row], mu, _advice(memory, x), leaf)
+    for t in range(count[LENGTH] - 1, -1, -1):
+        row, a, r = memory.row[t], memory.action[t], memory.reward[t]
+        memory.learned[row, a] += 1
+        alpha = rate(memory.learned[row, a], now[KAPPA], now[ALPHA_O])
+        memory.q_star[row, a] += alpha * (r + gamma * v_star - memory.q_star[row, a])
+        memory.followed[row, a] += 1
+        alpha = rate(memory.followed[row, a], now[KAPPA], now[ALPHA_O])
+        g = r + gamma * g
+        memory.q_o[row, a] += alpha * (g - memory.q_o[row, a])
+        v_star = memory.q_star[row].max()
+        v_o = _value(memory.q_o[row], mu, memory.advice[t], memory.leaf[t])
+        g = v_o if memory.strayed[t] else (1.0 - now[LAMBDA]) * v_o + now[LAMBDA] * g
+    count[LENGTH] = 0
+    if over:
+        count[EPISODE] += 1
+        if count[KIND] == FOLLOWING:
+            count[EPISODES] += 1
+            now[RETURNS] += now[RETURN]
+        now[RETURN] = 0.0
+        count[STILL] = 0
+        count[KIND] = UNDECIDED
 
 
 @njit(cache=True)
-def decide(memory, x, k):
-    """Learn about the tree in one base state and choose a base action there."""
-    nodes, lattice, rng, count = memory.nodes, memory.lattice, memory.rng, memory.count
-    row = state_row(memory, x, k)
-    if count[LENGTH] == 0 and memory.now[RETURN] == 0.0 and count[EXPLORING] < 0:
-        count[EXPLORING] = 1 if uniform(rng, 0.0, 1.0) < memory.now[SHARE] else 0
-    exploring = count[EXPLORING] == 1
-    if not exploring and count[LEARNING] == 1 and memory.seen[row] != count[EPISODE]:
-        learn_tree(memory, x, row)
-    memory.seen[row] = count[EPISODE]
-    leaf, _ = walk(nodes, lattice, root_node(nodes, lattice), x)
-    action = leaf
-    if exploring and uniform(rng, 0.0, 1.0) < memory.now[EPSILON]:
-        action = 0
-        ties = 1
-        for b in range(1, lattice.n_base):  # the least tried
-            if memory.tried[row, b] < memory.tried[row, action]:
-                action, ties = b, 1
-            elif memory.tried[row, b] == memory.tried[row, action]:
-                ties += 1
-                if uniform(rng, 0.0, 1.0) * ties < 1.0:
-                    action = b
-    elif memory.now[MU] > 0.0 and uniform(rng, 0.0, 1.0) < memory.now[MU]:
-        action = _best_action(memory.q_star[row], memory.priority)
-    t = count[LENGTH]
-    memory.row[t], memory.action[t], memory.leaf[t] = row, action, leaf
-    return action
+def _value(q, mu, advice, leaf):
+    return mu * (q.max() if advice < 0 else q[advice]) + (1.0 - mu) * q[leaf]
+
+
+@njit(cache=True)
+def _advice(memory, x):
+    """The guide's action, or -1 without a guide."""
+    if memory.count[GUIDED] == 0:
+        return -1
+    guide = memory.guide
+    node = 0
+    while guide.feature[node] >= 0:
+        node = guide.left[node] if x[guide.feature[node]] <= guide.threshold[node] else guide.right[node]
+    return guide.value[node]
+
+
+# -- Q over bounds --------------------------------------------------------------------------------------------------
 
 
 @njit(cache=True)
 def learn_tree(memory, x, row):
-    """Descend epsilon-greedily from the root, learning about every action at every node on the way."""
+    """Descend from the root with one base state, epsilon-greedily, learning every action of every node on the way."""
     nodes, lattice, rng, now = memory.nodes, memory.lattice, memory.rng, memory.now
     base, p = lattice.n_base, len(lattice.fractions)
     questions = nodes.threshold.shape[1]
     o = np.int64(root_node(nodes, lattice))
     while o >= 0:
-        memory.count[QUESTIONS] += 1
-        learn_all_actions(nodes, lattice, o, x, memory.q_o[row], now[KAPPA], now[ALPHA_B])
+        memory.count[VISITS] += 1
+        learn_all_actions(nodes, lattice, o, x, memory.q_o[row], now[ZETA], now[KAPPA], now[ALPHA_B])
         a = np.int64(nodes.best[o])
         if uniform(rng, 0.0, 1.0) < now[EPSILON]:
             a = base + int(uniform(rng, 0.0, 1.0) * questions)
@@ -195,6 +216,66 @@ def learn_tree(memory, x, row):
 
 
 @njit(cache=True)
+def decide(memory, x, k):
+    """Learn about the tree in one base state and choose the base action to take there."""
+    nodes, lattice, rng, count, now = memory.nodes, memory.lattice, memory.rng, memory.count, memory.now
+    row = state_row(memory, x, k)
+    if count[KIND] == UNDECIDED:
+        count[KIND] = EXPLORING if uniform(rng, 0.0, 1.0) < now[SHARE] else FOLLOWING
+        now[DARING] = uniform(rng, 0.0, 1.0) ** 3  # from a stray action now and then to nothing else
+    # A tree must serve the states it leads to, not those that random actions lead to; each once an episode, so that
+    # waiting in one state does not drown the others.
+    if count[KIND] == FOLLOWING and count[LEARNING] == 1 and memory.seen[row] != count[EPISODE]:
+        learn_tree(memory, x, row)
+        for c in range(len(x)):
+            memory.moments[0, c] += 1.0
+            memory.moments[1, c] += x[c]
+            memory.moments[2, c] += x[c] * x[c]
+    memory.seen[row] = count[EPISODE]
+    still = True
+    for c in range(len(x)):
+        still = still and memory.last[c] == x[c]
+        memory.last[c] = x[c]
+    count[STILL] = count[STILL] + 1 if still else 0
+    leaf, _ = walk(nodes, lattice, root_node(nodes, lattice), x)
+    advice = _advice(memory, x)
+    meant = np.int64(leaf)
+    if now[MU] > 0.0 and uniform(rng, 0.0, 1.0) < now[MU]:
+        meant = np.int64(advice) if advice >= 0 else _preferred(memory.q_star[row], memory.priority)
+    action = meant
+    if count[KIND] == EXPLORING and uniform(rng, 0.0, 1.0) < now[DARING]:
+        action = _least_tried(memory.tried[row], rng)
+    memory.tried[row, action] += 1
+    t = count[LENGTH]
+    memory.row[t], memory.action[t], memory.leaf[t], memory.advice[t] = row, action, leaf, advice
+    memory.strayed[t] = action != meant
+    return action
+
+
+@njit(cache=True)
+def _preferred(q, priority):
+    """The best base action; among equally good ones the one this cycle prefers."""
+    best = 0
+    for b in range(1, len(q)):
+        if q[b] > q[best] + 1e-9 or (q[b] > q[best] - 1e-9 and priority[b] > priority[best]):
+            best = b
+    return best
+
+
+@njit(cache=True)
+def _least_tried(tried, rng):
+    action, ties = 0, 1
+    for b in range(1, len(tried)):
+        if tried[b] < tried[action]:
+            action, ties = b, 1
+        elif tried[b] == tried[action]:
+            ties += 1
+            if uniform(rng, 0.0, 1.0) * ties < 1.0:
+                action = b
+    return action
+
+
+@njit(cache=True)
 def record(memory, reward):
     """The reward of the action that `decide` chose."""
     memory.reward[memory.count[LENGTH]] = reward
@@ -204,44 +285,15 @@ def record(memory, reward):
 
 
 @njit(cache=True)
-def sweep(memory, x, terminal, over, k):
-    """Learn Q_o backward through the episode (or the part of it that is over); x is the state after it."""
-    count, now = memory.count, memory.now
-    gamma, mu = now[GAMMA_B], now[MU]
-    v_star, v_o = 0.0, 0.0
-    if not terminal:
-        row = state_row(memory, x, k)
-        leaf, _ = walk(memory.nodes, memory.lattice, root_node(memory.nodes, memory.lattice), x)
-        v_star = memory.q_star[row].max()
-        v_o = mu * memory.q_o[row].max() + (1.0 - mu) * memory.q_o[row, leaf]
-    for t in range(count[LENGTH] - 1, -1, -1):
-        row, a, r = memory.row[t], memory.action[t], memory.reward[t]
-        memory.tried[row, a] += 1
-        alpha = rate(memory.tried[row, a], now[KAPPA], now[ALPHA_O])
-        memory.q_star[row, a] += alpha * (r + gamma * v_star - memory.q_star[row, a])
-        memory.q_o[row, a] += alpha * (r + gamma * v_o - memory.q_o[row, a])
-        v_star = memory.q_star[row].max()
-        v_o = mu * memory.q_o[row].max() + (1.0 - mu) * memory.q_o[row, memory.leaf[t]]
-    count[LENGTH] = 0
-    if over:
-        count[EPISODE] += 1
-        if count[EXPLORING] == 0:
-            count[EPISODES] += 1
-            now[RETURNS] += now[RETURN]
-        now[RETURN] = 0.0
-        count[EXPLORING] = -1
-
-
-@njit(cache=True)
 def run_native(memory, world, params, limit, state, env_rng, elapsed, x, steps, k):
-    """The whole loop, compiled, over a native environment."""
+    """Episodes in a native environment, all compiled; `custard.solvers.loops.Foreign` is the same in Python."""
     for _ in range(steps):
         action = decide(memory, x, k)
         reward, terminal = advance(world, params, state, action, env_rng)
         observe(world, state, x)
         elapsed[0] += 1
         record(memory, reward)
-        over = terminal or elapsed[0] >= limit
+        over = terminal or elapsed[0] >= limit or memory.count[STILL] >= PATIENT
         if over or memory.count[LENGTH] == HORIZON:
             sweep(memory, x, terminal, over, k)
         if over:
@@ -250,186 +302,189 @@ def run_native(memory, world, params, limit, state, env_rng, elapsed, x, steps, 
             elapsed[0] = 0
 
 
-class Native:
-    """A native environment, stepped inside the compiled loop."""
+# -- cycles ---------------------------------------------------------------------------------------------------------
 
-    def __init__(self, venv: NativeVectorEnv, seed: int) -> None:
-        venv.reset(seed=seed)
-        assert venv.rng is not None
-        self.world, self.params, self.limit = venv.world, venv.params, venv.limit
-        self.state, self.rng, self.x = venv.state[0], venv.rng[0], venv.x[0]
-        self.elapsed = np.zeros(1, dtype=np.int64)
-
-    def run(self, memory: Memory, steps: int, k: int) -> int:
-        """Learn for a number of environment steps."""
-        run_native(memory, self.world, self.params, self.limit, self.state, self.rng, self.elapsed, self.x, steps, k)
-        return steps
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """What a checkpoint keeps."""
-        return {"env.state": self.state, "env.rng": self.rng, "env.x": self.x, "env.elapsed": self.elapsed}
+STEPS, CYCLE, DONE, JUDGED, FOUND, WAITED, IMPROVED, DRAWS = range(8)
 
 
-class Foreign:
-    """Any Gymnasium environment: whole episodes, each with its own seed, stepped in Python."""
+class Learner:
+    """One run: the memory, the environment, the selection, and where in the cycles it stands."""
 
-    def __init__(self, problem: Problem, seed: int, limit: int) -> None:
-        self.env, self.base, self.limit = problem.source.make(), problem.base, limit
-        self.seed = np.array([seed, 0], dtype=np.int64)
+    def __init__(self, problem: Problem, settings: Settings) -> None:
+        self.problem, self.settings = problem, settings
+        seeds = problem.seeds("learner", "environment", "bounds", "draws")
+        self.draws = seeds["draws"]
+        seen = survey(problem, seeds["bounds"])
+        features = problem.base.features
+        self.free = ~features.integer & (features.origin.get("bounds") != "given")  # whose bounds are ours to choose
+        unbounded = features.unbounded
+        self.widest = replace(
+            features,
+            low=np.where(unbounded, seen.low, features.low),
+            high=np.where(unbounded, seen.high, features.high),
+        )
+        gamma_b = settings.gamma_b if settings.gamma_b is not None else (0.99 if problem.source.limit else 1.0)
+        self.gamma_b = gamma_b
+        self.rules = self._rules(self.widest)
+        span = np.where(seen.high > seen.low, seen.high - seen.low, 1.0)
+        real = ~features.integer
+        grid = np.zeros((2, features.n))
+        if real.any():
+            grid[0, real] = seen.low[real]
+            grid[1, real] = span[real] / max(16.0, np.ceil(settings.cells ** (1.0 / real.sum())))
+        scale = np.where(real, span, self.rules.width)
+        self.memory = make_memory(self.rules, grid, scale, settings.capacity, seeds["learner"])
+        if problem.source.native is not None:
+            self.env: Any = Native(problem, seeds["environment"], run_native)
+        else:
+            self.env = Foreign(problem, seeds["environment"], decide, record, sweep)
+        self.selection = Selection(problem)
+        self.at = np.zeros(8, dtype=np.int64)
+        self.at[STEPS] = SURVEY
+        self.bounds = np.stack([self.widest.low, self.widest.high])
+        self.message = ""
+        self.least = settings.budget // 20 // (1 if problem.source.native is not None else 10)
+        self._begin_cycle()
 
-    def run(self, memory: Memory, steps: int, k: int) -> int:
-        """Learn from whole episodes until at least so many environment steps are done."""
-        done = 0
-        while done < steps:
-            seed = int(np.random.SeedSequence([int(self.seed[0]), int(self.seed[1])]).generate_state(1)[0])
-            self.seed[1] += 1
-            observation, _ = self.env.reset(seed=seed)
-            x = self.base.observe(observation)
-            length, over = 0, False
-            while not over:
-                action = decide(memory, x, k)
-                observation, reward, terminal, truncated, _ = self.env.step(int(action) + self.base.actions.start)
-                x = self.base.observe(observation)
-                record(memory, float(reward))
-                length += 1
-                over = bool(terminal or truncated or length >= self.limit)
-                if over or memory.count[LENGTH] == HORIZON:
-                    sweep(memory, x, bool(terminal), over, k)
-            done += length
-        return done
+    def _rules(self, features: Features) -> Rules:
+        s = self.settings
+        p = s.splits or default_splits(features)
+        return Rules(features, self.problem.base.actions, p, s.zeta, self.gamma_b, s.gamma_w, self.problem.max_depth)
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        """What a checkpoint keeps."""
-        return {"env.seed": self.seed}
+    @property
+    def length(self) -> int:
+        """Environment steps of the present cycle."""
+        return int(self.settings.cycle * 2 ** (self.at[CYCLE] / 2))
+
+    def _begin_cycle(self) -> None:
+        best, cycle = self.selection.best, int(self.at[CYCLE])
+        if cycle and self.free.any():
+            self._choose_bounds()
+        guide = best.small if best is not None and cycle % 2 == 1 else None
+        self.memory = new_cycle(self.memory, self.rules, guide)
+        self.at[[DONE, JUDGED]] = 0
+        self.at[IMPROVED] = self.selection.improved
+
+    def _choose_bounds(self) -> None:
+        """Bounds of real features between the widest and where the tree's states are: anew in each cycle."""
+        count, total, squares = self.memory.moments
+        count = np.maximum(count, 1.0)
+        mean = total / count
+        spread = 3.0 * np.sqrt(np.maximum(squares / count - mean * mean, 0.0))
+        close = np.stack([np.maximum(mean - spread, self.widest.low), np.minimum(mean + spread, self.widest.high)])
+        wide = np.stack([self.widest.low, self.widest.high])
+        share = uniform(self.memory.rng, 0.0, 1.0)
+        usable = self.free & (close[1] > close[0]) & (self.memory.moments[0] > 100)
+        self.bounds = np.where(usable, close + share * (wide - close), wide)
+        self.rules = self._rules(replace(self.widest, low=self.bounds[0], high=self.bounds[1]))
+
+    def advance(self) -> bool:
+        """Learn for a fortieth of a cycle; whether a tree was judged."""
+        s, at, length = self.settings, self.at, self.length
+        tau = at[DONE] / length
+        schedule(self.memory, s, tau, int(at[CYCLE]), self.gamma_b)
+        used = self.env.run(self.memory, max(1, min(length // 40, length - int(at[DONE]))), s.k)
+        at[DONE] += used
+        at[STEPS] += used
+        end = at[DONE] >= length or at[STEPS] >= s.budget
+        if not end and not (tau > 0.4 and tau * 10 > at[JUDGED]):
+            return False
+        at[JUDGED] = int(tau * 10) + 1
+        self._judge(s.samples if end else 0)
+        if end:
+            self._end_cycle()
+        return True
+
+    def _judge(self, samples: int) -> None:
+        spent = self.selection.steps
+        self.final = extract(TablePolicy(self.memory.nodes, self.rules), self.rules)
+        self.selection.show(self.final)
+        self.final_value = self.selection.last
+        rng = np.random.default_rng([self.draws, int(self.at[DRAWS])])
+        self.at[DRAWS] += 1
+        for i in range(samples):
+            noise = NOISE * 2.0 ** (-(i % 4))
+            self.selection.show(extract(TablePolicy(self.memory.nodes, self.rules, noise, rng), self.rules))
+        self.at[STEPS] += self.selection.steps - spent
+
+    def _end_cycle(self) -> None:
+        at, s = self.at, self.settings
+        if self.selection.improved > at[IMPROVED]:
+            at[WAITED], at[FOUND] = 0, at[STEPS]
+        else:
+            at[WAITED] += 1
+        done = self.selection.surely_above(self.problem.source.threshold)
+        if at[WAITED] >= s.patience and (done or at[STEPS] >= max(1.25 * at[FOUND], self.least)):
+            self.message = "reward threshold met, and no better tree found since" if done else "no better tree found"
+        elif at[STEPS] >= s.budget:
+            self.message = "budget used"
+        at[CYCLE] += 1
+        self._begin_cycle()
+
+    def snapshot(self, metrics: dict[str, float]) -> Snapshot:
+        """Where the run stands."""
+        best = self.selection.best
+        assert best is not None
+        return Snapshot(
+            int(self.at[STEPS]), best.tree, best.mean, self.settings.budget, metrics, self.final, self.message
+        )
+
+
+def schedule(memory: Memory, settings: Settings, tau: float, cycle: int, gamma_b: float) -> None:
+    """Rates and exploration at the share tau of a cycle."""
+    now = memory.now
+    warm = 0.2 if cycle == 0 else 0.02
+    memory.count[LEARNING] = tau >= warm
+    fade = 1.0 - (tau - warm) / (0.6 - warm)
+    now[MU] = min(1.0, max(0.0, fade))
+    if memory.count[GUIDED]:
+        now[MU] = 1.0
+    now[SHARE] = settings.explore if tau >= warm else 1.0
+    now[ZETA] = settings.zeta * min(1.0, max(0.0, (tau - 0.3) / 0.3))
+    now[EPSILON], now[KAPPA], now[ALPHA_B], now[ALPHA_O] = (
+        settings.epsilon, settings.kappa, settings.alpha_b, settings.alpha_o,
+    )  # fmt: skip
+    now[EXPAND], now[GAMMA_B], now[LAMBDA] = settings.expand, gamma_b, settings.trace
 
 
 def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | None = None) -> Iterator[Snapshot]:
-    """Cycles of learning, each with a fresh table over bounds; the best extracted tree is kept."""
+    """Cycles of learning; the best extracted tree so far after each judgement."""
     if not problem.base.actions.discrete:
         raise CustardError("mfec needs discrete actions")
-    seeds = problem.seeds("learner", "environment", "bounds")
-    features = bounded(problem, seeds["bounds"])
-    gamma_b = settings.gamma_b if settings.gamma_b is not None else (0.99 if problem.source.limit else 1.0)
-    rules = Rules(
-        features, problem.base.actions, settings.splits or default_splits(features), settings.zeta, gamma_b,
-        settings.gamma_w, problem.max_depth,
-    )  # fmt: skip
-    memory = make_memory(rules, settings, seeds["learner"])
-    memory.now[GAMMA_B] = gamma_b
-    if problem.source.native is not None:
-        env: Any = Native(problem.source.vector(1), seeds["environment"])  # type: ignore[arg-type]
-    else:
-        env = Foreign(problem, seeds["environment"], problem.source.limit or 10_000)
-    selection = Selection(problem)
-    steps, cycle, waited = 0, 0, 0
-    message = ""
-    while not message:
-        length = settings.cycle * 2 ** (cycle // 2)
-        if cycle:
-            new_cycle(memory)
-        start, before = steps, selection.improved
-        done, judged = 0, 0
-        while done < length:
-            tau = done / length
-            schedule(memory, settings, tau, cycle)
-            used = env.run(memory, max(1, min(length // 40, length - done)), settings.k)
-            done += used
-            steps += used
-            final = None
-            if done >= length or (tau > 0.4 and tau * 10 > judged):
-                judged = int(tau * 10) + 1
-                final = extract(TablePolicy(memory.nodes, rules), rules)
-                spent = selection.steps
-                selection.show(final)
-                steps += selection.steps - spent
-                best = selection.best
-                yield Snapshot(
-                    steps,
-                    best.tree if best else None,
-                    best.mean if best else float("nan"),
-                    settings.budget,
-                    {
-                        "cycle": cycle,
-                        "return": _returns(memory),
-                        "final": selection.last,
-                        "depth": final.depth,
-                        "leaves": final.n_leaves,
-                        "nodes": int(memory.nodes.keys.size[0]),
-                        "states": int(memory.states.size[0]),
-                    },
-                    final,
-                )
-            if steps >= settings.budget:
-                message = "budget used"
-                break
-        waited = 0 if selection.improved > before else waited + 1
-        cycle += 1
-        if waited >= settings.patience:
-            message = "no better tree found"
-    best = selection.best
-    yield Snapshot(steps, best.tree, best.mean, settings.budget, {}, final, message)
+    learner = Learner(problem, settings)
+    while not learner.message:
+        if learner.advance():
+            m = learner.memory
+            yield learner.snapshot(
+                {
+                    "cycle": int(learner.at[CYCLE]),
+                    "return": m.now[RETURNS] / max(1, m.count[EPISODES]),
+                    "final": learner.final_value,
+                    "depth": learner.final.depth,
+                    "leaves": learner.final.n_leaves,
+                    "nodes": int(m.nodes.keys.size[0]),
+                    "states": int(m.states.size[0]),
+                }
+            )
+            m.now[RETURNS] = m.count[EPISODES] = 0
 
 
-def _returns(memory):
-    value = memory.now[RETURNS] / max(1, memory.count[EPISODES])
-    memory.now[RETURNS] = 0
-    memory.count[EPISODES] = 0
-    return value
+NOISE = 0.05
+SURVEY = 10_000  # random steps that tell where real features lie
 
 
-def schedule(memory: Memory, settings: Settings, tau: float, cycle: int) -> None:
-    """Rates and exploration at the share tau of a cycle."""
-    warm = 0.2 if cycle == 0 else 0.02
-    memory.count[LEARNING] = tau >= warm
-    memory.now[MU] = max(0.0, 1.0 - (tau - warm) / (0.6 - warm)) if tau >= warm else 1.0
-    memory.now[SHARE] = settings.explore if tau >= warm else 1.0
-
-
-def new_cycle(memory: Memory) -> None:
-    """Forget the tree, keep what is known of base states."""
-    nodes = memory.nodes
-    nodes.keys.size[0] = 0
-    nodes.keys.index[:] = -1
-    size = int(memory.states.size[0])
-    memory.q_o[:size] = memory.q_star[:size]
-    for b in range(len(memory.priority)):
-        memory.priority[b] = uniform(memory.rng, 0.0, 1.0)
-
-
-def bounded(problem: Problem, seed: int) -> Features:
-    """The features with finite bounds, estimated where there are none."""
-    features = problem.base.features
-    if not features.unbounded.any():
+def survey(problem: Problem, seed: int) -> Features:
+    """Real features with the range seen in random rollouts for bounds."""
+    base, features = problem.base, problem.base.features
+    real = ~features.integer | features.unbounded
+    if not real.any():
         return features
+    opened = replace(features, low=np.where(real, -np.inf, features.low), high=np.where(real, np.inf, features.high))
     env = problem.source.make()
-    return estimate_bounds(env, problem.base, seed=seed)
+    return estimate_bounds(env, replace(base, features=opened), seed=seed, steps=SURVEY)
 
 
 def default_splits(features: Features) -> int:
-    """p: 1 if every feature is binary, 3 otherwise (integers of a small range need no more than that)."""
-    return 1 if (features.integer & (features.high - features.low <= 1)).all() else 3
-
-
-def make_memory(rules: Rules, settings: Settings, seed: int) -> Memory:
-    """Empty tables."""
-    features, base = rules.features, rules.n_base
-    real = ~features.integer
-    grid = np.stack([features.low, rules.width, np.zeros(features.n)])
-    if real.any():
-        grid[2, real] = np.ceil(settings.cells ** (1.0 / real.sum()))
-    capacity = settings.capacity
-    memory = Memory(
-        lattice=make_lattice(rules), nodes=make_nodes(capacity, rules), grid=grid,
-        states=make_keys(capacity, features.n), q_o=np.zeros((capacity, base)), q_star=np.zeros((capacity, base)),
-        tried=np.zeros((capacity, base), dtype=np.int32), seen=np.full(capacity, -1, dtype=np.int64),
-        priority=np.zeros(base), row=np.zeros(HORIZON, dtype=np.int32), action=np.zeros(HORIZON, dtype=np.int32),
-        leaf=np.zeros(HORIZON, dtype=np.int32), reward=np.zeros(HORIZON), count=np.zeros(9, dtype=np.int64),
-        now=np.zeros(10), rng=streams([seed])[0],
-    )  # fmt: skip
-    memory.count[EXPLORING] = -1
-    memory.now[[EPSILON, KAPPA, ALPHA_B, ALPHA_O, EXPAND]] = (
-        settings.epsilon, settings.kappa, settings.alpha_b, settings.alpha_o, settings.expand,
-    )  # fmt: skip
-    for b in range(base):
-        memory.priority[b] = uniform(memory.rng, 0.0, 1.0)
-    return memory
+    """p: as many as the widest whole-number feature has cuts (10 at the most), at least 7 if there are real ones."""
+    cuts = np.where(features.integer, features.high - features.low, 7)
+    return int(np.clip(cuts.max(), 1, 10))

@@ -4,21 +4,27 @@ Learning over bounds oscillates between trees, so the last one is rarely the bes
 while it learns can hand them to a `Selection`. Its episodes have seeds apart from those of any evaluation, the same for
 all trees, so that trees are compared on the same episodes; their steps are counted.
 """
+# mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from numba import njit
 
+from custard.envs.native import NativeVectorEnv, advance, begin, observe
+from custard.envs.pcg64 import streams
 from custard.lab.evaluate import rollouts
-from custard.lab.source import episode_seeds
+from custard.lab.source import DEFAULT_LIMIT, episode_seeds
 from custard.solvers.api import Problem
 from custard.tree.simplify import simplify
 from custard.tree.tree import Tree
 
-__all__ = ["Judged", "Selection", "better"]
+__all__ = ["Judged", "Selection", "better", "native_returns"]
+
+PARTS = ("feature", "threshold", "children_left", "children_right", "value")
 
 
 @dataclass
@@ -26,27 +32,32 @@ class Judged:
     """A tree with the returns of its selection episodes, in the order of their seeds."""
 
     tree: Tree  # as extracted
-    leaves: int  # of its simplified form
+    small: Tree  # simplified
     returns: np.ndarray
 
     @property
     def mean(self) -> float:
         """The mean return so far."""
-        return float(self.returns.mean())
+        return float(self.returns.mean()) if len(self.returns) else float("nan")
+
+    @property
+    def size(self) -> tuple[int, int, int]:
+        """Leaves, then depth, of the simplified tree; then the leaves of the tree as extracted."""
+        return self.small.n_leaves, self.small.depth, self.tree.n_leaves
 
 
 def better(a: Judged, b: Judged) -> bool:
     """Whether a should replace b: it returns more, or is smaller and not clearly worse, on the episodes both have run.
 
-    "Clearly" is one standard error of the paired difference. A smaller tree can win only by having fewer leaves, so
-    small losses cannot add up for ever.
+    "Clearly" is one standard error of the paired difference. A smaller tree can win only by having fewer leaves (or
+    as many and less depth), so small losses cannot add up for ever.
     """
     k = min(len(a.returns), len(b.returns))
     gain = a.returns[:k] - b.returns[:k]
     mean, error = gain.mean(), gain.std() / np.sqrt(k)
-    if a.leaves < b.leaves:
+    if a.size < b.size:
         return bool(mean >= -error)
-    if a.leaves > b.leaves:
+    if a.size > b.size:
         return bool(mean > error)
     return bool(mean > 0)
 
@@ -57,57 +68,71 @@ class Selection:
 
     problem: Problem
     most: int = 512  # episodes the winner has run at the end
-    first: int = 32  # episodes every tree runs
+    first: int = 8  # episodes every tree runs
     steps: int = 0  # environment steps spent on judging
     best: Judged | None = None
     last: float = float("nan")  # mean return of the tree shown last
+    varies: bool = False  # whether returns of one tree ever differed
     improved: int = 0  # how often the best tree was replaced
-    shown: dict[bytes, float] = field(default_factory=dict)  # trees judged before, and their means
+    known: dict[bytes, float] = field(default_factory=dict)  # trees judged before, and their means
 
     def __post_init__(self) -> None:
         self.seeds = episode_seeds(self.problem.seeds("selection")["selection"], self.most)
+        native = self.problem.source.native
+        self.native: Any = native(1) if native is not None else None
+        self.streams = streams(self.seeds.tolist()) if native is not None else None
 
     def show(self, tree: Tree) -> bool:
         """Judge a tree; whether it is the best from now on."""
         small = simplify(tree)
-        name = b"".join(np.ascontiguousarray(a).tobytes() for a in (small.feature, small.threshold, small.value))
-        if name in self.shown:
-            self.last = self.shown[name]
+        name = b"".join(np.ascontiguousarray(getattr(small, part)).tobytes() for part in PARTS)
+        if name in self.known:
+            self.last = self.known[name]
+            if self.best is not None and small == self.best.small and tree.n_leaves < self.best.tree.n_leaves:
+                self.best.tree = tree  # the same decisions, asked for more briefly
             return False
-        judged = Judged(tree, small.n_leaves, np.zeros(0))
+        judged = Judged(tree, small, np.zeros(0))
         while len(judged.returns) < self.most:
-            self._extend(judged, max(self.first, 2 * len(judged.returns)))
-            if self.best is not None and not better(judged, self.best):
-                # Worse by more than chance: no need to run the rest.
-                k = len(judged.returns)
-                gain = judged.returns - self.best.returns[:k]
-                if gain.mean() < -2 * gain.std() / np.sqrt(k) or (gain == 0).all():
-                    break
-            if judged.returns.std() == 0 and (self.best is None or self.best.returns.std() == 0):
-                break  # nothing varies from episode to episode
-        self.shown[name] = self.last = judged.mean
-        if self.best is None or better(judged, self.best):
-            if (
-                len(judged.returns) < self.most
-                and self.best is not None
-                and len(self.best.returns) > len(judged.returns)
-            ):
-                self._extend(judged, len(self.best.returns))
-                if not better(judged, self.best):
-                    return False
-            self.best = judged
-            self.improved += 1
-            return True
-        return False
+            # Where nothing has ever varied from episode to episode, a few show as much as many.
+            self._extend(judged, max(self.first if self.varies or self.best is None else 1, 2 * len(judged.returns)))
+            self.varies = self.varies or bool((judged.returns != judged.returns[0]).any())
+            if self._hopeless(judged) or (not self.varies and len(judged.returns) >= 2 * self.first):
+                break
+        self.known[name] = self.last = judged.mean
+        enough = self.best is None or not self.varies or len(judged.returns) == self.most
+        if not enough or (self.best is not None and not better(judged, self.best)):
+            return False
+        self.best = judged
+        self.improved += 1
+        return True
+
+    def surely_above(self, threshold: float | None) -> bool:
+        """Whether the best tree's mean return exceeds a threshold by more than two standard errors."""
+        if threshold is None or self.best is None:
+            return False
+        returns = self.best.returns
+        return bool(returns.mean() - 2.0 * returns.std() / np.sqrt(len(returns)) >= threshold)
+
+    def _hopeless(self, judged: Judged) -> bool:
+        """Whether more episodes would hardly make a tree the best: it is worse by more than chance."""
+        if self.best is None:
+            return False
+        k = len(judged.returns)
+        gain = judged.returns - self.best.returns[:k]
+        if (gain == 0).all() and judged.size >= self.best.size:
+            return k >= 64
+        return bool(gain.mean() < -2.0 * gain.std() / np.sqrt(k))
 
     def _extend(self, judged: Judged, count: int) -> None:
         """Run a tree until it has `count` episodes."""
         done = len(judged.returns)
         count = min(count, self.most)
-        if count <= done:
-            return
-        tree = simplify(judged.tree)
-        returns, lengths, _ = rollouts(tree, self.problem.source, self.seeds[done:count], features=self.problem.encoder)
+        if self.native is not None:
+            assert self.streams is not None
+            returns, lengths = native_returns(judged.small, self.native, self.streams[done:count])
+        else:
+            source = self.problem.source
+            returns, lengths, _ = rollouts(judged.small, source, self.seeds[done:count], features=self.problem.encoder)
         judged.returns = np.concatenate([judged.returns, returns])
         self.steps += int(lengths.sum())
 
@@ -115,35 +140,59 @@ class Selection:
 
     def state(self) -> dict[str, Any]:
         """Everything as arrays."""
-        names = list(self.shown)
+        names = list(self.known)
         data: dict[str, Any] = {
-            "selection.numbers": np.array([self.steps, self.improved]),
+            "selection.numbers": np.array([self.steps, self.improved, self.varies]),
             "selection.last": np.array(self.last),
             "selection.names": np.frombuffer(b"".join(names), dtype=np.uint8).copy(),
             "selection.lengths": np.array([len(name) for name in names], dtype=np.int64),
-            "selection.means": np.array([self.shown[name] for name in names]),
+            "selection.means": np.array([self.known[name] for name in names]),
         }
         if self.best is not None:
-            tree = self.best.tree
-            for part in ("feature", "threshold", "children_left", "children_right", "value"):
-                data[f"best.{part}"] = getattr(tree, part)
-            data["best.low"], data["best.high"] = tree.features.low, tree.features.high
-            data["best.returns"], data["best.leaves"] = self.best.returns, np.array(self.best.leaves)
+            data |= {f"best.{part}": getattr(self.best.tree, part) for part in PARTS}
+            data |= {"best.low": self.best.tree.features.low, "best.high": self.best.tree.features.high}
+            data["best.returns"] = self.best.returns
         return data
 
     def restore(self, data: dict[str, Any]) -> None:
         """Go on from what `state` returned."""
-        from dataclasses import replace
-
-        self.steps, self.improved = (int(value) for value in data["selection.numbers"])
+        self.steps, self.improved, varies = (int(value) for value in data["selection.numbers"])
+        self.varies = bool(varies)
         self.last = float(data["selection.last"])
-        ends = np.cumsum(data["selection.lengths"])
-        text = data["selection.names"].tobytes()
-        names = [text[end - size : end] for end, size in zip(ends, data["selection.lengths"], strict=True)]
-        self.shown = dict(zip(names, data["selection.means"].tolist(), strict=True))
+        text, lengths = data["selection.names"].tobytes(), data["selection.lengths"].tolist()
+        ends = np.cumsum(lengths).tolist()
+        names = [text[end - size : end] for end, size in zip(ends, lengths, strict=True)]
+        self.known = dict(zip(names, data["selection.means"].tolist(), strict=True))
         if "best.feature" in data:
-            base = self.problem.base
-            features = replace(base.features, low=data["best.low"], high=data["best.high"])
-            parts = [data[f"best.{p}"] for p in ("feature", "threshold", "children_left", "children_right", "value")]
-            tree = Tree(*parts, features=features, actions=base.actions)
-            self.best = Judged(tree, int(data["best.leaves"]), data["best.returns"])
+            features = replace(self.problem.base.features, low=data["best.low"], high=data["best.high"])
+            parts = [data[f"best.{part}"] for part in PARTS]
+            tree = Tree(*parts, features=features, actions=self.problem.base.actions)
+            self.best = Judged(tree, simplify(tree), data["best.returns"])
+
+
+def native_returns(tree: Tree, venv: NativeVectorEnv, rng: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns and lengths of a tree in a native environment, one episode for each random stream [N, 4].
+
+    The same numbers as `custard.lab.evaluate.rollouts` gives, in one compiled loop.
+    """
+    limit = min(venv.limit, DEFAULT_LIMIT) if venv.limit > 10**12 else venv.limit
+    parts = [getattr(tree, part) for part in PARTS]
+    return _roll_out(*parts, venv.world, venv.params, limit, venv.state.shape[1], rng.copy())
+
+
+@njit(cache=True)
+def _roll_out(feature, threshold, left, right, value, world, params, limit, n, rng):
+    returns, lengths = np.zeros(len(rng)), np.zeros(len(rng), dtype=np.int64)
+    state, x = np.zeros(n), np.zeros(n)
+    for i in range(len(rng)):
+        begin(world, state, rng[i])
+        over = False
+        while not over and lengths[i] < limit:
+            observe(world, state, x)
+            node = 0
+            while feature[node] >= 0:
+                node = left[node] if x[feature[node]] <= threshold[node] else right[node]
+            reward, over = advance(world, params, state, value[node], rng[i])
+            returns[i] += reward
+            lengths[i] += 1
+    return returns, lengths

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-__all__ = ["Keys", "find", "insert", "make_keys", "nearest"]
+__all__ = ["Keys", "find", "insert", "make_keys", "nearest", "restore_keys"]
 
 NONE = -1
 _MIX = np.uint64(0x9E3779B97F4A7C15)
@@ -152,3 +152,12 @@ def _grown(array):
     bigger = np.empty(2 * len(array), array.dtype)
     bigger[: len(array)] = array
     return bigger
+
+
+@njit(cache=True)
+def restore_keys(keys, stored):
+    """Store keys in order again: a look-up afterwards answers as it did before."""
+    keys.size[0] = 0
+    keys.index[:] = NONE
+    for row in range(len(stored)):
+        insert(keys, stored[row])
