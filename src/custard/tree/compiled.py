@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["predictor"]
 
+SEARCHED = 7  # thresholds of a feature that are searched together
 CACHE = 4096  # entries of the rows handled together: they stay in the nearest cache
 TABLE_BITS = 13  # the logarithm of the cells one table may have
 THREADS: int = config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
@@ -96,7 +97,7 @@ def _by_cells(tree: Tree, payload: np.ndarray) -> Callable[[np.ndarray, np.ndarr
             for node in inner[tree.feature[inner] == c]:
                 right = rank > np.searchsorted(cuts[c], tree.threshold[node])
                 possible &= np.where(right, ~below[tree.children_left[node]], ~below[tree.children_right[node]])
-            threshold += [*cuts[c], *[np.inf] * (-len(cuts[c]) % 4)]
+            threshold += [*cuts[c], *[np.inf] * (-len(cuts[c]) % SEARCHED)]
             used.append(c)
             stride.append(1 << low_bits)
             first.append(len(threshold))
@@ -130,7 +131,6 @@ def _cells(x, shape, n, most, group_first, base, used, first, stride, threshold,
     if len(shape) > 0:
         n = len(shape)  # known when compiling, so that a column is read by vector instructions
     groups = len(base) - 1
-    column = np.empty(most, x.dtype)
     cell = np.empty(most, x.dtype)  # counted in x's own type, exactly, so that vector lanes match
     bits = np.empty(most, np.uint64)
     for start in range(0, len(out), most):
@@ -142,21 +142,19 @@ def _cells(x, shape, n, most, group_first, base, used, first, stride, threshold,
                 cell[k] = base[g]
             for u in range(group_first[g], group_first[g + 1]):
                 entries = block[used[u] :]
-                for k in range(rows):
-                    v = entries[n * k]
-                    column[k] = v if v <= np.inf else np.inf  # NaN goes right everywhere
                 one = stride[u]
-                zero = one - one
-                for j in range(first[u], first[u + 1], 4):
+                two, four, none = one + one, one + one + one + one, one - one
+                for j in range(first[u], first[u + 1], SEARCHED):
+                    # A binary search among seven thresholds by selection: three comparisons and no branch.
                     t0, t1, t2, t3 = threshold[j], threshold[j + 1], threshold[j + 2], threshold[j + 3]
+                    t4, t5, t6 = threshold[j + 4], threshold[j + 5], threshold[j + 6]
                     for k in range(rows):
-                        v = column[k]
-                        cell[k] += (
-                            (one if v > t0 else zero)
-                            + (one if v > t1 else zero)
-                            + (one if v > t2 else zero)
-                            + (one if v > t3 else zero)
-                        )
+                        v = entries[n * k]
+                        v = v if v <= np.inf else np.inf  # NaN goes right everywhere
+                        high = v > t3
+                        middle = v > (t5 if high else t1)
+                        low = v > ((t6 if middle else t4) if high else (t2 if middle else t0))
+                        cell[k] += (four if high else none) + (two if middle else none) + (one if low else none)
             if groups == 1:
                 for k in range(rows):
                     result[k] = table[int(cell[k])]

@@ -45,9 +45,11 @@ def to_prism(tree: Tree, mdp: FiniteMDP | None = None, target: Any = None) -> st
     label "do_make_0" = s=0;
     <BLANKLINE>
     rewards "gain"
+      s=2 : 0.0;
     endrewards
     <BLANKLINE>
     rewards "loss"
+      s=2 : 0.0;
     endrewards
     <BLANKLINE>
     """
@@ -97,8 +99,9 @@ def to_prism(tree: Tree, mdp: FiniteMDP | None = None, target: Any = None) -> st
         if own:
             lines.append(f'label "{word}" = {_any(own)};')
     for name, sign in (("gain", 1.0), ("loss", -1.0)):
-        part = [(number[int(s)], sign * float(reward[s])) for s in states if sign * reward[s] > 0]
-        lines += ["", f'rewards "{name}"', *(f"  s={k} : {value!r};" for k, value in part), "endrewards"]
+        part = [f"  s={number[int(s)]} : {sign * float(reward[s])!r};" for s in states if sign * reward[s] > 0]
+        # A structure must not be empty: where nothing is earned, say so of one state.
+        lines += ["", f'rewards "{name}"', *(part or [f"  s={start} : 0.0;"]), "endrewards"]
     return "\n".join(lines) + "\n"
 
 

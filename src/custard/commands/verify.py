@@ -1,0 +1,160 @@
+"""`custard verify`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+if TYPE_CHECKING:
+    from custard.tree.tree import Tree
+
+__all__ = ["Command"]
+
+
+@dataclass(frozen=True)
+class Command:
+    """Prove things about a tree. Exit code 1 means that something asked for does not hold or stayed undecided."""
+
+    tree: Annotated[Path, tyro.conf.Positional]
+    """A tree file (tree.json) or a run directory."""
+
+    assertions: Annotated[tuple[str, ...], tyro.conf.arg(name="assert")] = ()
+    """Properties of every state, such as "pole_angle > 0.1 and pole_velocity > 0.5 -> push_right"."""
+
+    anywhere: bool = False
+    """Let assertions range over all numbers, not only those within the features' bounds."""
+
+    same: Path | None = None
+    """Another tree: prove that both decide alike on every observation."""
+
+    safe_steps: int | None = None
+    """CartPole: prove that from every start the pole stays up for this many steps."""
+
+    seconds: float = 60.0
+    """Time for that proof."""
+
+    value: bool = False
+    """Finite MDPs: the tree's exact value, beside the optimum."""
+
+    reach: str | None = None
+    """Finite MDPs: the probability of reaching a state where this condition on features holds."""
+
+    within: int | None = None
+    """Steps in which to reach it; ever, unless given."""
+
+    env: str | None = None
+    """The environment for --value and --reach; the one the tree was learned in, unless given."""
+
+    env_args: tuple[str, ...] = ()
+    """Arguments of that environment, as key=value."""
+
+    json: bool = False
+    """Print the results as JSON."""
+
+    def run(self) -> int:
+        """Verify and print."""
+        from custard.commands.common import load_tree, print_json
+        from custard.errors import CustardError
+
+        tree = load_tree(self.tree)
+        results = [self._assertion(tree, text) for text in self.assertions]
+        if self.same is not None:
+            results.append(self._same(tree))
+        if self.safe_steps is not None:
+            results.append(self._safe(tree))
+        if self.value or self.reach is not None:
+            results += self._finite(tree)
+        if not results:
+            raise CustardError("nothing to verify: give --assert, --same, --safe-steps, --value or --reach")
+        if self.json:
+            print_json(results)
+        else:
+            for result in results:
+                print(result["says"])
+        return 0 if all(result["holds"] in (True, "") for result in results) else 1
+
+    def _assertion(self, tree: Tree, text: str) -> dict[str, Any]:
+        from custard.tree.verify import verify
+
+        verdict = verify(tree, text, bounded=not self.anywhere)
+        where = "within the features' bounds" if verdict.bounded else "everywhere"
+        found: dict[str, Any] = {"assertion": text, "holds": verdict.holds, "bounded": verdict.bounded}
+        if verdict.holds:
+            return {**found, "says": f"holds {where}: {text}"}
+        if verdict.counterexample is None:
+            return {**found, "says": f"undecided: false for some real numbers, no float64 found that shows it: {text}"}
+        state = dict(zip(tree.features.names, verdict.counterexample.tolist(), strict=True))
+        action = tree.actions.name(verdict.action)
+        shown = ", ".join(f"{name}={value!r}" for name, value in state.items())
+        says = f"does not hold: {text}\n  counterexample: {shown} → {action}"
+        return {**found, "counterexample": state, "action": action, "leaf": verdict.leaf, "says": says}
+
+    def _same(self, tree: Tree) -> dict[str, Any]:
+        from custard.commands.common import load_tree
+        from custard.tree.verify import difference
+
+        assert self.same is not None
+        other = load_tree(self.same)
+        point = difference(tree, other)
+        if point is None:
+            return {
+                "same": str(self.same),
+                "holds": True,
+                "says": "holds: both trees decide alike on every observation",
+            }
+        state = dict(zip(tree.features.names, point.tolist(), strict=True))
+        one, two = (t.actions.name(t.act(point)) for t in (tree, other))
+        shown = ", ".join(f"{name}={value!r}" for name, value in state.items())
+        says = f"the trees differ at {shown}: {one} against {two}"
+        return {"same": str(self.same), "holds": False, "counterexample": state, "says": says}
+
+    def _safe(self, tree: Tree) -> dict[str, Any]:
+        from custard.tree.safety import prove_safe
+
+        assert self.safe_steps is not None
+        result = prove_safe(tree, self.safe_steps, seconds=self.seconds)
+        says = f"proved for {result.proved} steps: from every start within ±0.05 the pole stays up"
+        if result.failing_start is not None:
+            start = ", ".join(repr(v) for v in result.failing_start.tolist())
+            says = f"refuted: from the start ({start}) the pole falls at step {result.fails_at}\n  {says}"
+        elif result.verdict == "undecided":
+            says += (
+                f"\n  undecided for {self.safe_steps}: {result.left}; {result.simulated:,} simulated starts stayed up"
+            )
+        failing = None if result.failing_start is None else result.failing_start.tolist()
+        return {
+            "safe_steps": self.safe_steps, "holds": {"proved": True, "refuted": False}.get(result.verdict),
+            "verdict": result.verdict, "proved": result.proved, "failing_start": failing, "fails_at": result.fails_at,
+            "boxes": result.boxes, "left": result.left, "seconds": result.seconds, "says": says,
+        }  # fmt: skip
+
+    def _finite(self, tree: Tree) -> list[dict[str, Any]]:
+        import numpy as np
+
+        from custard.commands.common import assignments, environment_of
+        from custard.lab.source import source
+        from custard.planning.evaluate import tree_value
+        from custard.planning.model import model_of
+        from custard.planning.reach import reach_probability
+        from custard.planning.solve import optimal_value
+        from custard.tree.verify import where_holds
+
+        env, kwargs = environment_of(tree, self.env, assignments(self.env_args, "--env-args"))
+        mdp = model_of(source(env, kwargs))
+        results: list[dict[str, Any]] = []
+        if self.value:
+            value, best = tree_value(tree, mdp), optimal_value(mdp)
+            says = f"exact value {value:.6g}, optimum {best:.6g} over all policies of {env}"
+            plain = [number if np.isfinite(number) else str(number) for number in (value, best)]  # JSON has no infinity
+            results.append({"value": plain[0], "optimum": plain[1], "holds": "", "says": says})
+        if self.reach is not None:
+            target = where_holds(self.reach, mdp.x, mdp.features)
+            probability = reach_probability(tree, mdp, target, self.within)
+            when = "ever" if self.within is None else f"within {self.within} steps"
+            says = f"reaches {self.reach} {when} with probability {probability:.9g} ({int(target.sum())} target states)"
+            found = {"reach": self.reach, "within": self.within, "probability": probability}
+            results.append({**found, "holds": "", "says": says})
+        return results

@@ -1,0 +1,281 @@
+"""The language of `custard verify --assert`: conditions on features and on the action, parsed without `eval`.
+
+    assertion   = either [ "->" assertion ]                     implication, from the right
+    either      = both { "or" both }
+    both        = negated { "and" negated }
+    negated     = "not" negated | compared
+    compared    = sum { ("<" | "<=" | ">" | ">=" | "==" | "!=") sum }     chains as in 0 < x <= 1
+    sum         = product { ("+" | "-") product }
+    product     = signed { ("*" | "/") signed }                 one side of * and the right of / must be a number
+    signed      = "-" signed | primary
+    primary     = number | "true" | "false" | name | "abs" "(" assertion ")" | "(" assertion ")"
+    name        = letters, digits and _, or anything between backquotes
+
+A feature's name stands for its value. An action's name is true where the tree takes it (`action.NAME` where a feature
+has the same name); of a vector action `action.NAME` is a component's value. ≤, ≥, ≠, = and → are accepted too. A number
+is the float64 nearest to what is written, as in the tree.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, NoReturn
+
+from custard.actions import Actions
+from custard.errors import CustardError
+from custard.features import Features
+
+__all__ = ["Term", "holds", "parse"]
+
+
+@dataclass(frozen=True)
+class Term:
+    """A node of a parsed assertion: `kind` with its parts.
+
+    Numbers: "number" (value), "feature" (index), "component" (index), "add", "scale" (value × part), "abs".
+    Truths: "true", "false", "takes" (index of an action), "not", "and", "or", "<", "<=", "==".
+    """
+
+    kind: str
+    parts: tuple[Term, ...] = ()
+    value: Fraction = Fraction(0)
+    index: int = 0
+
+    @property
+    def truth(self) -> bool:
+        """Whether this is a condition rather than a number."""
+        return self.kind in ("true", "false", "takes", "not", "and", "or", "<", "<=", "==")
+
+
+_TOKEN = re.compile(
+    r"\s*(?:(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)|(?P<name>[^\W\d]\w*(?:\.[^\W\d]\w*)?)"
+    r"|(?P<quoted>(?:action\.)?`[^`]*`)|(?P<sign>->|→|<=|>=|==|!=|[<>=≤≥≠()+\-*/−]))"
+)
+_SAME = {"→": "->", "≤": "<=", "≥": ">=", "≠": "!=", "=": "==", "−": "-"}
+_WORDS = ("and", "or", "not", "true", "false", "abs")
+
+
+def parse(text: str, features: Features, actions: Actions) -> Term:
+    """An assertion as a term. A mistake is a CustardError that says where.
+
+    >>> features, actions = Features(("angle",), [-1], [1]), Actions("discrete", ("left", "right"))
+    >>> parse("angle > 0.1 -> right", features, actions).kind
+    'or'
+    >>> parse("angel > 1", features, actions)
+    Traceback (most recent call last):
+    custard.errors.CustardError: assertion, column 1: unknown name 'angel' (did you mean 'angle'?) in 'angel > 1'
+    """
+    return _Parser(text, features, actions).whole()
+
+
+def holds(term: Term, x: Sequence[float], takes: int | None, components: Sequence[float] = ()) -> bool:
+    """Whether an assertion is true of finite numbers and an action, in exact arithmetic."""
+    return bool(_value(term, [Fraction(v) for v in x], takes, [Fraction(v) for v in components]))
+
+
+def _value(term: Term, x: list[Fraction], takes: int | None, components: list[Fraction]) -> Any:
+    parts = [_value(part, x, takes, components) for part in term.parts]
+    answers: dict[str, Callable[[], Any]] = {
+        "number": lambda: term.value, "feature": lambda: x[term.index], "component": lambda: components[term.index],
+        "add": lambda: sum(parts, Fraction(0)), "scale": lambda: term.value * parts[0], "abs": lambda: abs(parts[0]),
+        "true": lambda: True, "false": lambda: False, "takes": lambda: takes == term.index,
+        "not": lambda: not parts[0], "and": lambda: all(parts), "or": lambda: any(parts),
+        "<": lambda: parts[0] < parts[1], "<=": lambda: parts[0] <= parts[1], "==": lambda: parts[0] == parts[1],
+    }  # fmt: skip
+    return answers[term.kind]()
+
+
+class _Parser:
+    """Recursive descent over the tokens of one assertion."""
+
+    def __init__(self, text: str, features: Features, actions: Actions) -> None:
+        self.text, self.features, self.actions = text, features, actions
+        self.tokens: list[tuple[str, str, int]] = []
+        at = 0
+        while text[at:].strip():
+            match = _TOKEN.match(text, at)
+            if match is None or match.lastgroup is None:
+                column = at + len(text[at:]) - len(text[at:].lstrip())
+                self.fail(f"unexpected {text[column]!r}", column)
+            word = match[match.lastgroup]
+            self.tokens.append((match.lastgroup, _SAME.get(word, word), match.start(match.lastgroup)))
+            at = match.end()
+        self.tokens.append(("end", "", len(text)))
+        self.at = 0
+        self.deep = 0
+
+    def fail(self, what: str, column: int) -> NoReturn:
+        raise CustardError(f"assertion, column {column + 1}: {what} in {self.text!r}")
+
+    def next(self, *accepted: str) -> str | None:
+        """The next token if it is one of these signs or words, which it then passes."""
+        kind, word, _ = self.tokens[self.at]
+        if kind not in ("sign", "name") or word not in accepted:
+            return None
+        self.at += 1
+        return word
+
+    def whole(self) -> Term:
+        if self.tokens[0][0] == "end":
+            self.fail("nothing to check", 0)
+        term = self.truth(self.implication, "the assertion")
+        kind, word, column = self.tokens[self.at]
+        if kind != "end":
+            self.fail(f"unexpected {word!r}", column)
+        return term
+
+    def truth(self, rule: Callable[[], Term], what: str) -> Term:
+        column = self.tokens[self.at][2]
+        term = rule()
+        return term if term.truth else self.fail(f"{what} must be a condition, not a number", column)
+
+    def numeric(self, rule: Callable[[], Term]) -> Term:
+        column = self.tokens[self.at][2]
+        term = rule()
+        return term if not term.truth else self.fail("expected a number, found a condition or an action", column)
+
+    def implication(self) -> Term:
+        self.deep += 1
+        if self.deep > 50:
+            self.fail("parentheses nest too deeply", self.tokens[self.at][2])
+        column = self.tokens[self.at][2]
+        left = self.either()
+        if self.next("->"):
+            if not left.truth:
+                self.fail("what stands before -> must be a condition, not a number", column)
+            right = self.truth(self.implication, "what follows ->")
+            left = Term("or", (Term("not", (left,)), right))
+        self.deep -= 1
+        return left
+
+    def joined(self, word: str, rule: Callable[[], Term]) -> Term:
+        column = self.tokens[self.at][2]
+        first = rule()
+        parts = [first]
+        while self.next(word):
+            if not first.truth:
+                self.fail(f"{word!r} joins conditions, not numbers", column)
+            parts.append(self.truth(rule, f"what follows {word!r}"))
+        return parts[0] if len(parts) == 1 else Term(word, tuple(parts))
+
+    def either(self) -> Term:
+        return self.joined("or", self.both)
+
+    def both(self) -> Term:
+        return self.joined("and", self.negated)
+
+    def negated(self) -> Term:
+        if self.next("not"):
+            return Term("not", (self.truth(self.negated, "what follows 'not'"),))
+        return self.compared()
+
+    def compared(self) -> Term:
+        column = self.tokens[self.at][2]
+        left = self.sum()
+        found = []
+        while sign := self.next("<", "<=", ">", ">=", "==", "!="):
+            if left.truth:
+                self.fail("only numbers can be compared", column)
+            right = self.numeric(self.sum)
+            a, b = (right, left) if sign in (">", ">=") else (left, right)
+            term = Term({">": "<", ">=": "<=", "!=": "=="}.get(sign, sign), (a, b))
+            found.append(Term("not", (term,)) if sign == "!=" else term)
+            left = right
+        return left if not found else found[0] if len(found) == 1 else Term("and", tuple(found))
+
+    def sum(self) -> Term:
+        column = self.tokens[self.at][2]
+        term = self.product()
+        while sign := self.next("+", "-"):
+            if term.truth:
+                self.fail("only numbers can be added", column)
+            right = self.numeric(self.product)
+            term = Term("add", (term, right if sign == "+" else Term("scale", (right,), Fraction(-1))))
+        return term
+
+    def product(self) -> Term:
+        column = self.tokens[self.at][2]
+        term = self.signed()
+        while sign := self.next("*", "/"):
+            where = self.tokens[self.at][2]
+            right = self.numeric(self.signed)
+            if term.truth:
+                self.fail("only numbers can be multiplied", column)
+            a, b = constant(term), constant(right)
+            if b is None and (a is None or sign == "/"):
+                self.fail("arithmetic must be linear: multiply by a number and divide by a number only", where)
+            if sign == "/" and b == 0:
+                self.fail("division by zero", where)
+            if b is not None:
+                term = Term("scale", (term,), 1 / b if sign == "/" else b)
+            else:
+                assert a is not None
+                term = Term("scale", (right,), a)
+        return term
+
+    def signed(self) -> Term:
+        if self.next("-"):
+            return Term("scale", (self.numeric(self.signed),), Fraction(-1))
+        return self.primary()
+
+    def primary(self) -> Term:
+        kind, word, column = self.tokens[self.at]
+        if kind == "number":
+            self.at += 1
+            if float(word) == float("inf"):
+                self.fail(f"{word} is too large a number", column)
+            return Term("number", value=Fraction(float(word)))
+        if self.next("true", "false"):
+            return Term(word)
+        if self.next("("):
+            return self.closed(column)
+        if self.next("abs"):
+            if not self.next("("):
+                self.fail("abs needs parentheses", column)
+            inner = self.closed(column)
+            return Term("abs", (inner,)) if not inner.truth else self.fail("abs takes a number", column)
+        if kind in ("name", "quoted") and word not in _WORDS:
+            self.at += 1
+            return self.named(word, column)
+        return self.fail("unexpected end" if kind == "end" else f"unexpected {word!r}", column)
+
+    def closed(self, column: int) -> Term:
+        term = self.implication()
+        return term if self.next(")") else self.fail("this parenthesis is not closed", column)
+
+    def named(self, word: str, column: int) -> Term:
+        name = word.replace("`", "")
+        of_action = word.startswith("action.") and (name not in self.features.names)
+        if of_action:
+            name = name.removeprefix("action.")
+        elif name in self.features.names:
+            return Term("feature", index=self.features.names.index(name))
+        if name in self.actions.names and (self.actions.discrete or of_action):
+            index = self.actions.names.index(name)
+            return Term("takes" if self.actions.discrete else "component", index=index)
+        prefix = "" if self.actions.discrete else "action."
+        known = [*self.features.names, *(prefix + action for action in self.actions.names)]
+        near = difflib.get_close_matches(word, known, n=1)
+        hint = f" (did you mean {near[0]!r}?)" if near else f": there are {', '.join(known[:12])}"
+        return self.fail(f"unknown name {name!r}{hint}", column)
+
+
+def constant(term: Term) -> Fraction | None:
+    """The value of a term without names, None for others."""
+    parts = [constant(part) for part in term.parts]
+    known = [part for part in parts if part is not None]
+    if term.kind == "number":
+        return term.value
+    if len(known) < len(parts) or term.kind not in ("add", "scale", "abs"):
+        return None
+    return (
+        sum(known, Fraction(0))
+        if term.kind == "add"
+        else term.value * known[0]
+        if term.kind == "scale"
+        else abs(known[0])
+    )

@@ -1,0 +1,266 @@
+"""Proofs about a tree: properties decided by Z3, and two trees or a tree and its policy compared everywhere."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from custard.actions import Actions
+from custard.errors import CustardError
+from custard.features import Features
+from custard.tree.assertions import Term, holds, parse
+from custard.tree.export.names import need
+from custard.tree.tree import LEAF, Tree
+
+__all__ = ["Certificate", "Verdict", "certify", "difference", "verify", "where_holds"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether an assertion holds for every observation that was asked about."""
+
+    holds: bool | None  # None: false for some real numbers, but no float64 observation was found that shows it
+    assertion: str
+    bounded: bool  # whether observations were taken to lie within the features' bounds
+    leaves: int  # how many leaves were checked
+    counterexample: np.ndarray | None = None  # [n] float64; the tree itself confirms it
+    action: Any = None  # what the tree does there
+    leaf: int | None = None
+
+    def __bool__(self) -> bool:
+        return self.holds is True
+
+
+def verify(tree: Tree, assertion: str, *, bounded: bool = True) -> Verdict:
+    """Decide whether an assertion (see `custard.tree.assertions`) holds for every observation of finite numbers.
+
+    With `bounded` observations lie within the features' bounds, where those are finite. Whole-number features hold
+    whole numbers. For each leaf Z3 is asked for a point of its box that breaks the assertion; exact rational arithmetic
+    on both sides means that *holds* is a proof, for float32 and float64 observations alike. A point that is found is
+    turned into float64, and counts only if the assertion is false of it in exact arithmetic with the action that the
+    tree itself takes there.
+
+    >>> from custard import Actions, Features, Tree
+    >>> tree = Tree.stump(0, 0.1, 0, 1, Features(("angle",), [-1], [1]), Actions("discrete", ("left", "right")))
+    >>> verify(tree, "angle > 0.2 -> right").holds
+    True
+    >>> verdict = verify(tree, "angle > 0 -> right")
+    >>> verdict.holds, 0 < verdict.counterexample[0] <= 0.1
+    (False, np.True_)
+    """
+    term = parse(assertion, tree.features, tree.actions)
+    try:
+        import z3
+    except ImportError:
+        raise need("z3-solver", "verify", "custard verify") from None
+    reals = [z3.ToReal(z3.Int(f"x{c}")) if w else z3.Real(f"x{c}") for c, w in enumerate(tree.features.integer)]
+    within = []
+    for c, (low, high) in enumerate(zip(tree.features.low.tolist(), tree.features.high.tolist(), strict=True)):
+        within += [reals[c] >= _exact(z3, low)] if bounded and np.isfinite(low) else []
+        within += [reals[c] <= _exact(z3, high)] if bounded and np.isfinite(high) else []
+    only_real, checked = None, 0
+    for leaf, box in tree.boxes():
+        takes, components = _taken(tree, leaf)
+        solver = z3.Solver()
+        solver.add(*within)
+        for c, (above, most) in box.items():
+            solver.add(*([reals[c] > _exact(z3, above)] if np.isfinite(above) else []))
+            solver.add(*([reals[c] <= _exact(z3, most)] if np.isfinite(most) else []))
+        slack = z3.Real("slack")
+        checked += 1
+        broken = _formula(z3, Term("not", (term,)), reals, takes, components, None)
+        answer = solver.check(broken)
+        if answer == z3.unknown:
+            raise CustardError(f"Z3 could not decide the assertion at leaf {leaf}: {solver.reason_unknown()}")
+        if answer == z3.unsat:
+            continue
+        models = [solver.model()]
+        # A point well inside is more likely to survive being turned into floats: ask for room as well.
+        roomy = _formula(z3, Term("not", (term,)), reals, takes, components, slack)
+        for size in ("1/100", "1/1000000"):
+            if solver.check(roomy, slack == z3.RealVal(size)) == z3.sat:
+                models.insert(0, solver.model())
+                break
+        for model in models:
+            x = _confirmed(z3, tree, term, model, reals, bounded)
+            if x is not None:
+                return Verdict(False, assertion, bounded, checked, x, tree.act(x), tree.path(x)[-1])
+        only_real = leaf
+    return Verdict(True if only_real is None else None, assertion, bounded, checked, leaf=only_real)
+
+
+def where_holds(condition: str, x: np.ndarray, features: Features) -> np.ndarray:
+    """Which of the feature vectors x [S, n] a condition without actions is true of, [S] bool.
+
+    >>> where_holds("a + b > 1", np.array([[0.0, 1.0], [1.0, 1.0]]), Features(("a", "b"), [0, 0], [1, 1])).tolist()
+    [False, True]
+    """
+    term = parse(condition, features, Actions("discrete", ("",)))
+    return np.array([holds(term, row, None) for row in x.tolist()])
+
+
+def _exact(z3: Any, value: float) -> Any:
+    top, bottom = value.as_integer_ratio()
+    return z3.Q(top, bottom)
+
+
+def _taken(tree: Tree, leaf: int) -> tuple[int | None, list[float]]:
+    """Which action a leaf takes by number, or a vector's components."""
+    if tree.actions.discrete:
+        return int(tree.value[leaf]) - tree.actions.start, []
+    return None, [float(v) for v in tree.value[leaf]]
+
+
+def _formula(z3: Any, term: Term, x: list[Any], takes: int | None, components: list[float], slack: Any) -> Any:
+    """A term for Z3 with the action put in. With `slack`, strict inequalities leave that much room."""
+    if term.kind == "not" and slack is not None:  # push negations in, so that they meet the inequalities
+        inner = term.parts[0]
+        if inner.kind in ("and", "or"):
+            flipped = Term("or" if inner.kind == "and" else "and", tuple(Term("not", (p,)) for p in inner.parts))
+            return _formula(z3, flipped, x, takes, components, slack)
+        if inner.kind == "not":
+            return _formula(z3, inner.parts[0], x, takes, components, slack)
+        if inner.kind in ("<", "<="):
+            turned = Term("<=" if inner.kind == "<" else "<", (inner.parts[1], inner.parts[0]))
+            return _formula(z3, turned, x, takes, components, slack)
+    parts = [_formula(z3, part, x, takes, components, slack) for part in term.parts]
+    kind = term.kind
+    if kind == "number":
+        return z3.Q(term.value.numerator, term.value.denominator)
+    if kind in ("feature", "component"):
+        return x[term.index] if kind == "feature" else _exact(z3, components[term.index])
+    if kind == "add":
+        return parts[0] + parts[1]
+    if kind == "scale":
+        return z3.Q(term.value.numerator, term.value.denominator) * parts[0]
+    if kind == "abs":
+        return z3.If(parts[0] >= 0, parts[0], -parts[0])
+    if kind in ("true", "false", "takes"):
+        return z3.BoolVal(kind == "true" or (kind == "takes" and takes == term.index))
+    if kind == "not":
+        return z3.Not(parts[0])
+    if kind in ("and", "or"):
+        return z3.And(*parts) if kind == "and" else z3.Or(*parts)
+    if kind == "==":
+        return parts[0] == parts[1]
+    room = slack if slack is not None else 0
+    return parts[0] + room < parts[1] if kind == "<" else parts[0] + room <= parts[1]
+
+
+def _confirmed(z3: Any, tree: Tree, term: Term, model: Any, reals: list[Any], bounded: bool) -> np.ndarray | None:
+    """A float64 observation at or beside Z3's point where the assertion is false of what the tree does."""
+    choices = []
+    for c, real in enumerate(reals):
+        fraction = model.eval(real, model_completion=True).as_fraction()
+        near = float(fraction)
+        beside = [near, float(np.nextafter(near, -np.inf)), float(np.nextafter(near, np.inf))]
+        choices.append([near] if near == fraction or tree.features.integer[c] else beside)
+    for point in itertools.islice(itertools.product(*choices), 2000):
+        x = np.array(point)
+        if bounded and ((x < tree.features.low) | (x > tree.features.high)).any():
+            continue
+        if not holds(term, point, *_taken(tree, tree.path(x)[-1])):
+            return x
+    return None
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What a comparison over all observations found."""
+
+    exact: bool
+    bounds: int  # how many bounds the policy was asked about
+    cells: int  # how many of its final boxes were compared with the tree
+    counterexample: np.ndarray | None = None  # [n], an observation where the two differ
+
+    def __bool__(self) -> bool:
+        return self.exact
+
+
+def certify(tree: Tree, policy: Any, env: Any) -> Certificate:
+    """Compare a tree with the policy over bounds it came from, on every bounds the policy can meet.
+
+    The policy is followed from the root bounds through both answers of each of its questions. Where it acts, all the
+    states within those bounds get that action, and every leaf of the tree that shares a state with them must hold it.
+    """
+    rules = getattr(env, "rules", env)
+    low, high = rules.root()
+    level = [(low, high)]
+    asked = cells = depth = 0
+    while level:
+        lower, upper = (np.array(side) for side in zip(*level, strict=True))
+        mask = rules.mask(lower, upper, np.full(len(level), depth))
+        if rules.max_queries is not None and depth >= rules.max_queries:
+            mask[:, rules.n_base :] = False
+        answer = policy(rules.normalised(lower, upper), mask.copy())
+        parameterised = rules.parameterised
+        numbers = np.asarray(answer["choice"] if parameterised else answer, dtype=np.int64).reshape(len(level))
+        v = np.asarray(answer["v"], dtype=np.float64).reshape(len(level)) if parameterised else np.zeros(len(level))
+        asked += len(level)
+        following = []
+        for k, number in enumerate(numbers.tolist()):
+            if not mask[k, number]:
+                raise CustardError(f"the policy takes action {number}, which is not afforded there: it never acts")
+            if number >= rules.n_base:
+                c, t = (
+                    array[0] for array in rules.thresholds(lower[k : k + 1], upper[k : k + 1], numbers[[k]], v[[k]])
+                )
+                left_upper, right_lower = upper[k].copy(), lower[k].copy()
+                left_upper[c], right_lower[c] = min(left_upper[c], t), max(right_lower[c], t)
+                following += [(lower[k], left_upper), (right_lower, upper[k])]
+                continue
+            cells += 1
+            value = number + rules.actions.start if rules.actions.discrete else np.asarray(answer["base"])[k]
+            above = np.where(lower[k] == low, -np.inf, lower[k])  # beyond the bounds the outermost box goes on
+            most = np.where(upper[k] == high, np.inf, upper[k])
+            differs = _other(tree, above, most, value)
+            if differs is not None:
+                return Certificate(False, asked, cells, differs)
+        level = following
+        depth += 1
+    return Certificate(True, asked, cells)
+
+
+def difference(tree: Tree, other: Tree) -> np.ndarray | None:
+    """An observation on which two trees of the same features differ; None proves that there is none, NaN included.
+
+    >>> from custard import Actions, Features, Tree
+    >>> features, actions = Features(("angle",), [-1], [1]), Actions("discrete", ("left", "right"))
+    >>> a, b = Tree.stump(0, 0.1, 0, 1, features, actions), Tree.stump(0, 0.2, 0, 1, features, actions)
+    >>> difference(a, a) is None, difference(a, b)
+    (True, array([0.2]))
+    """
+    if tree.features.names != other.features.names:
+        raise CustardError("the trees do not take the same features: " + ", ".join(other.features.names))
+    n = tree.features.n
+    for leaf, box in tree.boxes():
+        above, most = np.full(n, -np.inf), np.full(n, np.inf)
+        for c, (lo, hi) in box.items():
+            above[c], most[c] = lo, hi
+        found = _other(other, above, most, tree.value[leaf])
+        if found is not None:
+            return found
+    return None
+
+
+def _other(tree: Tree, above: np.ndarray, most: np.ndarray, value: Any) -> np.ndarray | None:
+    """A point of the box (above, most] where the tree takes another action than `value`; None if there is none."""
+    stack = [(0, above, most)]
+    while stack:
+        node, lo, hi = stack.pop()
+        if (hi <= lo).any():
+            continue
+        if tree.feature[node] == LEAF:
+            if not np.array_equal(tree.value[node], value):
+                # Any point will do; +inf stands for everything above, NaN included.
+                inside = np.where(np.isfinite(hi), hi, np.where(np.isfinite(lo), np.nextafter(lo, np.inf), 0.0))
+                return inside
+            continue
+        c, t = int(tree.feature[node]), float(tree.threshold[node])
+        left, right = hi.copy(), lo.copy()
+        left[c], right[c] = min(hi[c], t), max(lo[c], t)
+        stack += [(int(tree.children_left[node]), lo, left), (int(tree.children_right[node]), right, hi)]
+    return None

@@ -1,0 +1,213 @@
+"""Proofs: the assertion language, Z3's verdicts against dense sampling, trees compared everywhere."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import warnings
+from fractions import Fraction
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import custard
+from custard import Actions, CustardError, Features, Tree
+from custard.tree.assertions import constant, holds, parse
+from custard.tree.points import hard_points
+from custard.tree.verify import certify, difference, verify
+
+FEATURES = Features(
+    ("cart_position", "cart_velocity", "pole_angle", "pole_velocity"), [-2.4, -3, -0.21, -3.5], [2.4, 3, 0.21, 3.5]
+)
+ACTIONS = Actions("discrete", ("push_left", "push_right"))
+#: A tree that balances the pole in every episode.
+CARTPOLE = Tree(
+    [1, -1, 2, -1, -1],
+    [-0.3499, 0, 0.01526, 0, 0],
+    [1, -1, 3, -1, -1],
+    [2, -1, 4, -1, -1],
+    [0, 1, 0, 0, 1],
+    FEATURES,
+    ACTIONS,
+)
+needs_z3 = pytest.mark.skipif(importlib.util.find_spec("z3") is None, reason="z3-solver is not installed")
+
+
+@needs_z3
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pole_angle > 0.1 and pole_velocity > 0.5 -> push_right",
+        "cart_velocity <= -0.3499 -> push_right",
+        "pole_angle <= 0.01526 and cart_velocity > -0.3499 -> push_left",
+        "push_left or push_right",
+        "not (push_left and push_right)",
+        "2 * pole_angle - cart_velocity / 3 > 1.2 -> push_right",
+        "abs(pole_angle) <= 0.01 and abs(cart_velocity) < 0.3 -> not push_right",
+        "-0.2 < pole_angle <= 0.01 → push_left or cart_velocity ≤ -0.3",
+        "false -> true",
+        "pole_angle != pole_angle -> false",
+    ],
+)
+def test_true_properties_are_proved(text: str) -> None:
+    verdict = verify(CARTPOLE, text)
+    assert verdict.holds is True
+    assert verdict
+    assert verdict.leaves == 3
+    term = parse(text, FEATURES, ACTIONS)
+    x = hard_points(CARTPOLE, 3000)
+    x = x[(np.abs(x) <= FEATURES.high).all(axis=1)]
+    assert len(x) > 100
+    assert all(holds(term, row, int(a)) for row, a in zip(x.tolist(), CARTPOLE.predict(x, compiled=False), strict=True))
+
+
+@needs_z3
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pole_angle > 0.01 -> push_right",
+        "pole_angle >= 0.01526 -> push_right",  # false at one single float64
+        "cart_velocity < -0.3498 -> push_right",
+        "push_left",
+        "pole_velocity + pole_angle <= 3.7 or push_left",
+        "pole_angle == 0.01526 -> push_right or cart_velocity > 0",
+        "cart_position + cart_velocity == 0.3 -> push_right",  # its real solutions are rarely floats
+        "not true",
+    ],
+)
+def test_false_properties_have_a_counterexample_that_the_tree_confirms(text: str) -> None:
+    verdict = verify(CARTPOLE, text)
+    assert verdict.holds is False
+    x = verdict.counterexample
+    assert x is not None
+    assert (np.abs(x) <= FEATURES.high).all()
+    assert CARTPOLE.act(x) == verdict.action
+    assert not holds(parse(text, FEATURES, ACTIONS), x.tolist(), int(verdict.action))
+
+
+@needs_z3
+def test_bounds_and_whole_numbers() -> None:
+    assert verify(CARTPOLE, "pole_angle <= 0.21").holds
+    assert verify(CARTPOLE, "pole_angle <= 0.21", bounded=False).holds is False
+    features = Features(("items",), [0], [9], ("integer",))
+    tree = Tree.stump(0, 2.5, 0, 1, features, ACTIONS)
+    assert verify(tree, "items > 2 -> push_right").holds
+    assert verify(tree, "items >= 2 -> push_right").counterexample.tolist() == [2.0]
+
+
+@needs_z3
+def test_vector_actions() -> None:
+    actions = Actions("box", ("torque", "brake"), low=[-2, 0], high=[2, 1])
+    tree = Tree.stump(2, 0.0, [-1.5, 0.25], [1.5, 0.75], FEATURES, actions)
+    assert verify(tree, "pole_angle > 0 -> action.torque >= 1 and action.brake == 0.75").holds
+    assert verify(tree, "action.torque + pole_angle > -1.6").holds is False
+    with pytest.raises(CustardError, match=r"unknown name 'torque' \(did you mean 'action.torque'"):
+        verify(tree, "torque > 1")
+
+
+@needs_z3
+def test_hostile_names_can_be_quoted() -> None:
+    features = Features(("a b", "push_left", "and"), [-1] * 3, [1] * 3)
+    tree = Tree.stump(0, 0.0, 0, 1, features, ACTIONS)
+    assert verify(tree, "`a b` > 0 -> push_right").holds
+    assert verify(tree, "`a b` <= 0 -> action.push_left").holds
+    assert verify(tree, "push_left <= 1 and `and` <= 1").holds
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "column 1: nothing to check"),
+        ("pole_angle >", "column 13: unexpected end"),
+        ("pole_angle > 0.1 -> push_rihgt", "column 21: unknown name 'push_rihgt' (did you mean 'push_right'?)"),
+        ("pole_angel > 0.1", "column 1: unknown name 'pole_angel' (did you mean 'pole_angle'?)"),
+        ("pole_angle > 0.1 push_right", "column 18: unexpected 'push_right'"),
+        ("pole_angle", "column 1: the assertion must be a condition"),
+        ("(pole_angle > 1", "column 1: this parenthesis is not closed"),
+        ("pole_angle * pole_velocity > 1", "column 14: arithmetic must be linear"),
+        ("1 / pole_angle > 1", "column 5: arithmetic must be linear"),
+        ("pole_angle / 0 > 1", "column 14: division by zero"),
+        ("push_left > 1", "column 1: only numbers can be compared"),
+        ("pole_angle and push_left", "column 1: 'and' joins conditions"),
+        ("pole_angle > 1 -> 3", "column 19: what follows -> must be a condition"),
+        ("pole_angle $ 1", "column 12: unexpected '$'"),
+        ("__import__(3)", "column 1: unknown name '__import__'"),
+        ("abs 3 > 1", "column 1: abs needs parentheses"),
+        ("pole_angle < 1e999", "column 14: 1e999 is too large"),
+        ("(" * 500 + "true" + ")" * 500, "parentheses nest too deeply"),
+    ],
+)
+def test_mistakes_say_where(text: str, message: str) -> None:
+    with pytest.raises(CustardError) as caught:
+        parse(text, FEATURES, ACTIONS)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_numbers_are_the_nearest_float64() -> None:
+    assert constant(parse("0.1 > 0", FEATURES, ACTIONS).parts[1]) == Fraction(0.1)
+
+
+def test_a_missing_solver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "z3", None)
+    with pytest.raises(CustardError, match=r'pip install "custard-rl\[verify\]"'):
+        verify(CARTPOLE, "true")
+
+
+def random_tree(seed: int, splits: int) -> Tree:
+    rng = np.random.default_rng(seed)
+    nodes, leaves = [[-1, 0.0, -1, -1, 0]], [0]
+    for _ in range(splits):
+        at = leaves.pop(int(rng.integers(len(leaves))))
+        nodes[at] = [int(rng.integers(4)), float(rng.integers(-3, 4)) / 10, len(nodes), len(nodes) + 1, 0]
+        leaves += [len(nodes), len(nodes) + 1]
+        nodes += [[-1, 0.0, -1, -1, int(rng.integers(2))] for _ in range(2)]
+    return Tree(*(np.array(column) for column in zip(*nodes, strict=True)), FEATURES, ACTIONS)
+
+
+def test_trees_compared_everywhere() -> None:
+    alike = 0
+    for seed in range(60):
+        tree = random_tree(seed, 6)
+        assert difference(tree, custard.simplify(tree)) is None
+        assert difference(tree, tree) is None
+        other = random_tree(seed + 1000, seed % 3)
+        point = difference(tree, other)
+        x = hard_points(tree, 4000, seed=seed)
+        differ = (tree.predict(x, compiled=False) != other.predict(x, compiled=False)).any()
+        if point is None:
+            alike += 1
+            assert not differ
+        else:
+            assert tree.act(point) != other.act(point)
+    assert alike < 60
+
+
+def test_a_tree_is_certified_against_its_policy() -> None:
+    env = custard.IBMDP(
+        gym.make("CartPole-v1"), splits=3, low=[-2, -2, -0.14, -1.4], high=[2, 2, 0.14, 1.4], max_depth=4
+    )
+    weights = np.random.default_rng(0).standard_normal((8, int(env.action_space.n)))
+
+    def policy(bounds: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        return np.where(mask, bounds @ weights + np.where(np.arange(mask.shape[1]) < 2, -1.0, 0.5), -np.inf).argmax(
+            axis=1
+        )
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a policy that asks to the very limit is said to be cut there
+        tree = custard.extract(policy, env)
+    certificate = certify(custard.simplify(tree), policy, env)
+    assert certificate.exact
+    assert certificate.bounds == tree.n_nodes
+    assert certificate.cells == tree.n_leaves
+    leaf = int(tree.leaves()[0])
+    value = tree.value.copy()
+    value[leaf] = 1 - value[leaf]
+    wrong = Tree(
+        tree.feature, tree.threshold, tree.children_left, tree.children_right, value, tree.features, tree.actions
+    )
+    refuted = certify(wrong, policy, env)
+    assert not refuted.exact
+    assert wrong.act(refuted.counterexample) != tree.act(refuted.counterexample)
