@@ -1,0 +1,46 @@
+"""`custard report`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+__all__ = ["Command"]
+
+
+@dataclass(frozen=True)
+class Command:
+    """Write one HTML file that shows a run: the tree, a replay, what-if sliders, curves, evaluation and exports."""
+
+    run_directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """A run directory (config.json, metrics.csv, tree.json)."""
+
+    out: Path | None = None
+    """The file to write; report.html in the run directory unless given."""
+
+    episodes: int | None = None
+    """Episodes of the evaluation: 1,000 for compiled environments and 100 for others, unless given."""
+
+    seed: int = 1
+    """Where the episodes' seeds come from."""
+
+    json: bool = False
+    """Print what was written as JSON."""
+
+    def run(self) -> None:
+        """Write the report and say where it is."""
+        from custard.commands.common import print_json
+        from custard.errors import CustardError
+        from custard.report import write_report
+
+        if self.episodes is not None and self.episodes < 1:
+            raise CustardError(f"episodes={self.episodes} must be at least 1")
+        path = write_report(self.run_directory, episodes=self.episodes, seed=self.seed, out=self.out)
+        size = path.stat().st_size
+        if self.json:
+            print_json({"report": str(path), "bytes": size})
+        else:
+            print(f"wrote {path} ({size:,} bytes): open it in a browser")

@@ -1,0 +1,211 @@
+"""What the report shows, as plain data."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from custard.errors import CustardError
+from custard.report.episodes import Episode, record
+from custard.tree.draw import shown_ranges
+from custard.tree.explain import node_visits, scales
+from custard.tree.export import FORMATS, export
+from custard.tree.palette import leaf_colours, used_features
+from custard.tree.tree import Tree
+from custard.version import VERSION
+
+__all__ = ["report_data"]
+
+WATCHED = 20  # episodes whose states are counted as visits
+FRAME_BYTES = 1_700_000  # what the pictures of the replay may take, as base64
+LABELS = {"python": "Python", "c": "C", "rust": "Rust", "json": "JSON", "dot": "Graphviz", "text": "Text"}
+LABELS |= {"sklearn": "scikit-learn", "onnx": "ONNX", "smt2": "SMT-LIB"}
+
+
+def report_data(
+    tree: Tree, config: Mapping[str, Any], rows: Sequence[Mapping[str, float]], *, episodes: int | None, seed: int
+) -> dict[str, Any]:
+    """Everything the page needs."""
+    env, kwargs = config.get("env") or tree.origin.get("env"), config.get("env_kwargs") or {}
+    evaluation, watched, replay = None, [], None
+    if isinstance(env, str) and isinstance(kwargs, dict):
+        evaluation, watched, replay = _live(tree, env, kwargs, episodes, seed)
+    states = np.concatenate([run.x for run in watched]) if watched else None
+    method = str(config.get("method") or tree.origin.get("method") or "unknown method")
+    arguments = ", ".join(f"{key} = {value}" for key, value in kwargs.items())
+    steps = rows[-1].get("steps") if rows else tree.origin.get("steps")
+    facts = []
+    if evaluation is not None:
+        low, high = evaluation["ci95"]
+        facts.append(["Return", _number(evaluation["mean"]), f"{_number(low)} to {_number(high)}"])
+    facts += [["Depth", str(tree.depth), ""], ["Leaves", str(tree.n_leaves), ""]]
+    if isinstance(steps, (int, float)):
+        facts.append(["Learned in", f"{int(steps):,}", "steps"])
+    return {
+        "title": str(env or "A decision tree"),
+        "subtitle": f"A decision tree that is the policy, by {method}" + (f" ({arguments})" if arguments else ""),
+        "facts": facts, "tree": _tree(tree, states), "features": _features(tree, states), "episodes": len(watched),
+        "replay": replay, "curves": _curves(rows), "evaluation": evaluation, "settings": _settings(config, tree),
+        "exports": _exports(tree), "footer": f"Made by custard {VERSION}. This file is complete: it loads nothing.",
+    }  # fmt: skip
+
+
+def _live(tree: Tree, env: str, kwargs: dict[str, Any], episodes: int | None, seed: int) -> tuple[Any, Any, Any]:
+    """Evaluation, watched episodes and the replay; (None, [], None) where the environment cannot run here."""
+    from custard.lab.evaluate import evaluate
+    from custard.lab.source import source
+
+    try:
+        where = source(env, kwargs)
+        count = episodes or (1000 if where.native is not None else 100)
+        result = evaluate(tree, where, count, seed).to_json()
+        watched = record(tree, env, kwargs, episodes=WATCHED, seed=seed)
+        shown = record(tree, env, kwargs, episodes=1, seed=seed, frames=True)[0]
+    except CustardError:
+        return None, [], None
+    returns = np.array(result.pop("returns"))
+    del result["lengths"]
+    low, high = float(returns.min()), float(returns.max())
+    counts, _ = np.histogram(returns, bins=30, range=(low, high) if high > low else (low - 0.5, high + 0.5))
+    result["histogram"] = {"low": low, "high": high, "counts": counts.tolist()}
+    return result, watched, _replay(tree, shown, _speed(env, kwargs))
+
+
+def _speed(env: str, kwargs: dict[str, Any]) -> float:
+    """Frames a second at which the environment means to be shown."""
+    from custard.lab.source import source
+
+    made = source(env, kwargs).make()
+    try:
+        return float(np.clip(float(made.metadata.get("render_fps") or 15), 1, 60))
+    finally:
+        made.close()
+
+
+def _replay(tree: Tree, run: Episode, speed: float) -> dict[str, Any]:
+    frames, index = encoded(run.frames[: len(run.x)])
+    before = np.concatenate([[0.0], np.cumsum(run.rewards)[:-1]])
+    return {
+        "x": run.x.tolist(), "total": (before + run.rewards).tolist(), "ending": run.ending, "seed": run.seed,
+        "frames": frames, "index": index, "fps": speed,
+    }  # fmt: skip
+
+
+def encoded(frames: Sequence[np.ndarray], budget: int = FRAME_BYTES) -> tuple[list[str], list[int]]:
+    """Pictures as data addresses, each distinct one once, and which one each step shows; small enough together."""
+    if not frames:
+        return [], []
+    from PIL import Image
+
+    for width, quality, stride in ((480, 72, 1), (400, 60, 1), (360, 50, 1), (320, 45, 2), (280, 40, 3), (240, 35, 6)):
+        pictures: list[str] = []
+        index, known = [], {}
+        for step, frame in enumerate(frames):
+            if step % stride:
+                index.append(index[-1])
+                continue
+            key = frame.tobytes()
+            if key not in known:
+                image = Image.fromarray(frame)
+                if image.width > width:
+                    image = image.resize((width, max(1, round(image.height * width / image.width))), Image.Resampling.LANCZOS)
+                file = io.BytesIO()
+                image.save(file, "WEBP", quality=quality, method=4)
+                known[key] = len(pictures)
+                pictures.append("data:image/webp;base64," + base64.b64encode(file.getvalue()).decode())
+            index.append(known[key])
+        if sum(map(len, pictures)) <= budget:
+            return pictures, index
+    return [], []
+
+
+def _tree(tree: Tree, states: np.ndarray | None) -> dict[str, Any]:
+    visits = None if states is None else node_visits(tree, states)
+    keys: dict[bytes, int] = {}
+    leaf = tree.feature < 0
+    return {
+        "feature": tree.feature.tolist(), "threshold": tree.threshold.tolist(), "left": tree.children_left.tolist(),
+        "right": tree.children_right.tolist(), "colour": leaf_colours(tree),
+        "label": [tree.actions.name(tree.value[n]) if leaf[n] else "" for n in range(tree.n_nodes)],
+        "action": [keys.setdefault(tree.value[n].tobytes(), len(keys)) if leaf[n] else -1 for n in range(tree.n_nodes)],
+        "visits": None if visits is None else visits.tolist(),
+        "share": None if visits is None else (visits / max(int(visits[0]), 1)).tolist(),
+    }  # fmt: skip
+
+
+def _features(tree: Tree, states: np.ndarray | None) -> list[dict[str, Any]]:
+    ranges, width, used = shown_ranges(tree, states), scales(tree), set(used_features(tree))
+    rows = []
+    for c, entry in enumerate(tree.features.to_json()):
+        low, high = (float(v) for v in ranges[c])
+        shown = [low, high] if high > low else [low - 1.0, low + 1.0]
+        rows.append({**entry, "shown": shown, "scale": float(width[c]), "used": c in used})
+    return rows
+
+
+def _curves(rows: Sequence[Mapping[str, float]], most: int = 600) -> list[dict[str, Any]]:
+    """The learning curve, and the size of the tree over time where it was logged."""
+    rows = [row for row in rows if "steps" in row]
+    if not rows:
+        return []
+    thin = rows if len(rows) <= most else [rows[k] for k in np.linspace(0, len(rows) - 1, most).astype(int)]
+    x = [row["steps"] for row in thin]
+    columns = list(dict.fromkeys(key for row in thin for key in row))
+
+    def series(names: list[str]) -> list[dict[str, Any]]:
+        found = [{"name": name.replace("_", " "), "values": [row.get(name) for row in thin]} for name in names]
+        return [one for one in found if any(value is not None for value in one["values"])]
+
+    charts = []
+    also = [name for name in ("final_value", "current_value", "policy_value", "train_return", "return") if name in columns]
+    value = series(["value", *also[:1]])
+    if value:
+        value[0]["name"] = "value of the best tree"
+        charts.append({"x": x, "series": value, "xlabel": "environment steps", "small": False})
+    size = series([name for name in columns if any(part in name for part in ("leaves", "depth"))][:2])
+    if size:
+        charts.append({"x": x, "series": size, "xlabel": "environment steps", "small": True})
+    return charts
+
+
+def _settings(config: Mapping[str, Any], tree: Tree) -> list[list[str]]:
+    entries: list[list[str]] = []
+
+    def add(prefix: str, value: Any) -> None:
+        if isinstance(value, Mapping):
+            for key, inner in value.items():
+                add(f"{prefix}.{key}" if prefix and prefix != "settings" else str(key), inner)
+        elif value is not None and value != "" and prefix:
+            entries.append([prefix.replace("_", " "), str(value)])
+
+    add("", dict(config) or dict(tree.origin))
+    return entries
+
+
+def _exports(tree: Tree) -> list[dict[str, Any]]:
+    """The formats that can hold this tree here, with their files in them."""
+    items: list[dict[str, Any]] = []
+    for name in LABELS:
+        try:
+            content = export(tree, name)
+        except CustardError:
+            continue
+        if len(content) > 300_000:
+            continue
+        item = {"format": name, "label": LABELS[name], "about": FORMATS[name].about, "name": f"tree{FORMATS[name].suffix}"}
+        if name == "sklearn":
+            item["name"] = "tree_sklearn.py"
+        items.append({**item, **({"text": content} if isinstance(content, str) else {"base64": _base64(content)})})
+    return items
+
+
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode()
+
+
+def _number(value: float) -> str:
+    return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"

@@ -1,0 +1,433 @@
+"use strict";
+// Everything that comes from outside enters the page as text nodes or attribute values, never as markup.
+const D = JSON.parse(document.getElementById("data").textContent);
+const $ = (id) => document.getElementById(id);
+const T = D.tree, F = D.features, N = T.feature.length;
+const SVG = "http://www.w3.org/2000/svg";
+const isLeaf = (n) => T.feature[n] < 0;
+const el = (tag, attrs = {}, text) => make(document.createElement(tag), attrs, text);
+const svg = (tag, attrs = {}, text) => make(document.createElementNS(SVG, tag), attrs, text);
+function make(node, attrs, text) {
+  for (const key in attrs) node.setAttribute(key, attrs[key]);
+  if (text !== undefined) node.textContent = text;
+  return node;
+}
+function fmt(v) {
+  if (v === null || Number.isNaN(v)) return "–";
+  if (!Number.isFinite(v)) return v > 0 ? "∞" : "−∞";
+  if (v !== 0 && (Math.abs(v) >= 1e6 || Math.abs(v) < 1e-4)) return v.toExponential(2).replace(/-/g, "−");
+  return String(Number(v.toPrecision(4))).replace("-", "−");
+}
+const percent = (s) => (s === 0 ? "never visited" : s < 0.001 ? "< 0.1 %" : `${Number((100 * s).toPrecision(3))} %`);
+const clip = (s, most) => (s.length > most ? s.slice(0, most - 1) + "…" : s);
+
+// ---- the tree's own arithmetic: the same comparisons on the same float64 numbers ----
+function pathOf(x) {
+  const path = [0];
+  while (!isLeaf(path[path.length - 1])) {
+    const n = path[path.length - 1];
+    path.push(x[T.feature[n]] <= T.threshold[n] ? T.left[n] : T.right[n]);
+  }
+  return path;
+}
+const parent = new Array(N).fill(-1);
+for (let n = 0; n < N; n++) if (!isLeaf(n)) parent[T.left[n]] = parent[T.right[n]] = n;
+function boxOf(node) {
+  const steps = [];
+  for (let n = node; parent[n] >= 0; n = parent[n]) steps.push([parent[n], T.left[parent[n]] === n]);
+  const box = new Map();
+  for (const [n, left] of steps.reverse()) {
+    const c = T.feature[n], [lo, hi] = box.get(c) || [-Infinity, Infinity];
+    box.set(c, left ? [lo, Math.min(hi, T.threshold[n])] : [Math.max(lo, T.threshold[n]), hi]);
+  }
+  return box;
+}
+function conditions(node) {
+  return [...boxOf(node)].map(([c, [lo, hi]]) =>
+    lo === -Infinity ? `${F[c].name} ≤ ${fmt(hi)}` : hi === Infinity ? `${F[c].name} > ${fmt(lo)}` : `${fmt(lo)} < ${F[c].name} ≤ ${fmt(hi)}`);
+}
+function nextUp(v) {
+  const floats = new Float64Array([v]), bits = new BigInt64Array(floats.buffer);
+  if (v === 0) return Number.MIN_VALUE;
+  bits[0] += v > 0 ? 1n : -1n;
+  return floats[0];
+}
+const leaves = [], boxes = new Map();
+for (let n = 0; n < N; n++) if (isLeaf(n)) { leaves.push(n); boxes.set(n, boxOf(n)); }
+function nearest(v, lo, hi, f) {
+  if (lo < v && v <= hi) return v;
+  const whole = f.kind !== "real";
+  let first = whole && Number.isFinite(lo) ? Math.floor(lo) + 1 : lo === -Infinity ? lo : nextUp(lo);
+  let last = whole && Number.isFinite(hi) ? Math.floor(hi) : hi;
+  const low = f.low === null ? -Infinity : f.low, high = f.high === null ? Infinity : f.high;
+  if (low <= v && v <= high) { first = Math.max(first, low); last = Math.min(last, high); }
+  return first > last ? null : v < first ? first : last;
+}
+function counterfactuals(x) {
+  const path = pathOf(x), now = T.action[path[path.length - 1]], best = new Map();
+  for (const leaf of leaves) {
+    if (T.action[leaf] === now) continue;
+    let sum = 0, moves = [], possible = true;
+    for (const [c, [lo, hi]] of boxes.get(leaf)) {
+      const to = nearest(x[c], lo, hi, F[c]);
+      if (to === null) { possible = false; break; }
+      if (to !== x[c]) { moves.push([c, to]); sum += ((to - x[c]) / F[c].scale) ** 2; }
+    }
+    if (possible && (!best.has(T.action[leaf]) || sum < best.get(T.action[leaf]).sum)) best.set(T.action[leaf], { sum, moves, leaf });
+  }
+  return [...best.values()].sort((a, b) => a.sum - b.sum);
+}
+
+// ---- state: one observation drives the tree, the verdict and the sliders ----
+const R = D.replay;
+let x = R ? R.x[0].slice() : F.map((f) => (f.kind === "real" ? (f.shown[0] + f.shown[1]) / 2 : Math.round((f.shown[0] + f.shown[1]) / 2)));
+let step = 0, whatIf = !R, playing = false;
+const folded = new Set();
+
+// ---- drawing the tree ----
+const tree = $("tree"), pen = document.createElement("canvas").getContext("2d");
+let view = null, home = null, nodeAt = new Map(), dots = [];
+function textWidth(text, font) { pen.font = font; return pen.measureText(text).width; }
+const FONT = '13px system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif', BOLD = FONT.replace("13px", "650 13px");
+const question = (n) => `${clip(F[T.feature[n]].name, 26)} ≤ ${fmt(T.threshold[n])}`;
+function countLeaves(n) { return isLeaf(n) ? 1 : countLeaves(T.left[n]) + countLeaves(T.right[n]); }
+function drawTree() {
+  const visible = [], stack = [[0, 0]];
+  while (stack.length) {
+    const [n, d] = stack.pop();
+    visible.push([n, d]);
+    if (!isLeaf(n) && !folded.has(n)) stack.push([T.right[n], d + 1], [T.left[n], d + 1]);
+  }
+  const ends = visible.filter(([n]) => isLeaf(n) || folded.has(n)).map(([n]) => n);
+  const inner = visible.filter(([n]) => !isLeaf(n)).map(([n]) => n);
+  const wide = Math.max(130, ...inner.map((n) => textWidth(question(n), FONT) + 34));
+  const leafWide = Math.max(84, ...ends.filter(isLeaf).map((n) => textWidth(clip(T.label[n], 26), BOLD) + 28));
+  const down = ends.length <= 8, at = new Map();
+  const across = down ? Math.max(leafWide + 18, wide * 0.66) : 54, along = down ? 112 : wide + 72;
+  ends.forEach((n, i) => at.set(n, i));
+  for (const [n] of [...visible].reverse()) if (!at.has(n)) at.set(n, (at.get(T.left[n]) + at.get(T.right[n])) / 2);
+  nodeAt = new Map();
+  for (const [n, d] of visible) nodeAt.set(n, down ? [at.get(n) * across, d * along] : [d * along, at.get(n) * across]);
+  tree.replaceChildren();
+  dots = [];
+  const edges = svg("g"), nodes = svg("g");
+  tree.append(edges, nodes);
+  let x0 = Infinity, x1 = -Infinity, y0 = Infinity, y1 = -Infinity;
+  for (const [n, depth] of visible) {
+    const [px, py] = nodeAt.get(n), end = isLeaf(n), w = end ? leafWide : wide, h = end ? 40 : 52;
+    x0 = Math.min(x0, px - w / 2); x1 = Math.max(x1, px + w / 2); y0 = Math.min(y0, py - h / 2); y1 = Math.max(y1, py + h / 2);
+    const g = svg("g", { class: `node ${end ? "leaf" : "inner"}`, "data-node": n, transform: `translate(${px},${py})`, tabindex: "0", role: "treeitem", "aria-level": depth + 1 });
+    const says = (end ? T.label[n] : question(n)) + (T.share ? `, ${percent(T.share[n])}` : "");
+    g.setAttribute("aria-label", says);
+    if (!end) g.setAttribute("aria-expanded", String(!folded.has(n)));
+    const shape = svg("rect", { class: "shape", x: -w / 2, y: -h / 2, width: w, height: h, rx: 12 });
+    if (end) { shape.style.fill = T.colour[n]; shape.style.stroke = T.colour[n]; if (T.share && T.share[n] === 0) g.classList.add("never"); }
+    g.append(shape);
+    if (end) {
+      g.append(svg("text", { "text-anchor": "middle", y: T.share ? -1 : 5 }, clip(T.label[n], 26)));
+      if (T.share) g.append(svg("text", { class: "small", "text-anchor": "middle", y: 13 }, percent(T.share[n])));
+    } else {
+      g.append(svg("text", { "text-anchor": "middle", y: -5 }, question(n)));
+      const c = T.feature[n], [lo, hi] = F[c].shown, half = w / 2 - 16;
+      const place = (v) => -half + 2 * half * Math.min(1, Math.max(0, (v - lo) / (hi - lo || 1)));
+      const [from, to] = boxOf(n).get(c) || [-Infinity, Infinity];
+      g.append(svg("line", { class: "bar", x1: -half, x2: half, y1: 13, y2: 13 }), svg("line", { class: "span", x1: place(from), x2: place(to), y1: 13, y2: 13 }),
+        svg("line", { class: "cut", x1: place(T.threshold[n]), x2: place(T.threshold[n]), y1: 7, y2: 19 }));
+      const dot = svg("circle", { class: "dot", r: 4, cy: 13, cx: 0 });
+      g.append(dot);
+      dots.push([dot, c, place]);
+      if (folded.has(n)) g.append(svg("text", { class: "small", "text-anchor": "middle", y: h / 2 + 15 }, `▸ ${countLeaves(n)} leaves folded`));
+    }
+    nodes.append(g);
+    if (end || folded.has(n)) continue;
+    for (const [child, side, answer] of [[T.left[n], -1, "yes"], [T.right[n], 1, "no"]]) {
+      const [cx, cy] = nodeAt.get(child), cw = isLeaf(child) ? leafWide : wide, width = T.share ? 1.6 + 11 * T.share[child] : 2;
+      const other = T.share ? 1.6 + 11 * T.share[child === T.left[n] ? T.right[n] : T.left[n]] : 2, off = side * ((width + other) / 4 + 1);
+      const path = down
+        ? `M${px + off},${py + 26}C${px + off},${(py + cy) / 2} ${cx},${(py + cy) / 2} ${cx},${cy - (isLeaf(child) ? 20 : 26)}`
+        : `M${px + w / 2},${py + off}C${px + w / 2 + 36},${py + off} ${cx - cw / 2 - 36},${cy} ${cx - cw / 2},${cy}`;
+      edges.append(svg("path", { class: "edge", d: path, "stroke-width": width, "data-to": child }));
+      const label = down ? { x: cx + side * (width / 2 + 7), y: cy - 32, "text-anchor": side < 0 ? "end" : "start" }
+        : { x: cx - cw / 2 - 6, y: cy + side * (width / 2 + 9) + (side < 0 ? 2 : 4), "text-anchor": "end" };
+      edges.append(svg("text", { class: "answer", ...label }, answer));
+    }
+  }
+  home = [x0 - 24, y0 - 24, x1 - x0 + 48, y1 - y0 + 60];
+  // Never blow a small tree up beyond a comfortable size, and on a narrow screen keep the text readable.
+  const room = tree.getBoundingClientRect();
+  const scale = Math.min(room.width / home[2], room.height / home[3]), most = 1.35, least = 0.5;
+  if (scale > most) { const w = room.width / most, h = room.height / most; home = [home[0] - (w - home[2]) / 2, home[1] - (h - home[3]) / 2, w, h]; }
+  if (scale < least && N > 9) { const [rx, ry] = nodeAt.get(0), w = room.width / least, h = room.height / least; home = down ? [rx - w / 2, home[1], w, h] : [home[0], ry - h / 2, w, h]; }
+  view = home.slice();
+  zoom();
+  $("unfold").hidden = folded.size === 0;
+  light();
+}
+function zoom(factor, cx, cy) {
+  if (factor) {
+    cx = cx ?? view[0] + view[2] / 2; cy = cy ?? view[1] + view[3] / 2;
+    view = [cx - (cx - view[0]) * factor, cy - (cy - view[1]) * factor, view[2] * factor, view[3] * factor];
+  }
+  tree.setAttribute("viewBox", view.join(" "));
+}
+function light() {
+  const path = new Set(pathOf(x));
+  tree.querySelectorAll(".node").forEach((g) => g.classList.toggle("on", path.has(Number(g.dataset.node))));
+  tree.querySelectorAll(".edge").forEach((e) => {
+    const on = path.has(Number(e.dataset.to));
+    e.classList.toggle("on", on);
+    if (on) e.parentNode.insertBefore(e, e.parentNode.querySelector(".answer"));
+  });
+  for (const [dot, c, place] of dots) dot.setAttribute("cx", place(x[c]));
+}
+function fold(n) {
+  if (isLeaf(n)) return;
+  folded.has(n) ? folded.delete(n) : folded.add(n);
+  const keep = view.slice();
+  drawTree();
+  view = keep; zoom();
+  tree.querySelector(`[data-node="${n}"]`).focus({ preventScroll: true });
+}
+const tip = $("tip");
+function showTip(g) {
+  const n = Number(g.dataset.node), rows = conditions(n);
+  tip.replaceChildren();
+  tip.append(el("b", {}, isLeaf(n) ? T.label[n] : question(n) + "?"));
+  for (const row of rows.length ? rows : ["every state comes here"]) tip.append(el("div", {}, row));
+  if (T.share) tip.append(el("div", {}, n === 0 ? `${T.visits[0].toLocaleString("en")} states in ${D.episodes} episodes` : percent(T.share[n]) + (T.share[n] > 0 ? " of visited states" : "")));
+  const r = g.getBoundingClientRect(), w = tip.offsetWidth, h = tip.offsetHeight;
+  tip.style.left = `${Math.max(8, Math.min(innerWidth - w - 8, r.left + r.width / 2 - w / 2))}px`;
+  tip.style.top = `${r.bottom + h + 12 < innerHeight ? r.bottom + 8 : Math.max(8, r.top - h - 8)}px`;
+  tip.classList.add("show");
+}
+const hideTip = () => tip.classList.remove("show");
+const nodeOf = (event) => event.target.closest && event.target.closest(".node");
+tree.addEventListener("pointerover", (e) => { const g = nodeOf(e); if (g && e.pointerType === "mouse") showTip(g); });
+tree.addEventListener("pointerout", (e) => { if (nodeOf(e)) hideTip(); });
+tree.addEventListener("focusin", (e) => { const g = nodeOf(e); if (g && g.matches(":focus-visible")) showTip(g); });
+tree.addEventListener("focusout", hideTip);
+tree.addEventListener("keydown", (e) => {
+  const g = nodeOf(e);
+  if (!g) return;
+  const n = Number(g.dataset.node);
+  const go = (to) => { const next = to !== undefined && to >= 0 && tree.querySelector(`[data-node="${to}"]`); if (next) next.focus(); };
+  const keys = {
+    Enter: () => fold(n), " ": () => fold(n), ArrowUp: () => go(parent[n]),
+    ArrowDown: () => go(T.left[n]), ArrowLeft: () => go(parent[n] < 0 ? undefined : T.left[parent[n]]), ArrowRight: () => go(parent[n] < 0 ? T.right[n] : T.right[parent[n]]),
+    Escape: hideTip,
+  };
+  if (keys[e.key]) { e.preventDefault(); keys[e.key](); }
+});
+let grip = null;
+const toView = (e) => { const r = tree.getBoundingClientRect(), s = Math.max(view[2] / r.width, view[3] / r.height); return [s, r]; };
+tree.addEventListener("pointerdown", (e) => { grip = { x: e.clientX, y: e.clientY, view: view.slice(), moved: false, node: nodeOf(e) }; });
+addEventListener("pointermove", (e) => {
+  if (!grip) return;
+  const dx = e.clientX - grip.x, dy = e.clientY - grip.y;
+  if (!grip.moved && Math.hypot(dx, dy) < 5) return;
+  grip.moved = true;
+  tree.classList.add("drag");
+  const [s] = toView(e);
+  view = [grip.view[0] - dx * s, grip.view[1] - dy * s, grip.view[2], grip.view[3]];
+  zoom();
+});
+addEventListener("pointerup", (e) => {
+  if (grip && !grip.moved && grip.node) {
+    const n = Number(grip.node.dataset.node);
+    if (e.pointerType === "mouse") fold(n); else { showTip(grip.node); setTimeout(hideTip, 2500); }
+  }
+  grip = null;
+  tree.classList.remove("drag");
+});
+addEventListener("pointercancel", () => { grip = null; tree.classList.remove("drag"); });
+tree.addEventListener("wheel", (e) => {
+  if (!e.ctrlKey && !e.metaKey) return;
+  e.preventDefault();
+  const [s, r] = toView(e);
+  zoom(Math.exp(e.deltaY * 0.002), view[0] + view[2] / 2 + (e.clientX - r.left - r.width / 2) * s, view[1] + view[3] / 2 + (e.clientY - r.top - r.height / 2) * s);
+}, { passive: false });
+$("zoom-in").onclick = () => zoom(0.8);
+$("zoom-out").onclick = () => zoom(1.25);
+$("fit").onclick = () => { view = home.slice(); zoom(); };
+$("unfold").onclick = () => { folded.clear(); drawTree(); };
+let lastWidth = innerWidth;
+addEventListener("resize", () => { if (innerWidth !== lastWidth) { lastWidth = innerWidth; drawTree(); } });
+
+// ---- verdict and sliders ----
+function decide() {
+  const path = pathOf(x), leaf = path[path.length - 1];
+  const verdict = $("verdict");
+  verdict.textContent = T.label[leaf];
+  verdict.style.background = T.colour[leaf];
+  verdict.dataset.leaf = leaf;
+  $("rule").textContent = conditions(leaf).join(" and ") || "always";
+  const list = $("others");
+  list.replaceChildren();
+  const found = counterfactuals(x);
+  for (const { moves, leaf: to } of found.slice(0, 4)) {
+    const item = el("li");
+    item.append(el("b", {}, T.label[to]), " if ");
+    item.append(moves.map(([c, v]) => `${F[c].name} ${v > x[c] ? (F[c].kind === "real" ? "rose above " : "rose to ") : "fell to "}${fmt(F[c].kind === "real" && v > x[c] ? v : v)}`).join(" and "));
+    list.append(item);
+  }
+  if (!found.length) list.append(el("li", {}, "No other action is possible from here."));
+  light();
+}
+const inputs = F.map((f, c) => {
+  const row = el("div", { class: "slider" }), id = `feature-${c}`;
+  const label = el("label", { for: id }, clip(f.name, 60));
+  if (!f.used) label.append(el("span", {}, "not asked about"));
+  const rail = el("div", { class: "rail" }), whole = f.kind !== "real", [lo, hi] = f.shown;
+  const range = el("input", { type: "range", id, "data-feature": c, min: lo, max: hi, step: whole ? 1 : (hi - lo) / 1000 || 1 });
+  const exact = el("input", { type: "number", "data-exact": c, step: "any", "aria-label": `${f.name}, exact value` });
+  rail.append(range);
+  for (const t of new Set(T.threshold.filter((_, n) => T.feature[n] === c))) {
+    const s = (t - lo) / (hi - lo);
+    if (s < 0 || s > 1) continue;
+    const tick = el("i", { class: "tick", title: fmt(t) });
+    tick.style.left = `calc(8px + ${s} * (100% - 16px))`;
+    rail.append(tick);
+  }
+  const set = (v) => { if (v === "" || Number.isNaN(Number(v))) return; pause(); whatIf = true; x = x.slice(); x[c] = Number(v); show(); };
+  range.oninput = () => set(range.value);
+  exact.onchange = () => set(exact.value);
+  row.append(label, rail, exact);
+  return { row, range, exact, used: f.used };
+});
+for (const part of [...inputs.filter((i) => i.used), ...inputs.filter((i) => !i.used).slice(0, 12)]) $("sliders").append(part.row);
+function show() {
+  inputs.forEach(({ range, exact }, c) => {
+    if (document.activeElement !== range) range.value = x[c];
+    if (document.activeElement !== exact) exact.value = Number(x[c].toPrecision(6));
+  });
+  decide();
+  if (R) {
+    $("resume").hidden = !whatIf;
+    $("scrub").value = step;
+    const last = R.x.length - 1, total = R.total[step];
+    $("clock").textContent = `step ${step} of ${last} · return ${fmt(total)}${step === last ? ` · ${R.ending}` : ""}`;
+    if (R.frames.length) $("frame").src = R.frames[R.index[step]];
+  }
+}
+
+// ---- replay ----
+function goTo(k) { step = Math.max(0, Math.min(R.x.length - 1, k)); x = R.x[step].slice(); whatIf = false; show(); }
+function pause() { playing = false; $("play").textContent = "▶ Play"; }
+function play() {
+  if (playing) return pause();
+  if (step >= R.x.length - 1) step = 0;
+  playing = true;
+  $("play").textContent = "❚❚ Pause";
+  let before = performance.now(), due = 0;
+  goTo(step);
+  requestAnimationFrame(function tick(now) {
+    if (!playing) return;
+    due += (Math.min(now - before, 200) / 1000) * R.fps * Number($("speed").value);
+    before = now;
+    if (due >= 1) { const by = Math.floor(due); due -= by; goTo(step + by); }
+    if (step >= R.x.length - 1) return pause();
+    requestAnimationFrame(tick);
+  });
+}
+if (R) {
+  $("scrub").max = R.x.length - 1;
+  $("play").onclick = play;
+  $("back").onclick = () => { pause(); goTo(step - 1); };
+  $("forward").onclick = () => { pause(); goTo(step + 1); };
+  $("scrub").oninput = () => { pause(); goTo(Number($("scrub").value)); };
+  $("resume").onclick = () => goTo(step);
+  if (!R.frames.length) { $("frame").hidden = true; $("no-frames").hidden = false; }
+  $("speed").value = R.fps >= 20 ? "0.5" : "1";
+  addEventListener("keydown", (e) => {
+    if (e.target !== document.body) return;
+    if (e.key === " ") { e.preventDefault(); play(); }
+    if (e.key === "ArrowRight") { pause(); goTo(step + 1); }
+    if (e.key === "ArrowLeft") { pause(); goTo(step - 1); }
+  });
+} else $("replay").hidden = true;
+
+// ---- charts ----
+function nice(lo, hi, count) {
+  const raw = (hi - lo || 1) / count, power = 10 ** Math.floor(Math.log10(raw)), unit = [1, 2, 5, 10].find((m) => m * power >= raw) * power, out = [];
+  for (let v = Math.ceil(lo / unit - 1e-9) * unit; v <= hi + 1e-9 * unit; v += unit) out.push(Number(v.toPrecision(12)));
+  return out;
+}
+const short = (v) => (Math.abs(v) >= 1e6 ? `${fmt(v / 1e6)}M` : Math.abs(v) >= 1e4 ? `${fmt(v / 1e3)}k` : fmt(v));
+function chart(height, xs, series, xlabel) {
+  const W = 420, L = 46, B = 34, root = svg("svg", { class: "chart", viewBox: `0 0 ${W} ${height}`, role: "img" });
+  const all = series.flatMap((s) => s.values.filter((v) => v !== null));
+  let lo = Math.min(...all), hi = Math.max(...all);
+  if (lo === hi) { lo -= 1; hi += 1; }
+  const pad = 0.06 * (hi - lo), x0 = Math.min(...xs), x1 = Math.max(...xs);
+  lo = lo >= 0 && lo < pad * 4 ? 0 : lo - pad; hi += pad;
+  const X = (v) => L + ((W - L - 8) * (v - x0)) / (x1 - x0 || 1), Y = (v) => 8 + (height - B - 8) * (1 - (v - lo) / (hi - lo));
+  for (const v of nice(lo, hi, 4)) root.append(svg("line", { class: "axis", x1: L, x2: W - 8, y1: Y(v), y2: Y(v) }), svg("text", { x: L - 7, y: Y(v) + 4, "text-anchor": "end" }, short(v)));
+  for (const v of nice(x0, x1, 4)) root.append(svg("text", { x: X(v), y: height - B + 16, "text-anchor": "middle" }, short(v)));
+  root.append(svg("text", { x: W - 8, y: height - 3, "text-anchor": "end" }, xlabel));
+  series.forEach((s, k) => {
+    const points = xs.map((v, i) => (s.values[i] === null ? null : [X(v), Y(s.values[i])])).filter(Boolean);
+    if (!points.length) return;
+    const line = points.map(([a, b]) => `${a.toFixed(1)},${b.toFixed(1)}`).join("L");
+    if (k === 0) root.append(svg("path", { class: "fillA", d: `M${line}L${points[points.length - 1][0]},${Y(lo)}L${points[0][0]},${Y(lo)}Z` }));
+    root.append(svg("path", { class: k === 0 ? "lineA" : "lineB", d: `M${line}` }));
+    if (points.length === 1) root.append(svg("circle", { cx: points[0][0], cy: points[0][1], r: 3.5, class: "barA" }));
+  });
+  root.setAttribute("aria-label", `${series.map((s) => s.name).join(" and ")} by ${xlabel}`);
+  return root;
+}
+function legend(names) {
+  const box = el("p", { class: "legend" });
+  names.forEach((name, k) => { const item = el("span"); const mark = el("i"); mark.style.background = k === 0 ? "var(--accent)" : "#3b7dd8"; item.append(mark, name); box.append(item); });
+  return box;
+}
+if (D.curves.length) for (const c of D.curves) $("curve-charts").append(chart(c.small ? 120 : 190, c.x, c.series, c.xlabel), legend(c.series.map((s) => s.name)));
+else $("curves").hidden = true;
+if (D.evaluation) {
+  const E = D.evaluation, body = $("eval-body"), big = el("div", { class: "big" }, fmt(E.mean));
+  big.append(el("small", {}, `  mean return, 95 % interval ${fmt(E.ci95[0])} to ${fmt(E.ci95[1])}`));
+  body.append(big, el("p", { class: "hint" }, `${E.episodes.toLocaleString("en")} episodes (seed ${E.seed}), standard deviation ${fmt(E.std)}, worst ${fmt(E.min)}, best ${fmt(E.max)}, ${fmt(E.mean_length)} steps each${E.time_limited ? `, ${E.time_limited.toLocaleString("en")} reached the time limit` : ""}.`));
+  const W = 420, H = 150, root = svg("svg", { class: "chart", viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": "Returns of the episodes" });
+  const top = Math.max(...E.histogram.counts), n = E.histogram.counts.length, each = (W - 16) / n;
+  E.histogram.counts.forEach((count, k) => { if (count) { const h = Math.max(2, (count / top) * (H - 34)); root.append(svg("rect", { class: "barA", x: 8 + k * each + 1, y: H - 24 - h, width: Math.max(1, each - 2), height: h, rx: 2 })); } });
+  root.append(svg("line", { class: "axis", x1: 8, x2: W - 8, y1: H - 24, y2: H - 24 }), svg("text", { x: 8, y: H - 8 }, fmt(E.histogram.low)), svg("text", { x: W - 8, y: H - 8, "text-anchor": "end" }, fmt(E.histogram.high)), svg("text", { x: W / 2, y: H - 8, "text-anchor": "middle" }, "return of an episode"));
+  body.append(root);
+} else $("evaluation").hidden = true;
+
+// ---- header, settings, exports ----
+$("title").textContent = D.title;
+$("sub").textContent = D.subtitle;
+for (const [name, value, unit] of D.facts) { const box = el("div"); box.append(el("dt", {}, name)); const dd = el("dd", {}, value); if (unit) dd.append(el("small", {}, ` ${unit}`)); box.append(dd); $("facts").append(box); }
+for (const [key, value] of D.settings) { const row = el("tr"); row.append(el("td", {}, key), el("td", {}, value)); $("settings").append(row); }
+$("footer").textContent = D.footer;
+$("tree-hint").textContent = `Yes goes ${leaves.length <= 8 ? "left" : "up"}, no goes ${leaves.length <= 8 ? "right" : "down"}. ${T.share ? "Edges are as wide as the share of visited states. " : ""}Click a question to fold it, drag to move, Ctrl and wheel to zoom.`;
+let chosen = null;
+D.exports.forEach((item, k) => {
+  const tab = el("button", { role: "tab", "aria-selected": "false", "data-format": item.format, title: item.about }, item.label);
+  tab.onclick = () => {
+    chosen = item;
+    document.querySelectorAll("#formats button").forEach((b) => b.setAttribute("aria-selected", String(b === tab)));
+    $("code").textContent = item.text ?? `${item.about}: ${item.name}, ${Math.round((item.base64.length * 3) / 4).toLocaleString("en")} bytes.`;
+    $("copy").disabled = item.text === undefined;
+  };
+  $("formats").append(tab);
+  if (k === 0) tab.click();
+});
+$("download").onclick = () => {
+  const data = chosen.text ?? Uint8Array.from(atob(chosen.base64), (c) => c.charCodeAt(0));
+  const link = el("a", { href: URL.createObjectURL(new Blob([data])), download: chosen.name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+};
+$("copy").onclick = async () => {
+  try { await navigator.clipboard.writeText(chosen.text); } catch {
+    const range = document.createRange(); range.selectNodeContents($("code")); getSelection().removeAllRanges(); getSelection().addRange(range); document.execCommand("copy");
+  }
+  $("copy").textContent = "Copied"; setTimeout(() => ($("copy").textContent = "Copy"), 1200);
+};
+$("theme").onclick = () => {
+  const dark = document.documentElement.dataset.theme ? document.documentElement.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  document.documentElement.dataset.theme = dark ? "light" : "dark";
+};
+drawTree();
+show();
+document.documentElement.dataset.ready = "yes";

@@ -1,0 +1,97 @@
+"""Put a run into one HTML file."""
+
+from __future__ import annotations
+
+import csv
+import html
+import json
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from custard.errors import CustardError
+from custard.files import write_atomically
+from custard.report.data import report_data
+from custard.tree.tree import Tree
+
+__all__ = ["write_report"]
+
+
+def write_report(run_directory: str | Path, *, episodes: int | None = None, seed: int = 1, out: Path | None = None) -> Path:
+    """Write report.html for a run directory (config.json, metrics.csv, tree.json) and return its path.
+
+    The tree is evaluated over `episodes` episodes (1,000 where the environment is compiled, else 100) and one of them
+    is replayed. Where the environment cannot be made here, the report does without both.
+    """
+    where = Path(run_directory)
+    config = _config(where / "config.json")
+    tree = Tree.load(where / "tree.json")
+    data = report_data(tree, config, metrics_rows(where / "metrics.csv"), episodes=episodes, seed=seed)
+    path = out or where / "report.html"
+    write_atomically(path, page(data))
+    return path
+
+
+def page(data: dict[str, Any]) -> str:
+    """The page with its data in it. Nothing from outside can end the element it stands in."""
+    files = resources.files("custard.report")
+    template = (files / "template.html").read_text(encoding="utf-8")
+    script = (files / "report.js").read_text(encoding="utf-8")
+    text = json.dumps(_finite(data), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    parts = {"@TITLE@": html.escape(str(data["title"])), "@SCRIPT@": script, "@DATA@": text}
+    # One pass, so that no part is looked for in another.
+    pieces, rest = [], template
+    for mark in ("@TITLE@", "@DATA@", "@SCRIPT@"):
+        before, _, rest = rest.partition(mark)
+        pieces += [before, parts[mark]]
+    return "".join([*pieces, rest])
+
+
+def metrics_rows(path: Path) -> list[dict[str, float]]:
+    """The rows of metrics.csv as numbers; what is empty or no number is left out. No file, no rows."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            raw = list(csv.DictReader(file))
+    except FileNotFoundError:
+        return []
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise CustardError(f"cannot read {path}: {error}") from None
+    rows = []
+    for entry in raw:
+        row = {}
+        for key, value in entry.items():
+            try:
+                number = float(value)
+            except (TypeError, ValueError):
+                continue
+            if key is not None and np.isfinite(number):
+                row[key] = number
+        rows.append(row)
+    return rows
+
+
+def _config(path: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CustardError(f"{path.parent} holds no run: there is no config.json in it") from None
+    except (OSError, ValueError) as error:
+        raise CustardError(f"cannot read {path}: {error}") from None
+    if not isinstance(config, dict):
+        raise CustardError(f"{path} does not hold an object")
+    return config
+
+
+def _finite(value: Any) -> Any:
+    """Plain data in which a number that is not finite is null."""
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(entry) for entry in value]
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    return value
