@@ -131,6 +131,7 @@ def _cells(x, shape, n, most, group_first, base, used, first, stride, threshold,
     if len(shape) > 0:
         n = len(shape)  # known when compiling, so that a column is read by vector instructions
     groups = len(base) - 1
+    top = x.dtype.type(np.inf)
     cell = np.empty(most, x.dtype)  # counted in x's own type, exactly, so that vector lanes match
     bits = np.empty(most, np.uint64)
     for start in range(0, len(out), most):
@@ -150,7 +151,7 @@ def _cells(x, shape, n, most, group_first, base, used, first, stride, threshold,
                     t4, t5, t6 = threshold[j + 4], threshold[j + 5], threshold[j + 6]
                     for k in range(rows):
                         v = entries[n * k]
-                        v = v if v <= np.inf else np.inf  # NaN goes right everywhere
+                        v = v if v <= top else top  # NaN goes right everywhere
                         high = v > t3
                         middle = v > (t5 if high else t1)
                         low = v > ((t6 if middle else t4) if high else (t2 if middle else t0))
