@@ -54,7 +54,7 @@ class Settings:
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "tuned": {
         "": {},
-        "CartPole": {"steps": 100_000},
+        "CartPole": {"steps": 100_000, "check_rollouts": 200},
         "PrereqWorld": {"steps": 100_000, "gamma": 0.98, "steps_per_update": 8.0},
         "PotholeWorld": {"steps": 1_000_000, "frequencies": 9, "gamma": 0.9, "steps_per_update": 32.0,
                          "buffer": 1_000_000, "batch": 512, "num_envs": 64, "epsilon": 0.3, "checks": 20,

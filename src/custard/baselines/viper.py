@@ -40,13 +40,14 @@ class Settings:
     test_rollouts: int = 50  # validation rollouts of each tree
     max_leaves: int | None = None  # leaf limit (the depth limit is the problem's own)
     patience: int | None = 40  # stop after so many iterations without a better tree; None: never
-    finalists: int = 10  # trees judged again at the end, on fresh rollouts
-    final_rollouts: int = 500  # for each of them
+    final_rollouts: int = 500  # further rollouts for a tree that did as well as the best; 0: none
+    slack: float = 0.002  # how far below the best validation return, as a share of it, a tree still gets those
     weights: str = "auto"  # "q": V - min Q; "policy": the same of log-probabilities; "none"; "auto": the first possible
     resample: bool = False  # draw states by weight instead of weighting them in CART
     criterion: str = "gini"  # CART's impurity: gini, entropy or log_loss
     min_leaf: int = 1  # states in a leaf, at least
-    leaf_ladder: bool = False  # also fit trees of 2, 4, 8, … leaves and let validation choose among them
+    variants: bool = True  # also fit by the other impurity and to states drawn by weight; validation chooses
+    leaf_ladder: bool = False  # also fit trees of 2, 4, 8, … leaves; validation chooses
     expert: Any = "dqn"  # "dqn", "bi", a file (.npz ours, .zip Stable-Baselines3) or a function to Q-values
     expert_preset: str = "tuned"  # preset of the DQN expert
     expert_settings: dict[str, Any] = field(default_factory=dict)  # settings of the DQN expert over its preset's
@@ -58,7 +59,7 @@ class Settings:
     def __post_init__(self) -> None:
         if not 0.0 < self.train_share <= 1.0:
             raise CustardError(f"train_share={self.train_share} must lie in (0, 1]")
-        for name in ("batch_rollouts", "max_samples", "iterations", "test_rollouts", "finalists", "final_rollouts"):
+        for name in ("batch_rollouts", "max_samples", "iterations", "test_rollouts"):
             if getattr(self, name) < 1:
                 raise CustardError(f"{name}={getattr(self, name)} must be at least 1")
         if self.max_leaves is not None and self.max_leaves < 2:
@@ -69,12 +70,12 @@ class Settings:
             raise CustardError(one_of("criterion", self.criterion, ("gini", "entropy", "log_loss")))
 
 
-_PAPER = {"patience": None, "finalists": 1, "expert_preset": "paper"}
+_PAPER = {"patience": None, "final_rollouts": 0, "variants": False, "expert_preset": "paper"}
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "tuned": {
         "": {},
         # Rollouts of the compiled environment cost little, and a tree that falls once in a thousand is not good enough.
-        "CartPole": {"test_rollouts": 200, "finalists": 30, "final_rollouts": 5000},
+        "CartPole": {"test_rollouts": 200, "final_rollouts": 5000},
         "PotholeWorld": {"ties": "downstream", "iterations": 60, "patience": 20, "leaf_ladder": True},
     },
     "paper": {"": _PAPER, "PotholeWorld": {"ties": "downstream"}},
@@ -102,7 +103,8 @@ def solve(problem: Problem, settings: Settings, state: Any = None) -> Iterator[S
     drive_seeds = episode_seeds(seeds["rollouts"], settings.iterations * settings.batch_rollouts)
     test_seeds = episode_seeds(seeds["validation"], settings.test_rollouts)
     x, action, weight = np.zeros((0, problem.base.features.n)), np.zeros(0, dtype=np.int64), np.zeros(0)
-    kept: list[tuple[float, Tree]] = []  # the best trees so far, best first
+    final_seeds = episode_seeds(seeds["final"], settings.final_rollouts)
+    best, value, screen = None, -np.inf, -np.inf  # the best tree, its mean return, and the best on validation rollouts
     tree: Tree | None = None
     since = 0
     for iteration in range(settings.iterations):
@@ -113,22 +115,24 @@ def solve(problem: Problem, settings: Settings, state: Any = None) -> Iterator[S
         weight = np.concatenate([weight, weigh(seen)])
         fresh, agreement = _fit(problem, settings, x, action, weight, rng)
         tree = fresh[0]
-        best_before = _rank(kept[0]) if kept else None
+        since += 1
         for candidate in fresh:
-            kept.append((runner.mean(candidate, test_seeds), candidate))
-        kept = _best(kept, settings.finalists)
-        since = 0 if best_before is None or _rank(kept[0]) > best_before else since + 1
-        metrics = {"iteration": iteration, "samples": len(x), "agreement": agreement, "validation": kept[0][0]}
-        yield Snapshot(runner.steps, kept[0][1], kept[0][0], settings.budget, metrics, message=f"expert: {expert.name}")
+            mean = runner.mean(candidate, test_seeds)
+            if mean < screen - settings.slack * abs(screen):
+                continue
+            screen = max(screen, mean)
+            if settings.final_rollouts:  # a mean of few rollouts that is the highest of many is too good to be true
+                mean = runner.mean(candidate, final_seeds)
+            if best is None or (round(mean, 9), -candidate.n_leaves) > (round(value, 9), -best.n_leaves):
+                best, value, since = candidate, mean, 0
+        metrics = {"iteration": iteration, "samples": len(x), "agreement": agreement, "validation": screen}
+        yield Snapshot(runner.steps, best, value, settings.budget, metrics, message=f"expert: {expert.name}")
         if settings.patience is not None and since >= settings.patience:
             break
         if settings.budget is not None and runner.steps >= settings.budget:
             break
-    if len(kept) > 1 and settings.finalists > 1:
-        final_seeds = episode_seeds(seeds["final"], settings.final_rollouts)
-        kept = _best([(runner.mean(candidate, final_seeds), candidate) for _, candidate in kept], 1)
     message = f"{iteration + 1} iterations, expert: {expert.name}"
-    yield Snapshot(runner.steps, kept[0][1], kept[0][0], settings.budget, {"iteration": iteration}, message=message)
+    yield Snapshot(runner.steps, best, value, settings.budget, {"iteration": iteration}, message=message)
 
 
 class _Runner:
@@ -156,21 +160,6 @@ class _Runner:
         returns, lengths, _ = rollouts(tree.predict, self.problem.source, seeds, features=self.problem.encoder)
         self.steps += int(lengths.sum())
         return float(returns.mean())
-
-
-def _rank(entry: tuple[float, Tree]) -> tuple[float, int]:
-    return round(entry[0], 9), -entry[1].n_leaves
-
-
-def _best(entries: list[tuple[float, Tree]], count: int) -> list[tuple[float, Tree]]:
-    """The best by return, then by fewer leaves; the same tree counts once."""
-    chosen: list[tuple[float, Tree]] = []
-    for entry in sorted(entries, key=_rank, reverse=True):
-        if len(chosen) == count:
-            break
-        if not any(_rank(entry) == _rank(other) and entry[1] == other[1] for other in chosen):
-            chosen.append(entry)
-    return chosen
 
 
 def _expert(problem: Problem, settings: Settings, seed: int) -> Iterator[dqn.Progress | Expert]:
@@ -236,32 +225,36 @@ def _fit(
     from sklearn.tree import DecisionTreeClassifier
 
     index = np.arange(len(x))
-    if settings.resample:
-        index = rng.choice(len(x), size=min(len(x), settings.max_samples), p=weight / weight.sum())
-        weight = np.ones(len(x))
-    elif len(x) > settings.max_samples:
+    if len(x) > settings.max_samples:
         index = rng.choice(len(x), size=settings.max_samples, replace=False)
     else:
         rng.shuffle(index)
     cut = max(1, round(settings.train_share * len(index)))
     train, held = index[:cut], index[cut:] if cut < len(index) else index
-    limits: list[int | None] = [settings.max_leaves]
+    drawn = rng.choice(train, size=len(train), p=weight[train] / weight[train].sum())
+    flat = np.ones(len(x))
+    plain = (drawn, flat) if settings.resample else (train, weight)
+    other = "entropy" if settings.criterion == "gini" else "gini"
+    fits = [(settings.criterion, settings.max_leaves, *plain)]
+    if settings.variants:
+        fits += [(other, settings.max_leaves, *plain)]
+        fits += [(settings.criterion, settings.max_leaves, *((train, weight) if settings.resample else (drawn, flat)))]
     if settings.leaf_ladder:
         top = settings.max_leaves or 1024
-        limits += [2**k for k in range(1, 11) if 2**k < top]
+        fits += [(settings.criterion, 2**k, *plain) for k in range(1, 11) if 2**k < top]
     trees = []
     if problem.max_depth == 0:
         votes = np.bincount(action[train], weight[train], minlength=problem.base.actions.n)
         leaf = int(votes.argmax()) + problem.base.actions.start
         trees.append(Tree.leaf(leaf, problem.base.features, problem.base.actions))
-    else:
-        for leaves in limits:
-            cart = DecisionTreeClassifier(
-                criterion=settings.criterion, max_depth=problem.max_depth, max_leaf_nodes=leaves,
-                min_samples_leaf=settings.min_leaf, random_state=int(rng.integers(2**31)),
-            )  # fmt: skip
-            cart.fit(x[train], action[train], sample_weight=weight[train])
-            trees.append(simplify(_tree(cart, problem)))
+        fits = []
+    for criterion, leaves, rows, importance in fits:
+        cart = DecisionTreeClassifier(
+            criterion=criterion, max_depth=problem.max_depth, max_leaf_nodes=leaves, min_samples_leaf=settings.min_leaf,
+            random_state=int(rng.integers(2**31)),
+        )  # fmt: skip
+        cart.fit(x[rows], action[rows], sample_weight=importance[rows])
+        trees.append(simplify(_tree(cart, problem)))
     right = trees[0].predict(x[held]) - problem.base.actions.start == action[held]
     return trees, float(np.average(right, weights=weight[held]))
 
