@@ -155,7 +155,7 @@ def test_an_interrupt_saves_and_resume_goes_on(tmp_path):
         time.sleep(0.1)
     time.sleep(5)
     process.send_signal(signal.SIGINT)
-    text, err = process.communicate(timeout=120)
+    _, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     assert "Traceback" not in err
     assert (out / "tree.json").exists()

@@ -101,7 +101,7 @@ def test_waiting_parts_follow_the_base_environment_exactly():
         new = ~ready & ((actions < 2) | over)
         chosen = np.where(new & ~over, actions, np.where(new, chosen, chosen))
         ready |= new
-        _, reward, terminated, truncated, infos = venv.step(actions)
+        _, reward, terminated, _, infos = venv.step(actions)
         if ready.all():
             observation, expected, term, trunc, _ = base.step(chosen)
             np.testing.assert_array_equal(venv.parts.x, observation.astype(float))

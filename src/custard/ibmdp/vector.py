@@ -149,8 +149,8 @@ class VectorIBMDP(VectorWrapper):
     def _restart(self, index: np.ndarray) -> None:
         low, high, width, *_ = self._constants
         bad = restart(
-            index, low, high, width, self._root_bounds, self._root_mask, self.parts.x, self.lower, self.upper, self.depth, self.queries,
-            self._obs, self._mask,
+            index, low, high, width, self._root_bounds, self._root_mask, self.parts.x, self.lower, self.upper,
+            self.depth, self.queries, self._obs, self._mask,
         )  # fmt: skip
         if bad >= 0:
             checked(self.parts.x, self.rules)
