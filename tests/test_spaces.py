@@ -34,7 +34,7 @@ class Still(gym.Env):
         (spaces.MultiBinary(3), ["obs_0", "obs_1", "obs_2"], ["binary"] * 3, [0] * 3, [1] * 3),
         (spaces.MultiDiscrete([3, 2]), ["obs_0", "obs_1"], ["integer", "binary"], [0, 0], [2, 1]),
         (
-            spaces.Dict({"door": spaces.Discrete(2), "place": spaces.Box(0, 9, (2,)), "speed": spaces.Box(-1, 1, (1,))}),
+            spaces.Dict(door=spaces.Discrete(2), place=spaces.Box(0, 9, (2,)), speed=spaces.Box(-1, 1, (1,))),
             ["door", "place_0", "place_1", "speed"], ["binary", "real", "real", "real"], [0, 0, 0, -1], [1, 9, 9, 1],
         ),
         (

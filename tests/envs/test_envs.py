@@ -72,8 +72,10 @@ def test_cartpole_ends_after_200_steps():
     from custard import Tree, describe
 
     base = describe(gym.make("CartPole-v1"))
-    good = Tree([1, -1, 2, -1, -1], [-0.3499, 0, 0.01526, 0, 0], [1, -1, 3, -1, -1], [2, -1, 4, -1, -1], [0, 1, 0, 0, 1],
-                base.features, base.actions)  # fmt: skip
+    good = Tree(
+        feature=[1, -1, 2, -1, -1], threshold=[-0.3499, 0, 0.01526, 0, 0], children_left=[1, -1, 3, -1, -1],
+        children_right=[2, -1, 4, -1, -1], value=[0, 1, 0, 0, 1], features=base.features, actions=base.actions,
+    )  # fmt: skip
     result = custard.evaluate(good, "custard/CartPole-v0", episodes=50)
     assert result.returns.tolist() == [200.0] * 50
     assert result.time_limited.all()
@@ -81,7 +83,7 @@ def test_cartpole_ends_after_200_steps():
 
 
 def shortest(m, prerequisites=None):
-    """Breadth-first search over item sets, written from the appendix's text: least number of attempts, goal included."""
+    """The least number of attempts, by breadth-first search over item sets as the appendix describes them."""
     table = {item: [p for p in needs if p < m] for item, needs in (prerequisites or PREREQUISITES).items() if item < m}
     level, seen, steps = {frozenset()}, {frozenset()}, 0
     while True:
@@ -150,7 +152,7 @@ def test_random_instances():
 
 @pytest.mark.parametrize(("lane", "holes"), [(0, 0), (1, len(LANE_2)), (2, len(LANE_3))])
 def test_constant_lanes_have_known_values(lane, holes):
-    """Every pothole of a lane is crossed exactly once, whatever the moves: 50 minus five each, or 45 in the slow lane."""
+    """Every pothole of a lane is crossed exactly once, whatever the moves: 50 minus five each; 45 in the slow lane."""
     expected = 45.0 if lane == 0 else 50.0 - 5.0 * holes
     tree = custard.Tree.leaf(lane, *_pothole())
     result = custard.evaluate(tree, "custard/PotholeWorld-v0", episodes=200, seed=3)

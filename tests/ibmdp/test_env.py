@@ -219,7 +219,8 @@ def test_gymnasium_checker_on_the_parameterised_form():
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"splits": 0}, "splits"), ({"splits": 1.5}, "splits"), ({"splits": "many"}, "splits"), ({"splits": True}, "splits"),
+        ({"splits": 0}, "splits"), ({"splits": 1.5}, "splits"), ({"splits": "many"}, "splits"),
+        ({"splits": True}, "splits"),
         ({"max_depth": -1}, "max_depth"), ({"gamma_b": 1.5}, "gamma_b"), ({"zeta": 0.1}, "zeta"),
         ({"zeta": float("nan")}, "zeta"), ({"observation": "all"}, "observation"), ({"bounds": "guess"}, "bounds"),
         ({"max_queries": 0}, "max_queries"),

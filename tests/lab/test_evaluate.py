@@ -132,7 +132,8 @@ def test_toy_text_is_encoded():
 @pytest.mark.parametrize(
     ("env", "message"),
     [
-        ("CartPol-v1", "did you mean 'CartPole-v1'"), ("nothing:Env-v0", "nothing"), ("MountainCar-v0", "environment has position"),
+        ("CartPol-v1", "did you mean 'CartPole-v1'"), ("nothing:Env-v0", "nothing"),
+        ("MountainCar-v0", "environment has position"),
         (3, "an environment is an id"), (lambda: 3, "returned int"), ("CartPole-v99", "CartPole"),
         (gym.make_vec("CartPole-v1", num_envs=2), "not a vector environment"),
     ],
