@@ -29,7 +29,7 @@ def value_iteration(mdp: FiniteMDP, tolerance: float = 1e-12) -> tuple[np.ndarra
     stacked = sparse.vstack(mdp.transitions, format="csr")
     shape = (mdp.actions.n, mdp.n_states)
     rewards = np.where(mdp.terminal[:, None], 0.0, mdp.rewards)
-    values = np.zeros(mdp.n_states)
+    values = earlier = np.zeros(mdp.n_states)
     lost = np.zeros(mdp.n_states, dtype=bool)  # worth minus infinity
     patience = 2 * mdp.n_states + 1000
     for sweep in range(mdp.horizon if mdp.horizon is not None else SWEEPS):
@@ -40,8 +40,10 @@ def value_iteration(mdp: FiniteMDP, tolerance: float = 1e-12) -> tuple[np.ndarra
         scale = max(1.0, np.abs(values[~lost]).max(initial=0.0))
         if change <= tolerance * scale * (1.0 - mdp.gamma if mdp.gamma < 1.0 else 1e-1):
             break
+        if mdp.horizon is None and mdp.gamma == 1.0 and sweep == patience // 2:
+            earlier = values.copy()
         if mdp.horizon is None and mdp.gamma == 1.0 and sweep == patience:
-            lost = ~can_end(mdp)
+            lost = ~can_end(mdp) & (values < earlier)
             values[lost] = -np.inf
     else:
         if mdp.horizon is None:

@@ -1,0 +1,183 @@
+"""VIPER: known answers from every kind of expert, limits kept, mistakes named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import custard
+from custard.baselines import dqn, viper
+from custard.baselines.experts import from_function
+from custard.lab.methods import settings_for
+from custard.lab.source import source
+from custard.solvers.api import Problem
+from custard.spaces import describe
+
+QUICK = {"iterations": 8, "test_rollouts": 20, "final_rollouts": 100}
+
+
+def balance(x: np.ndarray) -> np.ndarray:
+    """Q-values of a hand-made CartPole expert that never falls: push to where the pole leans and the cart should go."""
+    push = 0.1 * x[:, 0] + 0.3 * x[:, 1] + 5.0 * x[:, 2] + 1.0 * x[:, 3]
+    return np.stack([-push, push], axis=1)
+
+
+def problem(env: str, seed: int = 0, max_depth: int | None = None, **kwargs: object) -> Problem:
+    where = source(env, kwargs)
+    return Problem(where, describe(where.vector(1)), seed, max_depth)
+
+
+def test_a_function_is_an_expert() -> None:
+    run = custard.learn("custard/CartPole-v0", "viper-dqn", max_depth=2, expert=balance, **QUICK)
+    assert run.tree.depth <= 2
+    assert custard.evaluate(run.tree, "custard/CartPole-v0", 200, seed=9).mean > 150
+    assert run.message.endswith("expert: function")
+
+
+def test_backward_induction_teaches_prereq_world() -> None:
+    run = custard.learn("custard/PrereqWorld-v0", "viper-bi", env_kwargs={"m": 7}, **QUICK)
+    assert run.value == -4.0
+    assert run.tree.n_leaves == 5
+
+
+def test_backward_induction_teaches_the_frozen_lake() -> None:
+    run = custard.learn("FrozenLake-v1", "viper-bi", iterations=4, test_rollouts=100, final_rollouts=300, seed=1)
+    assert run.value > 0.65
+
+
+def test_limits_are_kept() -> None:
+    for depth, leaves in ((0, None), (1, None), (3, 4), (None, 5)):
+        run = custard.learn(
+            "custard/PotholeWorld-v0", "viper-bi", max_depth=depth, max_leaves=leaves, leaf_ladder=False, iterations=2,
+            test_rollouts=10, final_rollouts=0,
+        )  # fmt: skip
+        assert depth is None or run.tree.depth <= depth
+        assert leaves is None or run.tree.n_leaves <= leaves
+
+
+def test_the_same_seed_gives_the_same_tree() -> None:
+    trees = [
+        custard.learn(
+            "custard/PotholeWorld-v0", "viper-bi", seed=3, iterations=2, max_leaves=12, **{"patience": 1}
+        ).tree
+        for _ in range(2)
+    ]
+    assert trees[0] == trees[1]
+
+
+def test_the_dqn_expert_solves_a_small_world(tmp_path: Path) -> None:
+    pytest.importorskip("jax", reason='needs the extra "neural"')
+    file = tmp_path / "expert.npz"
+    settings = {"steps": 6000, "warmup": 500, "num_envs": 16, "checks": 6, "check_rollouts": 5, "gamma": 0.95}
+    run = custard.learn(
+        "custard/PrereqWorld-v0",
+        "viper-dqn",
+        env_kwargs={"m": 4},
+        expert_settings=settings,
+        expert_out=str(file),
+        **QUICK,
+    )
+    assert run.value == -2.0
+    assert run.tree.n_leaves == 3
+    assert run.steps > 6000
+    again = custard.learn("custard/PrereqWorld-v0", "viper-dqn", env_kwargs={"m": 4}, expert=str(file), **QUICK)
+    assert again.value == -2.0
+
+
+def test_a_network_saved_is_the_network_loaded(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    shapes = ((3 * 5, 4), (4,), (4, 4), (4,), (4, 1), (1,), (4, 2), (2,))
+    weights = tuple(rng.normal(size=shape).astype(np.float32) for shape in shapes)
+    network = dqn.Network(np.zeros(3), np.ones(3), 2, weights)
+    network.save(tmp_path / "n.npz")
+    x = rng.normal(size=(7, 3))
+    assert (dqn.Network.load(tmp_path / "n.npz").q(x) == network.q(x)).all()
+    (tmp_path / "bad.npz").write_bytes(b"no archive")
+    with pytest.raises(custard.CustardError, match="not a Q-network"):
+        dqn.Network.load(tmp_path / "bad.npz")
+
+
+def test_stable_baselines_models_are_experts(tmp_path: Path) -> None:
+    sb3 = pytest.importorskip("stable_baselines3", reason='needs the extra "sb3"')
+    from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+
+    venv = VecNormalize(DummyVecEnv([lambda: gym.make("CartPole-v1")]))
+    model = sb3.DQN(
+        "MlpPolicy", venv, learning_starts=100, buffer_size=2000, seed=0, policy_kwargs={"net_arch": [16]}, device="cpu"
+    )
+    model.learn(600)
+    model.save(tmp_path / "dqn.zip")
+    venv.save(str(tmp_path / "stats.pkl"))
+    ppo = sb3.PPO("MlpPolicy", "CartPole-v1", n_steps=64, batch_size=64, n_epochs=1, seed=0, device="cpu").learn(64)
+    ppo.save(tmp_path / "ppo.zip")
+    few = {"iterations": 2, "test_rollouts": 5, "final_rollouts": 0}
+    for given in ({"expert": str(tmp_path / "dqn.zip"), "normalise": str(tmp_path / "stats.pkl")},
+                  {"expert": str(tmp_path / "dqn.zip"), "weights": "q"}, {"expert": str(tmp_path / "ppo.zip")}):  # fmt: skip
+        run = custard.learn("CartPole-v1", "viper-dqn", max_depth=3, **given, **few)
+        assert run.tree.depth <= 3
+    with pytest.raises(custard.CustardError, match="needs an expert with Q-values"):
+        custard.learn("CartPole-v1", "viper-dqn", expert=str(tmp_path / "ppo.zip"), weights="q", **few)
+    with pytest.raises(custard.CustardError, match="trained for actions"):
+        custard.learn("custard/PotholeWorld-v0", "viper-dqn", expert=str(tmp_path / "ppo.zip"), **few)
+    # The statistics matter: the same network sees other numbers with and without them.
+    from custard.baselines.experts import from_sb3
+
+    base = problem("CartPole-v1")
+    x = np.random.default_rng(0).normal(size=(4, 4)) * 0.05
+    plain, normal = (from_sb3(tmp_path / "dqn.zip", base, n) for n in (None, tmp_path / "stats.pkl"))
+    assert plain.q is not None
+    assert normal.q is not None
+    expected = model.q_net(model.policy.obs_to_tensor(venv.normalize_obs(x.astype(np.float32)))[0]).detach().numpy()
+    assert np.allclose(normal.q(x), expected, atol=1e-5)
+    assert not np.allclose(plain.q(x), normal.q(x))
+
+
+def test_weights_are_the_loss_of_the_worst_action() -> None:
+    expert = from_function(balance, 2)
+    x = np.array([[0.0, 0, 0.1, 0], [0, 0, 0, 0]])
+    assert viper._weighing(expert, "auto")(x) == pytest.approx([1.0, 0.0], abs=1e-9)
+    assert viper._weighing(expert, "none")(x).tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"expert": "oracle"}, "unknown expert"),
+        ({"expert": "none.zip"}, "no such file"),
+        ({"expert": "none.npz"}, "cannot read"),
+        ({"expert": lambda x: np.zeros((len(x), 5))}, r"shape \[B, 2\]"),
+        ({"expert": lambda x: np.full((len(x), 2), np.nan)}, "NaN"),
+        ({"expert": balance, "weights": "policy"}, "action probabilities"),
+        ({"weights": "gold"}, "unknown weighting"),
+        ({"criterion": "luck"}, "unknown criterion"),
+        ({"train_share": 0.0}, "train_share"),
+        ({"iterations": 0}, "at least 1"),
+        ({"max_leaves": 1}, "at least 2"),
+        ({"expert_settings": {"stepz": 3}}, "unknown expert setting"),
+        ({"expert_preset": "best"}, "unknown preset"),
+        ({"expert": "bi"}, "no exact model"),
+    ],
+)
+def test_mistakes_are_one_line(settings: dict, words: str) -> None:
+    with pytest.raises(custard.CustardError, match=words) as caught:
+        custard.learn("CartPole-v1", "viper-dqn", max_depth=2, **settings)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_papers_numbers_are_a_preset() -> None:
+    chosen = settings_for(viper, "custard/PotholeWorld-v0", "paper", {})
+    assert (chosen.batch_rollouts, chosen.max_samples, chosen.iterations) == (10, 200_000, 300)
+    assert (chosen.train_share, chosen.test_rollouts, chosen.ties) == (0.8, 50, "downstream")
+    steps = [
+        viper._dqn_settings(problem(env), chosen).steps
+        for env in ("custard/CartPole-v0", "custard/PrereqWorld-v0", "custard/PotholeWorld-v0")
+    ]
+    assert steps == [100_000, 100_000, 1_000_000]
+
+
+def test_continuous_actions_are_refused() -> None:
+    with pytest.raises(custard.CustardError, match="discrete actions"):
+        custard.learn("Pendulum-v1", "viper-dqn")

@@ -1,0 +1,138 @@
+"""`plan`: equal to exhaustive search, right on the known minima, honest about its gap."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import custard
+from custard.lab.source import source
+from custard.planning.evaluate import mean_questions, tree_value
+from custard.planning.exhaustive import best_tree_exhaustive, cuts, grow
+from custard.planning.mdp import FiniteMDP
+from custard.planning.model import model_of
+from custard.planning.optimal_tree import Settings, best_tree, plan
+from custard.planning.random import random_mdp
+
+KINDS = (
+    {}, {"gamma": 1.0}, {"horizon": 4, "gamma": 1.0}, {"deterministic": True, "gamma": 0.9, "ending": 0.0},
+    {"values": 3, "gamma": 0.9}, {"starts": 1, "gamma": 0.7},
+)  # fmt: skip
+
+
+def prereq(m: int) -> FiniteMDP:
+    return gym.make("custard/PrereqWorld-v0", m=m).unwrapped.mdp()  # type: ignore[attr-defined]
+
+
+@given(seed=st.integers(0, 100_000), kind=st.sampled_from(KINDS), depth=st.integers(0, 2), actions=st.integers(2, 3))
+@settings(max_examples=30, deadline=None, derandomize=True)
+def test_plan_equals_exhaustive_search(seed: int, kind: dict, depth: int, actions: int) -> None:
+    mdp = random_mdp(2 if "values" in kind or actions == 3 else 3, actions, seed, **kind)
+    tree, value = best_tree_exhaustive(mdp, depth)
+    found = best_tree(mdp, depth, seconds=30)
+    assert found.value == pytest.approx(value, abs=1e-8)
+    assert tree_value(found.tree, mdp) == pytest.approx(value, abs=1e-8)
+    assert found.optimal
+    assert found.fewest
+    assert found.tree.n_leaves == tree.n_leaves
+    assert found.tree.depth <= depth
+    assert found.gap == 0.0
+
+
+@given(seed=st.integers(0, 100_000), zeta=st.sampled_from([-0.05, -0.5, -2.0]))
+@settings(max_examples=5, deadline=None, derandomize=True)
+def test_the_trade_off_equals_exhaustive_search(seed: int, zeta: float) -> None:
+    mdp = random_mdp(2, 2, seed, gamma=0.9)
+    best = max(
+        tree_value(tree, mdp) + zeta * mean_questions(tree, mdp) for tree in every_tree(mdp, 2)
+    )  # fmt: skip
+    found = best_tree(mdp, 2, zeta=zeta, seconds=30)
+    assert found.value == pytest.approx(best, abs=1e-8)
+    assert found.optimal
+    assert tree_value(found.tree, mdp) + zeta * mean_questions(found.tree, mdp) == pytest.approx(best, abs=1e-8)
+
+
+def every_tree(mdp: FiniteMDP, depth: int) -> list[custard.Tree]:
+    """All trees, those that decide alike included: they may ask differently often."""
+    questions = cuts(mdp.x[~mdp.terminal])
+
+    def nodes(left: int) -> list:
+        found: list = list(range(mdp.actions.n))
+        if left:
+            below = nodes(left - 1)
+            found += [(c, t, a, b) for (c, t), a, b in itertools.product(questions, below, below)]
+        return found
+
+    return [grow(node, mdp.features, mdp.actions) for node in nodes(depth)]
+
+
+@pytest.mark.parametrize(
+    ("m", "value", "depth", "leaves"),
+    [(4, -2, 2, 3), (5, -3, 2, 4), (6, -4, 3, 5), (7, -4, 3, 5), (8, -5, 3, 6), (9, -6, 3, 7), (10, -6, 3, 7)],
+)
+def test_prereq_world_minima(m: int, value: int, depth: int, leaves: int) -> None:
+    """The minimal depth is what `max_depth=None` looks for; return and leaves are proved."""
+    found = best_tree(prereq(m), None, seconds=60)
+    assert (found.value, found.tree.depth, found.tree.n_leaves) == (value, depth, leaves)
+    assert found.optimal
+    assert found.fewest
+
+
+@pytest.mark.parametrize(
+    ("env", "limit", "depth", "value", "leaves"),
+    [("FrozenLake-v1", False, 1, 5 / 39, 2), ("FrozenLake-v1", False, 2, 0.5, 4),
+     ("FrozenLake-v1", False, 4, 14 / 17, 7), ("CliffWalking-v1", False, 2, -13.0, 3)],
+)  # fmt: skip
+def test_toy_text_trees(env: str, limit: bool, depth: int, value: float, leaves: int) -> None:
+    found = best_tree(model_of(source(env), limit=limit), depth, seconds=30)
+    assert (found.value, found.tree.n_leaves) == (pytest.approx(value, abs=1e-6), leaves)
+    assert found.optimal
+
+
+def test_no_tree_of_depth_one_crosses_the_cliff() -> None:
+    found = best_tree(model_of(source("CliffWalking-v1")), 1, seconds=30)
+    assert found.value == -np.inf
+    assert found.optimal
+    assert "terminates" in found.message
+
+
+def test_bounds_only_fall_and_values_only_rise() -> None:
+    mdp = model_of(source("FrozenLake8x8-v1"), limit=True)
+    steps = list(plan(mdp, 2, Settings(seconds=2.0)))
+    assert all(a.bound >= b.bound - 1e-9 and a.value <= b.value + 1e-9 for a, b in itertools.pairwise(steps))
+    assert all(step.bound >= step.value - 1e-9 for step in steps)
+    assert steps[-1].optimal or "gap" in steps[-1].message
+
+
+def test_time_is_kept() -> None:
+    import time
+
+    began = time.monotonic()
+    found = best_tree(model_of(source("Taxi-v4"), limit=True), 3, seconds=1.0)
+    assert time.monotonic() - began < 10.0
+    assert found.bound >= found.value
+
+
+def test_learn_knows_the_method() -> None:
+    run = custard.learn("custard/PrereqWorld-v0", "plan", max_depth=3, env_kwargs={"m": 7})
+    assert (run.value, run.tree.depth, run.tree.n_leaves, run.steps) == (-4.0, 3, 5, 0)
+    assert run.metrics[-1]["gap"] == 0.0
+    assert custard.evaluate(run.tree, "custard/PrereqWorld-v0", 5, env_kwargs={"m": 7}).mean == -4.0
+
+
+def test_mistakes_are_one_line() -> None:
+    with pytest.raises(custard.CustardError, match="no exact model"):
+        custard.learn("CartPole-v1", "plan", max_depth=2)
+    with pytest.raises(custard.CustardError, match="price of a question"):
+        best_tree(prereq(4), 2, zeta=0.1)
+    with pytest.raises(custard.CustardError, match="max_depth"):
+        best_tree(prereq(4), -1)
+    endless = dataclasses.replace(random_mdp(2, 2, seed=0, ending=0.0), gamma=1.0, terminal=np.zeros(5, dtype=bool))
+    with pytest.raises(custard.CustardError, match="no terminal state"):
+        best_tree(endless, 1)
