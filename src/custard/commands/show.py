@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
+
+if TYPE_CHECKING:
+    from custard.tree.tree import Tree
 
 __all__ = ["Command"]
 
@@ -18,17 +21,86 @@ class Command:
     tree: Annotated[Path, tyro.conf.Positional]
     """A tree file (tree.json) or a run directory."""
 
+    png: Path | None = None
+    """Draw the tree into this PNG file."""
+
+    svg: Path | None = None
+    """Draw the tree into this SVG file."""
+
+    partition: Path | None = None
+    """Trees of one or two used features: draw what they decide over the plane (.png, .svg or .pdf)."""
+
+    curves: Path | None = None
+    """A run directory's learning curve and tree size (.png, .svg or .pdf)."""
+
+    episodes: int = 0
+    """Run this many episodes, so that edges show the share of visited states and the partition shows trajectories."""
+
+    env: str | None = None
+    """The environment for those; the one the tree was learned in, unless given."""
+
+    env_args: tuple[str, ...] = ()
+    """Arguments of that environment, as key=value."""
+
+    seed: int = 1
+    """Where the episodes' seeds come from."""
+
     json: bool = False
     """Print the tree's size and origin as JSON."""
 
     def run(self) -> None:
-        """Print."""
+        """Print, and draw what was asked for."""
         from custard.commands.common import load_tree, print_json
 
         tree = load_tree(self.tree)
+        drawn = self._draw(tree)
         size = {"depth": tree.depth, "leaves": tree.n_leaves, "nodes": tree.n_nodes}
         if self.json:
-            print_json({**size, "features": list(tree.features.names), "origin": dict(tree.origin)})
+            about: dict[str, Any] = {"features": list(tree.features.names), "origin": dict(tree.origin)}
+            print_json({**size, **about, "drawn": [str(path) for path in drawn]})
             return
         print(tree)
         print(", ".join(f"{name} {count}" for name, count in size.items()))
+        for path in drawn:
+            print(f"wrote {path}")
+
+    def _draw(self, tree: Tree) -> list[Path]:
+        from custard.errors import CustardError
+
+        for path, suffix in ((self.png, ".png"), (self.svg, ".svg")):
+            if path is not None and path.suffix.lower() != suffix:
+                raise CustardError(f"--{suffix[1:]} {path}: the name must end in {suffix}")
+        pictures = [path for path in (self.png, self.svg) if path is not None]
+        if not pictures and self.partition is None and self.curves is None:
+            return []
+        from custard.tree.draw import draw_partition, save_figure, save_picture
+
+        visits, paths = self._watch(tree)
+        for path in pictures:
+            save_picture(tree, path, visits)
+        if self.partition is not None:
+            save_figure(draw_partition(tree, paths), self.partition)
+            pictures.append(self.partition)
+        if self.curves is not None:
+            from custard.report.curves import draw_curves
+            from custard.report.write import metrics_rows
+
+            if not self.tree.is_dir():
+                raise CustardError(f"--curves needs a run directory, {self.tree} is a file")
+            save_figure(draw_curves(metrics_rows(self.tree / "metrics.csv")), self.curves)
+            pictures.append(self.curves)
+        return pictures
+
+    def _watch(self, tree: Tree) -> tuple[Any, list[Any]]:
+        """Visits of each node and some trajectories, if episodes are asked for."""
+        if self.episodes < 1:
+            return None, []
+        import numpy as np
+
+        from custard.commands.common import assignments, environment_of
+        from custard.report.episodes import record
+        from custard.tree.explain import node_visits
+
+        env, kwargs = environment_of(tree, self.env, assignments(self.env_args, "--env-args"))
+        runs = record(tree, env, kwargs, episodes=self.episodes, seed=self.seed)
+        return node_visits(tree, np.concatenate([run.x for run in runs])), [run.x for run in runs[:20]]

@@ -18,7 +18,7 @@ from custard.tree.palette import leaf_colours, used_features
 from custard.tree.tree import Tree
 from custard.version import VERSION
 
-__all__ = ["report_data"]
+__all__ = ["curves", "report_data"]
 
 WATCHED = 20  # episodes whose states are counted as visits
 FRAME_BYTES = 1_700_000  # what the pictures of the replay may take, as base64
@@ -31,7 +31,8 @@ def report_data(
 ) -> dict[str, Any]:
     """Everything the page needs."""
     env, kwargs = config.get("env") or tree.origin.get("env"), config.get("env_kwargs") or {}
-    evaluation, watched, replay = None, [], None
+    evaluation, replay = None, None
+    watched: list[Episode] = []
     if isinstance(env, str) and isinstance(kwargs, dict):
         evaluation, watched, replay = _live(tree, env, kwargs, episodes, seed)
     states = np.concatenate([run.x for run in watched]) if watched else None
@@ -41,7 +42,8 @@ def report_data(
     facts = []
     if evaluation is not None:
         low, high = evaluation["ci95"]
-        facts.append(["Return", _number(evaluation["mean"]), f"{_number(low)} to {_number(high)}"])
+        spread = "in every episode" if low == high else f"{_number(low)} to {_number(high)}"
+        facts.append(["Return", _number(evaluation["mean"]), spread])
     facts += [["Depth", str(tree.depth), ""], ["Leaves", str(tree.n_leaves), ""]]
     if isinstance(steps, (int, float)):
         facts.append(["Learned in", f"{int(steps):,}", "steps"])
@@ -49,7 +51,7 @@ def report_data(
         "title": str(env or "A decision tree"),
         "subtitle": f"A decision tree that is the policy, by {method}" + (f" ({arguments})" if arguments else ""),
         "facts": facts, "tree": _tree(tree, states), "features": _features(tree, states), "episodes": len(watched),
-        "replay": replay, "curves": _curves(rows), "evaluation": evaluation, "settings": _settings(config, tree),
+        "replay": replay, "curves": curves(rows), "evaluation": evaluation, "settings": _settings(config, tree),
         "exports": _exports(tree), "footer": f"Made by custard {VERSION}. This file is complete: it loads nothing.",
     }  # fmt: skip
 
@@ -101,9 +103,10 @@ def encoded(frames: Sequence[np.ndarray], budget: int = FRAME_BYTES) -> tuple[li
         return [], []
     from PIL import Image
 
-    for width, quality, stride in ((480, 72, 1), (400, 60, 1), (360, 50, 1), (320, 45, 2), (280, 40, 3), (240, 35, 6)):
+    for width, quality, stride in ((420, 68, 1), (360, 55, 1), (320, 45, 1), (320, 45, 2), (280, 40, 3), (240, 35, 6)):
         pictures: list[str] = []
-        index, known = [], {}
+        index: list[int] = []
+        known: dict[bytes, int] = {}
         for step, frame in enumerate(frames):
             if step % stride:
                 index.append(index[-1])
@@ -112,9 +115,11 @@ def encoded(frames: Sequence[np.ndarray], budget: int = FRAME_BYTES) -> tuple[li
             if key not in known:
                 image = Image.fromarray(frame)
                 if image.width > width:
-                    image = image.resize((width, max(1, round(image.height * width / image.width))), Image.Resampling.LANCZOS)
+                    image = image.resize(
+                        (width, max(1, round(image.height * width / image.width))), Image.Resampling.BILINEAR
+                    )
                 file = io.BytesIO()
-                image.save(file, "WEBP", quality=quality, method=4)
+                image.save(file, "WEBP", quality=quality, method=1)
                 known[key] = len(pictures)
                 pictures.append("data:image/webp;base64," + base64.b64encode(file.getvalue()).decode())
             index.append(known[key])
@@ -147,7 +152,7 @@ def _features(tree: Tree, states: np.ndarray | None) -> list[dict[str, Any]]:
     return rows
 
 
-def _curves(rows: Sequence[Mapping[str, float]], most: int = 600) -> list[dict[str, Any]]:
+def curves(rows: Sequence[Mapping[str, float]], most: int = 600) -> list[dict[str, Any]]:
     """The learning curve, and the size of the tree over time where it was logged."""
     rows = [row for row in rows if "steps" in row]
     if not rows:
@@ -161,7 +166,9 @@ def _curves(rows: Sequence[Mapping[str, float]], most: int = 600) -> list[dict[s
         return [one for one in found if any(value is not None for value in one["values"])]
 
     charts = []
-    also = [name for name in ("final_value", "current_value", "policy_value", "train_return", "return") if name in columns]
+    also = [
+        name for name in ("final_value", "current_value", "policy_value", "train_return", "return") if name in columns
+    ]
     value = series(["value", *also[:1]])
     if value:
         value[0]["name"] = "value of the best tree"
@@ -196,7 +203,12 @@ def _exports(tree: Tree) -> list[dict[str, Any]]:
             continue
         if len(content) > 300_000:
             continue
-        item = {"format": name, "label": LABELS[name], "about": FORMATS[name].about, "name": f"tree{FORMATS[name].suffix}"}
+        item = {
+            "format": name,
+            "label": LABELS[name],
+            "about": FORMATS[name].about,
+            "name": f"tree{FORMATS[name].suffix}",
+        }
         if name == "sklearn":
             item["name"] = "tree_sklearn.py"
         items.append({**item, **({"text": content} if isinstance(content, str) else {"base64": _base64(content)})})

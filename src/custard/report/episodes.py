@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -52,12 +53,17 @@ def record(
     where = source(env, kwargs)
     made, pictures = where.make(), False
     if frames:
+        quiet = os.environ.get("SDL_VIDEODRIVER")
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pictures, no window: SDL need not look for a screen
         try:
             rendered = gym.make(env, render_mode="rgb_array", **dict(kwargs or {}))
             rendered.reset(seed=0)
             pictures = isinstance(rendered.render(), np.ndarray)
         except Exception:  # whatever keeps an environment from drawing, its replay goes on without pictures
             pictures = False
+        finally:
+            if quiet is None:
+                os.environ.pop("SDL_VIDEODRIVER", None)
         if pictures:
             made.close()
             made = rendered

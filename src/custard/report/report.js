@@ -154,8 +154,10 @@ function drawTree() {
   }
   home = [x0 - 24, y0 - 24, x1 - x0 + 48, y1 - y0 + 60];
   // Never blow a small tree up beyond a comfortable size, and on a narrow screen keep the text readable.
+  const narrow = matchMedia("(max-width: 940px)").matches;
+  tree.style.height = narrow ? `${Math.max(200, Math.min(520, (tree.clientWidth * home[3]) / home[2]))}px` : "";
   const room = tree.getBoundingClientRect();
-  const scale = Math.min(room.width / home[2], room.height / home[3]), most = 1.35, least = 0.5;
+  const scale = Math.min(room.width / home[2], room.height / home[3]), most = 1.6, least = 0.5;
   if (scale > most) { const w = room.width / most, h = room.height / most; home = [home[0] - (w - home[2]) / 2, home[1] - (h - home[3]) / 2, w, h]; }
   if (scale < least && N > 9) { const [rx, ry] = nodeAt.get(0), w = room.width / least, h = room.height / least; home = down ? [rx - w / 2, home[1], w, h] : [home[0], ry - h / 2, w, h]; }
   view = home.slice();
@@ -267,7 +269,7 @@ function decide() {
   for (const { moves, leaf: to } of found.slice(0, 4)) {
     const item = el("li");
     item.append(el("b", {}, T.label[to]), " if ");
-    item.append(moves.map(([c, v]) => `${F[c].name} ${v > x[c] ? (F[c].kind === "real" ? "rose above " : "rose to ") : "fell to "}${fmt(F[c].kind === "real" && v > x[c] ? v : v)}`).join(" and "));
+    item.append(moves.map(([c, v]) => `${F[c].name} ${v > x[c] ? (F[c].kind === "real" ? "rose above " : "rose to ") : "fell to "}${fmt(v)}`).join(" and "));
     list.append(item);
   }
   if (!found.length) list.append(el("li", {}, "No other action is possible from here."));
@@ -285,7 +287,7 @@ const inputs = F.map((f, c) => {
     const s = (t - lo) / (hi - lo);
     if (s < 0 || s > 1) continue;
     const tick = el("i", { class: "tick", title: fmt(t) });
-    tick.style.left = `calc(8px + ${s} * (100% - 16px))`;
+    tick.style.left = `calc(9px + ${s} * (100% - 18px))`;
     rail.append(tick);
   }
   const set = (v) => { if (v === "" || Number.isNaN(Number(v))) return; pause(); whatIf = true; x = x.slice(); x[c] = Number(v); show(); };
@@ -298,7 +300,7 @@ for (const part of [...inputs.filter((i) => i.used), ...inputs.filter((i) => !i.
 function show() {
   inputs.forEach(({ range, exact }, c) => {
     if (document.activeElement !== range) range.value = x[c];
-    if (document.activeElement !== exact) exact.value = Number(x[c].toPrecision(6));
+    if (document.activeElement !== exact) exact.value = Number(x[c].toPrecision(5));
   });
   decide();
   if (R) {
@@ -354,7 +356,7 @@ function nice(lo, hi, count) {
 }
 const short = (v) => (Math.abs(v) >= 1e6 ? `${fmt(v / 1e6)}M` : Math.abs(v) >= 1e4 ? `${fmt(v / 1e3)}k` : fmt(v));
 function chart(height, xs, series, xlabel) {
-  const W = 420, L = 46, B = 34, root = svg("svg", { class: "chart", viewBox: `0 0 ${W} ${height}`, role: "img" });
+  const W = 560, L = 46, B = 36, root = svg("svg", { class: "chart", viewBox: `0 0 ${W} ${height}`, role: "img" });
   const all = series.flatMap((s) => s.values.filter((v) => v !== null));
   let lo = Math.min(...all), hi = Math.max(...all);
   if (lo === hi) { lo -= 1; hi += 1; }
@@ -362,7 +364,7 @@ function chart(height, xs, series, xlabel) {
   lo = lo >= 0 && lo < pad * 4 ? 0 : lo - pad; hi += pad;
   const X = (v) => L + ((W - L - 8) * (v - x0)) / (x1 - x0 || 1), Y = (v) => 8 + (height - B - 8) * (1 - (v - lo) / (hi - lo));
   for (const v of nice(lo, hi, 4)) root.append(svg("line", { class: "axis", x1: L, x2: W - 8, y1: Y(v), y2: Y(v) }), svg("text", { x: L - 7, y: Y(v) + 4, "text-anchor": "end" }, short(v)));
-  for (const v of nice(x0, x1, 4)) root.append(svg("text", { x: X(v), y: height - B + 16, "text-anchor": "middle" }, short(v)));
+  for (const v of nice(x0, x1, 5)) root.append(svg("text", { x: X(v), y: height - B + 16, "text-anchor": "middle" }, short(v)));
   root.append(svg("text", { x: W - 8, y: height - 3, "text-anchor": "end" }, xlabel));
   series.forEach((s, k) => {
     const points = xs.map((v, i) => (s.values[i] === null ? null : [X(v), Y(s.values[i])])).filter(Boolean);
@@ -380,13 +382,14 @@ function legend(names) {
   names.forEach((name, k) => { const item = el("span"); const mark = el("i"); mark.style.background = k === 0 ? "var(--accent)" : "#3b7dd8"; item.append(mark, name); box.append(item); });
   return box;
 }
-if (D.curves.length) for (const c of D.curves) $("curve-charts").append(chart(c.small ? 120 : 190, c.x, c.series, c.xlabel), legend(c.series.map((s) => s.name)));
+if (D.curves.length) for (const c of D.curves) $("curve-charts").append(chart(c.small ? 130 : 210, c.x, c.series, c.xlabel), legend(c.series.map((s) => s.name)));
 else $("curves").hidden = true;
 if (D.evaluation) {
   const E = D.evaluation, body = $("eval-body"), big = el("div", { class: "big" }, fmt(E.mean));
   big.append(el("small", {}, `  mean return, 95 % interval ${fmt(E.ci95[0])} to ${fmt(E.ci95[1])}`));
   body.append(big, el("p", { class: "hint" }, `${E.episodes.toLocaleString("en")} episodes (seed ${E.seed}), standard deviation ${fmt(E.std)}, worst ${fmt(E.min)}, best ${fmt(E.max)}, ${fmt(E.mean_length)} steps each${E.time_limited ? `, ${E.time_limited.toLocaleString("en")} reached the time limit` : ""}.`));
-  const W = 420, H = 150, root = svg("svg", { class: "chart", viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": "Returns of the episodes" });
+  const W = 560, H = 150, root = svg("svg", { class: "chart", viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": "Returns of the episodes" });
+  if (E.min === E.max) root.setAttribute("hidden", "");
   const top = Math.max(...E.histogram.counts), n = E.histogram.counts.length, each = (W - 16) / n;
   E.histogram.counts.forEach((count, k) => { if (count) { const h = Math.max(2, (count / top) * (H - 34)); root.append(svg("rect", { class: "barA", x: 8 + k * each + 1, y: H - 24 - h, width: Math.max(1, each - 2), height: h, rx: 2 })); } });
   root.append(svg("line", { class: "axis", x1: 8, x2: W - 8, y1: H - 24, y2: H - 24 }), svg("text", { x: 8, y: H - 8 }, fmt(E.histogram.low)), svg("text", { x: W - 8, y: H - 8, "text-anchor": "end" }, fmt(E.histogram.high)), svg("text", { x: W / 2, y: H - 8, "text-anchor": "middle" }, "return of an episode"));

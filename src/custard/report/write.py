@@ -19,7 +19,9 @@ from custard.tree.tree import Tree
 __all__ = ["write_report"]
 
 
-def write_report(run_directory: str | Path, *, episodes: int | None = None, seed: int = 1, out: Path | None = None) -> Path:
+def write_report(
+    run_directory: str | Path, *, episodes: int | None = None, seed: int = 1, out: Path | None = None
+) -> Path:
     """Write report.html for a run directory (config.json, metrics.csv, tree.json) and return its path.
 
     The tree is evaluated over `episodes` episodes (1,000 where the environment is compiled, else 100) and one of them

@@ -120,9 +120,9 @@ def counterfactuals(tree: Tree, observation: Any, *, fixed: Iterable[str] = (), 
             point[c] = near
         else:
             moved = np.flatnonzero(~((point == x) | (np.isnan(point) & np.isnan(x))))
-            with np.errstate(invalid="ignore"):
+            with np.errstate(invalid="ignore", over="ignore"):
                 gap = np.where(np.isfinite(x[moved]), (point[moved] - x[moved]) / width[moved], np.inf)
-            distance = float(np.sqrt((gap**2).sum()))
+                distance = float(np.sqrt((gap**2).sum()))
             if key not in best or (distance, leaf) < (best[key].distance, best[key].leaf):
                 best[key] = Change(_plain(tree, tree.value[leaf]), point, distance, tuple(moved.tolist()), leaf)
     return sorted(best.values(), key=lambda change: (change.distance, change.leaf))

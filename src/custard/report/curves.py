@@ -1,0 +1,43 @@
+"""A run's learning curve and the size of its trees, as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from custard.errors import CustardError
+from custard.report.data import curves
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["draw_curves"]
+
+
+def draw_curves(rows: Sequence[Mapping[str, float]]) -> Figure:
+    """The rows of metrics.csv as a figure: value by environment steps, and below it what is known of the tree's size.
+
+    >>> figure = draw_curves([{"steps": 0, "value": 9.0, "leaves": 1}, {"steps": 100, "value": 200.0, "leaves": 3}])
+    >>> [axes.get_ylabel() for axes in figure.axes]
+    ['mean return', 'tree size']
+    """
+    from matplotlib.figure import Figure
+
+    charts = curves(rows)
+    if not charts:
+        raise CustardError("there are no metrics to draw: metrics.csv is missing or empty")
+    figure = Figure(figsize=(6.4, 1.4 + 2.2 * len(charts)), layout="constrained")
+    for k, (chart, label) in enumerate(zip(charts, ("mean return", "tree size"), strict=False)):
+        axes = figure.add_subplot(len(charts), 1, k + 1)
+        for series, colour in zip(chart["series"], ("#d99a00", "#3b7dd8"), strict=False):
+            values = [float("nan") if value is None else value for value in series["values"]]
+            axes.plot(chart["x"], values, color=colour, linewidth=1.8, label=series["name"])
+        axes.set_ylabel(label)
+        axes.set_xlabel(chart["xlabel"] if k == len(charts) - 1 else "")
+        axes.grid(alpha=0.25)
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+        legend = axes.legend(frameon=False, fontsize=9)
+        for text in legend.get_texts():
+            text.set_parse_math(False)
+    return figure

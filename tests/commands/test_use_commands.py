@@ -1,0 +1,144 @@
+"""show, explain, export, verify and report from the command line: what they print, and one line for a mistake."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import gymnasium as gym
+import pytest
+
+import custard
+from custard import Tree
+from custard.cli import main
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    base = custard.describe(gym.make("CartPole-v1"))
+    made = Tree(
+        [1, -1, 2, -1, -1], [-0.3499, 0, 0.01526, 0, 0], [1, -1, 3, -1, -1], [2, -1, 4, -1, -1], [0, 1, 0, 0, 1],
+        base.features, base.actions, {"env": "CartPole-v1", "method": "mfec", "seed": 0},
+    )  # fmt: skip
+    made.save(tmp_path / "tree.json")
+    return tmp_path / "tree.json"
+
+
+def call(capsys: pytest.CaptureFixture, *arguments: object) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as stopped:
+        main([str(argument) for argument in arguments])
+    out, err = capsys.readouterr()
+    return int(stopped.value.code or 0), out, err
+
+
+def test_show_draws(capsys: pytest.CaptureFixture, tree: Path, tmp_path: Path) -> None:
+    (tmp_path / "metrics.csv").write_text("steps,value,leaves\n0,9,1\n100,500,3\n")
+    pictures = [tmp_path / name for name in ("t.png", "t.svg", "p.png", "c.png")]
+    code, out, _ = call(
+        capsys, "show", tmp_path, "--png", pictures[0], "--svg", pictures[1], "--partition", pictures[2], "--curves",
+        pictures[3], "--episodes", 2,
+    )  # fmt: skip
+    assert code == 0
+    assert "cart_velocity ≤ -0.3499?" in out
+    assert all(path.stat().st_size > 1000 for path in pictures)
+    code, out, _ = call(capsys, "show", tree, "--json")
+    assert json.loads(out)["leaves"] == 3
+
+
+def test_explain(capsys: pytest.CaptureFixture, tree: Path) -> None:
+    code, out, _ = call(capsys, "explain", tree, "--obs", 0, 0.5, -0.1, 0.3)
+    assert code == 0
+    assert out.splitlines() == [
+        "cart_velocity > -0.3499 and pole_angle ≤ 0.01526 → push_left",
+        "push_right if pole_angle rose from -0.1 to just above 0.01526 (distance 0.138)",
+    ]
+    named = ["cart_position=0", "cart_velocity=0.5", "pole_angle=-0.1", "pole_velocity=0.3"]
+    code, out, _ = call(capsys, "explain", tree, "--obs", *named, "--fixed", "pole_angle", "--json")
+    told = json.loads(out)
+    assert told["action"] == "push_left"
+    assert told["counterfactuals"][0]["observation"]["cart_velocity"] == -0.3499
+    code, out, _ = call(capsys, "explain", tree, "--episodes", 3, "--json")
+    used = json.loads(out)
+    assert used["never_matter"] == ["cart_position", "pole_velocity"]
+    assert sum(leaf["share"] for leaf in used["leaves"]) == pytest.approx(1)
+
+
+def test_export_to_a_file_that_compiles(capsys: pytest.CaptureFixture, tree: Path, tmp_path: Path) -> None:
+    code, out, _ = call(capsys, "export", tree, "--format", "c", "--out", tmp_path / "tree.c", "--json")
+    assert code == 0
+    assert json.loads(out)["bytes"] == (tmp_path / "tree.c").stat().st_size
+    if shutil.which("gcc"):
+        flags = ["-Wall", "-Wextra", "-Werror", "-std=c99", "-c", "-o", str(tmp_path / "tree.o")]
+        subprocess.run(["gcc", *flags, str(tmp_path / "tree.c")], check=True)
+    code, out, _ = call(capsys, "export", tree, "--format", "python")
+    assert "def act(obs):" in out
+
+
+def test_prism_of_a_finite_environment(capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
+    mdp = gym.make("custard/PrereqWorld-v0", m=2).unwrapped.mdp()
+    made = Tree.stump(1, 0.5, 1, 0, mdp.features, mdp.actions)
+    made.with_origin(env="custard/PrereqWorld-v0", env_kwargs={"m": 2}).save(tmp_path / "tree.json")
+    code, out, _ = call(capsys, "export", tmp_path / "tree.json", "--format", "prism")
+    assert code == 0
+    assert out.splitlines()[1] == "dtmc"
+    code, out, _ = call(
+        capsys, "verify", tmp_path / "tree.json", "--value", "--reach", "has_0 == 1", "--within", 1, "--json"
+    )
+    assert code == 0
+    value, reach = json.loads(out)
+    assert value["value"] == value["optimum"] == -1.0
+    assert reach["probability"] == 0.0
+    _, out, _ = call(capsys, "verify", tmp_path / "tree.json", "--reach", "has_0 == 1")
+    assert out == "reaches has_0 == 1 ever with probability 1 (2 target states)\n"
+
+
+def test_verify(capsys: pytest.CaptureFixture, tree: Path) -> None:
+    pytest.importorskip("z3", reason="z3-solver is not installed")
+    code, out, _ = call(capsys, "verify", tree, "--assert", "pole_angle > 0.1 and pole_velocity > 0.5 -> push_right")
+    assert code == 0
+    assert out.startswith("holds")
+    code, out, _ = call(capsys, "verify", tree, "--assert", "pole_angle > 0 -> push_right", "--json")
+    assert code == 1
+    found = json.loads(out)[0]
+    assert found["holds"] is False
+    assert Tree.load(tree).act(list(found["counterexample"].values())) == 0
+    code, out, _ = call(capsys, "verify", tree, "--same", tree, "--safe-steps", 10)
+    assert code == 0
+    assert "proved for 10 steps" in out
+
+
+def test_report(capsys: pytest.CaptureFixture, tree: Path) -> None:
+    (tree.parent / "config.json").write_text(json.dumps({"env": "CartPole-v1", "method": "mfec"}))
+    code, out, _ = call(capsys, "report", tree.parent, "--episodes", 5, "--out", tree.parent / "r.html", "--json")
+    assert code == 0
+    assert json.loads(out)["bytes"] < 3_000_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["explain", "TREE", "--obs", "1", "2"], "4 values"),
+        (["explain", "TREE", "--obs", "a", "b", "c", "d"], "numbers or name=value"),
+        (["explain", "TREE", "--obs", "cart_position=1"], "--obs lacks cart_velocity"),
+        (["explain", "TREE", "--obs", "0", "0", "0", "0", "--fixed", "poleangle"], "did you mean 'pole_angle'"),
+        (["export", "TREE", "--format", "cc"], "unknown format 'cc'"),
+        (["export", "TREE", "--format", "onnx"], "name a file with --out"),
+        (["export", "TREE", "--format", "prism"], "no exact model"),
+        (["verify", "TREE"], "nothing to verify"),
+        (["verify", "TREE", "--assert", "pole_angle > "], "column 14: unexpected end"),
+        (["verify", "TREE", "--assert", "pole_angle > 1 -> jump"], "unknown name 'jump'"),
+        (["verify", "TREE", "--reach", "x > 1"], "no exact model"),
+        (["show", "TREE", "--png", "tree.svg"], "must end in .png"),
+        (["show", "TREE", "--curves", "c.png"], "needs a run directory"),
+        (["report", "nowhere"], "holds no run"),
+    ],
+)
+def test_a_mistake_is_one_line_and_code_2(
+    capsys: pytest.CaptureFixture, tree: Path, arguments: list[str], says: str
+) -> None:
+    code, _, err = call(capsys, *[str(tree) if argument == "TREE" else argument for argument in arguments])
+    assert code == 2
+    assert says in err
+    assert err.count("\n") == 1

@@ -1,0 +1,282 @@
+"""The report: what it holds, that nothing from outside becomes markup, and that it works in a browser, offline."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import custard
+from custard import CustardError, Features, Tree
+from custard.report import write_report
+from custard.report.data import encoded
+from custard.report.episodes import record
+from custard.report.write import metrics_rows, page
+from custard.tree.explain import counterfactuals
+from custard.tree.points import hard_points
+
+BASE = custard.describe(gym.make("CartPole-v1"))
+CARTPOLE = Tree(
+    [1, -1, 2, -1, -1], [-0.3499, 0, 0.01526, 0, 0], [1, -1, 3, -1, -1], [2, -1, 4, -1, -1], [0, 1, 0, 0, 1],
+    BASE.features, BASE.actions,
+)  # fmt: skip
+HOSTILE = '<img src=x onerror="window.hurt=1">'
+
+
+def run_directory(where: Path, tree: Tree, env: str = "CartPole-v1", **config: Any) -> Path:
+    where.mkdir(exist_ok=True)
+    settings = {"env": env, "env_kwargs": {}, "method": "mfec", "seed": 0, "max_depth": 2, "settings": {"splits": 3}}
+    (where / "config.json").write_text(json.dumps({**settings, **config}))
+    rows = [f"{100 * k},{0.1 * k},{4.5 * k},{1 + k // 5}" for k in range(20)]
+    (where / "metrics.csv").write_text("\n".join(["steps,seconds,value,leaves", *rows, "2000,2.0,nan,"]))
+    tree.save(where / "tree.json")
+    return where
+
+
+def data_of(path: Path) -> dict[str, Any]:
+    text = path.read_text()
+    begin = text.index('<script type="application/json" id="data">') + len('<script type="application/json" id="data">')
+    return json.loads(text[begin : text.index("</script>", begin)])
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_report(run_directory(tmp_path_factory.mktemp("run"), CARTPOLE), episodes=50)
+
+
+def test_the_file_is_complete_and_small(report: Path) -> None:
+    text = report.read_text()
+    assert report.name == "report.html"
+    assert report.stat().st_size < 3_000_000
+    for outside in ("http://", "https://", "<link", "@import", "src="):
+        assert outside not in text.replace("http://www.w3.org/2000/svg", "")
+    data = data_of(report)
+    assert len(data["replay"]["x"]) == len(data["replay"]["index"]) == len(data["replay"]["total"])
+    assert data["replay"]["frames"][0].startswith("data:image/webp;base64,")
+    assert data["evaluation"]["episodes"] == 50
+    assert sum(data["evaluation"]["histogram"]["counts"]) == 50
+    assert data["tree"]["visits"][0] > 1000
+    assert {"python", "c", "rust", "json", "dot", "text", "sklearn", "smt2"} <= {e["format"] for e in data["exports"]}
+    assert data["curves"][0]["series"][0]["values"][-1] is None
+    assert ["splits", "3"] in data["settings"]
+
+
+def test_what_is_not_there_is_left_out(tmp_path: Path) -> None:
+    where = run_directory(tmp_path / "run", CARTPOLE, env="nowhere/Missing-v0")
+    (where / "metrics.csv").unlink()
+    data = data_of(write_report(where))
+    assert data["replay"] is None
+    assert data["evaluation"] is None
+    assert data["curves"] == []
+    assert data["tree"]["share"] is None
+    with pytest.raises(CustardError, match="holds no run"):
+        write_report(tmp_path)
+    (where / "config.json").write_text("[1]")
+    with pytest.raises(CustardError, match="does not hold an object"):
+        write_report(where)
+    (where / "config.json").write_text("{")
+    with pytest.raises(CustardError, match="cannot read"):
+        write_report(where)
+
+
+def test_environments_that_draw_nothing_still_replay(tmp_path: Path) -> None:
+    mdp = gym.make("custard/PrereqWorld-v0", m=3).unwrapped.mdp()
+    tree = Tree.stump(2, 0.5, 2, 0, mdp.features, mdp.actions)
+    runs = record(tree, "custard/PrereqWorld-v0", {"m": 3}, frames=True, max_steps=7)
+    assert len(runs[0].frames) == len(runs[0].x) + 1
+    assert record(tree, "custard/PrereqWorld-v0", {"m": 3}, max_steps=7)[0].frames == ()
+    where = run_directory(tmp_path / "run", tree, env="custard/PrereqWorld-v0", env_kwargs={"m": 3})
+    data = data_of(write_report(where, episodes=5))
+    assert len(data["replay"]["frames"]) < len(data["replay"]["x"]) or len(data["replay"]["x"]) < 4
+
+
+def test_pictures_fit_their_budget() -> None:
+    rng = np.random.default_rng(0)
+    noisy = [rng.integers(256, size=(400, 600, 3), dtype=np.uint8) for _ in range(6)]
+    assert encoded(noisy, 1000) == ([], [])
+    pictures, index = encoded([noisy[0]] * 5 + [noisy[1]])
+    assert len(pictures) == 2
+    assert index == [0, 0, 0, 0, 0, 1]
+
+
+def test_metrics_are_read_as_numbers(tmp_path: Path) -> None:
+    (tmp_path / "m.csv").write_text("steps,value,note\n1,2.5,hello\n2,,\n")
+    assert metrics_rows(tmp_path / "m.csv") == [{"steps": 1.0, "value": 2.5}, {"steps": 2.0}]
+    assert metrics_rows(tmp_path / "none.csv") == []
+
+
+def test_hostile_text_cannot_end_its_element() -> None:
+    hostile = "</script><script>window.hurt=1</script><!-- @SCRIPT@ @DATA@ \u2028"
+    text = page({"title": hostile, "note": hostile})
+    assert "<script>window.hurt" not in text
+    assert text.count("<script") == 2
+    assert text.count("</script>") == 2
+
+
+# -- in a browser -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    executable = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if executable is None:
+        pytest.skip("no Chromium is installed")
+    with sync_api.sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+class Page:
+    """A page of the report, its complaints and its requests."""
+
+    def __init__(self, browser: Any, path: Path, **options: Any) -> None:
+        self.page = browser.new_page(**options)
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("console", lambda message: self.complaints.append(message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(path.as_uri())
+        self.page.wait_for_selector("html[data-ready]")
+
+    def leaf(self) -> int:
+        return int(self.page.get_attribute("#verdict", "data-leaf"))
+
+    def lit(self) -> list[int]:
+        return sorted(int(n) for n in self.page.eval_on_selector_all(".node.on", "all => all.map(g => g.dataset.node)"))
+
+    def set(self, feature: int, value: float) -> None:
+        self.page.eval_on_selector(
+            f'[data-exact="{feature}"]', "(e, v) => { e.value = v; e.dispatchEvent(new Event('change')); }", repr(value)
+        )
+
+    def close(self) -> None:
+        assert self.complaints == []
+        outside = [url for url in self.requests if not url.startswith(("file:", "data:", "blob:"))]
+        assert outside == []
+        self.page.close()
+
+
+def test_replay_lights_the_path_of_each_step(browser: Any, report: Path) -> None:
+    shown = Page(browser, report)
+    states = np.array(data_of(report)["replay"]["x"])
+    for step in range(6):
+        assert shown.leaf() == CARTPOLE.path(states[step])[-1]
+        assert shown.lit() == CARTPOLE.path(states[step])
+        assert f"step {step} of" in shown.page.inner_text("#clock")
+        shown.page.click("#forward")
+    picture = shown.page.get_attribute("#frame", "src")
+    shown.page.click("#play")
+    shown.page.wait_for_function("before => document.getElementById('frame').src !== before", arg=picture)
+    assert "Pause" in shown.page.inner_text("#play")
+    shown.page.click("#play")
+    shown.page.eval_on_selector("#scrub", "e => { e.value = 40; e.dispatchEvent(new Event('input')); }")
+    assert shown.leaf() == CARTPOLE.path(states[40])[-1]
+    shown.close()
+
+
+def test_sliders_find_the_leaf_and_the_counterfactual(browser: Any, report: Path) -> None:
+    shown = Page(browser, report)
+    rng = np.random.default_rng(0)
+    points = hard_points(CARTPOLE, 400)
+    points = points[np.isfinite(points).all(axis=1)][:40]
+    for x in [*points, *rng.uniform([-2, -1, -0.2, -2], [2, 1, 0.2, 2], (20, 4))]:
+        for feature, value in enumerate(x.tolist()):
+            shown.set(feature, value)
+        assert shown.leaf() == CARTPOLE.path(x)[-1]
+        assert shown.lit() == CARTPOLE.path(x)
+        assert shown.page.inner_text("#verdict") == BASE.actions.name(CARTPOLE.act(x))
+        leaves = shown.page.evaluate("counterfactuals(x).map(c => [c.leaf, Math.sqrt(c.sum)])")
+        expected = counterfactuals(CARTPOLE, x)
+        assert [leaf for leaf, _ in leaves] == [change.leaf for change in expected]
+        np.testing.assert_allclose([d for _, d in leaves], [change.distance for change in expected], rtol=1e-9)
+    # The slider itself, by keyboard.
+    shown.page.focus("#feature-2")
+    shown.page.keyboard.press("Home")
+    lowest = float(shown.page.input_value("#feature-2"))
+    assert shown.leaf() == CARTPOLE.path([*x[:2], lowest, x[3]])[-1]
+    assert not shown.page.is_hidden("#resume")
+    shown.page.click("#resume")
+    assert shown.page.is_hidden("#resume")
+    shown.close()
+
+
+def test_keyboard_folds_and_walks_the_tree(browser: Any, report: Path) -> None:
+    shown = Page(browser, report)
+    shown.page.focus('[data-node="0"]')
+    shown.page.keyboard.press("ArrowRight")
+    assert shown.page.evaluate("document.activeElement.dataset.node") == "2"
+    shown.page.keyboard.press("Enter")
+    assert shown.page.locator(".node").count() == 3
+    assert shown.page.get_attribute('[data-node="2"]', "aria-expanded") == "false"
+    shown.page.click("#unfold")
+    assert shown.page.locator(".node").count() == 5
+    shown.page.click('[data-node="0"]')
+    assert shown.page.locator(".node").count() == 1
+    shown.page.click('[data-node="0"]')
+    shown.page.hover('[data-node="3"]')
+    assert "pole_angle ≤ 0.01526" in shown.page.inner_text("#tip")
+    before = shown.page.get_attribute("#tree", "viewBox")
+    shown.page.click("#zoom-in")
+    assert shown.page.get_attribute("#tree", "viewBox") != before
+    shown.page.click("#fit")
+    assert shown.page.get_attribute("#tree", "viewBox") == before
+    shown.close()
+
+
+def test_exports_are_downloaded(browser: Any, report: Path, tmp_path: Path) -> None:
+    shown = Page(browser, report)
+    shown.page.click('[data-format="python"]')
+    with shown.page.expect_download() as download:
+        shown.page.click("#download")
+    download.value.save_as(tmp_path / "tree.py")
+    done = subprocess.run(
+        [sys.executable, "-c", "import tree; print(tree.act([0, 0, 0.1, 0]))"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "1"
+    shown.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone_has_no_sideways_scroll(browser: Any, report: Path, scheme: str) -> None:
+    shown = Page(browser, report, viewport={"width": 360, "height": 740}, color_scheme=scheme)
+    assert shown.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    dark = shown.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    shown.page.click("#theme")
+    assert shown.page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
+    shown.close()
+
+
+def test_hostile_names_stay_text(browser: Any, tmp_path: Path) -> None:
+    features = Features((HOSTILE, "</script><script>window.hurt=1</script>", "`${1}`", "d"), [-1] * 4, [1] * 4)
+    actions = replace(BASE.actions, names=(f"left {HOSTILE}", "right"))
+    tree = replace(CARTPOLE, features=features, actions=actions, feature=[1, -1, 0, -1, -1])
+    where = run_directory(
+        tmp_path / "run", tree, env=f"CartPole-v1 {HOSTILE}", method=HOSTILE, settings={HOSTILE: HOSTILE}
+    )
+    shown = Page(browser, write_report(where))
+    assert HOSTILE in shown.page.inner_text("body")
+    assert shown.page.evaluate("window.hurt") is None
+    assert shown.page.locator("img").count() == 1  # the replay's own
+    shown.page.hover('[data-node="3"]')
+    assert HOSTILE in shown.page.inner_text("#tip")
+    for tab in range(shown.page.locator("#formats button").count()):
+        shown.page.locator("#formats button").nth(tab).click()
+    shown.set(0, 0.5)
+    assert shown.page.evaluate("window.hurt") is None
+    shown.close()
