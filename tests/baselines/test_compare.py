@@ -16,7 +16,14 @@ WORLD = ("custard/PrereqWorld-v0", "--env-args", "m=4", "--episodes", "20", "--s
 
 def test_rows_are_written_and_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "c.csv"
-    how = {"seeds": [0, 1], "max_depths": [2], "episodes": 20, "env_kwargs": {"m": 4}, "file": file}
+    how = {
+        "settings": {"viper-bi": {"iterations": 3}},
+        "seeds": [0, 1],
+        "max_depths": [2],
+        "episodes": 20,
+        "env_kwargs": {"m": 4},
+        "file": file,
+    }
     rows = compare("custard/PrereqWorld-v0", ["plan", "viper-bi"], **how)  # type: ignore[arg-type]
     assert [row["return"] for row in rows] == [-2.0] * 4
     assert all(row["gap"] == 0.0 and row["bound"] == -2.0 for row in rows)
@@ -38,9 +45,10 @@ def test_failures_are_counted(tmp_path: Path) -> None:
 
 def test_the_command_prints_plots_and_gives_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for ending in ("png", "svg"):
+        files = ("--out", str(tmp_path / "c.csv"), "--plot", str(tmp_path / f"c.{ending}"))
+        some = ("--methods", "plan,viper-bi", "--max-depth", "1", "2", "--set", "viper-bi.iterations=3")
         with pytest.raises(SystemExit) as left:
-            main(["compare", *WORLD, "--methods", "plan,viper-bi", "--max-depth", "1", "2", "--set",
-                  "viper-bi.iterations=3", "--out", str(tmp_path / "c.csv"), "--plot", str(tmp_path / f"c.{ending}")])  # fmt: skip
+            main(["compare", *WORLD, *some, *files])
         assert left.value.code == 0
         assert (tmp_path / f"c.{ending}").stat().st_size > 1000
     text = capsys.readouterr().out

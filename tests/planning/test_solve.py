@@ -105,7 +105,7 @@ def test_storm_finds_the_same_optimum(name: str, tmp_path: Path) -> None:
         found = -storm(stormpy, mdp, "Rmin", lambda reward: -reward, tmp_path)
     else:
         mdp = model_of(source("FrozenLake-v1"))
-        found = storm(stormpy, mdp, "Rmax", lambda reward: reward, tmp_path)
+        found = storm(stormpy, mdp, "Pmax", lambda reward: reward, tmp_path)  # the return is 1 in the last state, or 0
     assert found == pytest.approx(optimal_value(mdp), abs=1e-4)
 
 
@@ -124,7 +124,7 @@ def storm(stormpy: Any, mdp: FiniteMDP, sense: str, reward: Callable[[float], fl
             lines.append(f"[a{action}] s={state} -> {moves};")
             if not mdp.terminal[state]:
                 rewards.append(f"[a{action}] s={state} : {reward(float(mdp.rewards[state, action]))!r};")
-    ends = " | ".join(f"s={s}" for s in np.flatnonzero(mdp.terminal).tolist())
+    ends = f"s={n - 1}" if sense == "Pmax" else " | ".join(f"s={s}" for s in np.flatnonzero(mdp.terminal).tolist())
     lines += ["endmodule", 'rewards "r"', *rewards, "endrewards", f'label "done" = {ends};']
     path = folder / "model.prism"
     path.write_text("\n".join(lines))

@@ -8,7 +8,7 @@ of them, and the tree that does best on validation rollouts is kept. The paper's
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,9 @@ class Settings:
     min_leaf: int = 1  # states in a leaf, at least
     variants: bool = True  # also fit by the other impurity and to states drawn by weight; validation chooses
     leaf_ladder: bool = False  # also fit trees of 2, 4, 8, … leaves; validation chooses
-    expert: Any = "dqn"  # "dqn", "bi", a file (.npz ours, .zip Stable-Baselines3) or a function to Q-values
+    expert: str | Callable[..., Any] = (
+        "dqn"  # "dqn", "bi", a file (.npz ours, .zip Stable-Baselines3) or a function to Q-values
+    )
     expert_preset: str = "tuned"  # preset of the DQN expert
     expert_settings: dict[str, Any] = field(default_factory=dict)  # settings of the DQN expert over its preset's
     expert_out: str | None = None  # file to save the trained DQN expert in (.npz)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ __all__ = ["PRESETS", "Settings", "solve"]
 class Settings(viper.Settings):
     """Settings of VIPER; only the expert differs."""
 
-    expert: Any = "bi"
+    expert: str | Callable[..., Any] = "bi"
 
 
 PRESETS = viper.PRESETS

@@ -187,13 +187,13 @@ def _climbing(state: _State, rng: np.random.Generator, deadline: float) -> Itera
         if time.monotonic() - spoke > 0.2:
             yield state.plan("climbing")
             spoke = time.monotonic()
-    since, at_least = 0, time.monotonic() + 0.2 * max(0.0, deadline - time.monotonic())
+    # Branch and bound soon ends on small trees; on larger ones a good tree first saves it more than it costs.
+    patient = 0.5 * max(0.0, deadline - time.monotonic()) if depth > 2 and problem.n > 20 else 0.0
+    since, at_least = 0, time.monotonic() + patient
     while time.monotonic() < deadline and not state.optimal and (since < 40 or time.monotonic() < at_least):
         before = (state.value, -state.leaves)
         state.offer(climb(problem, kicked(problem, state.node, depth, rng), depth, price, rng, deadline)[0])
         since = 0 if (state.value, -state.leaves) > before else since + 1
-        if since >= 40 and problem.n <= 20:
-            break
         if time.monotonic() - spoke > 0.2:
             yield state.plan("climbing")
             spoke = time.monotonic()
