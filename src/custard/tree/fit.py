@@ -1,0 +1,289 @@
+"""The optimal-tree engine: given states and what each action is worth there, the tree that collects most.
+
+An ordinary supervised problem once the values are known: maximise the sum of value[s, T(s)] over the states, less a
+price for every question asked. Thresholds come from a grid (quantiles unless given), so that a feature is a small
+whole number, and the sums a split needs are read off histograms. Trees of up to three questions are found exactly:
+below every first question, the best two further questions of both branches come from pairwise histograms. Deeper
+trees choose each question by the best three-question tree below it, and come with an upper bound.
+"""
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+
+from custard.actions import Actions
+from custard.errors import CustardError
+from custard.features import Features
+from custard.tree.tree import LEAF, Tree
+
+__all__ = ["Fitted", "fit_tree", "quantile_cuts"]
+
+EXACT = 3  # questions up to which the answer is proved
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """The best tree found and what is known about it."""
+
+    tree: Tree
+    total: float  # the sum of values it collects, less the price of its questions
+    bound: float  # no tree over the same thresholds collects more
+
+    @property
+    def exact(self) -> bool:
+        """Whether the tree is proved to be the best."""
+        return self.total >= self.bound - 1e-9 * max(1.0, abs(self.bound))
+
+
+def quantile_cuts(x: np.ndarray, count: int = 15) -> list[np.ndarray]:
+    """For each feature at most `count` thresholds between distinct values, at quantiles of the states.
+
+    >>> [c.tolist() for c in quantile_cuts(np.array([[0.0, 5.0], [1.0, 5.0], [2.0, 5.0]]))]
+    [[0.5, 1.5], []]
+    """
+    cuts = []
+    for column in np.asarray(x, dtype=np.float64).T:
+        values, counts = np.unique(column, return_counts=True)
+        middles = values[:-1] + (values[1:] - values[:-1]) / 2
+        if len(middles) > count:
+            share = np.cumsum(counts)[:-1] / counts.sum()
+            wanted = (np.arange(count) + 1) / (count + 1)
+            middles = middles[np.unique(np.searchsorted(share, wanted).clip(0, len(middles) - 1))]
+        cuts.append(middles)
+    return cuts
+
+
+def fit_tree(
+    x: np.ndarray,
+    value: np.ndarray,
+    features: Features,
+    actions: Actions,
+    *,
+    max_depth: int = EXACT,
+    price: float = 0.0,
+    cuts: Sequence[np.ndarray] | int = 15,
+) -> Fitted:
+    """The tree of at most `max_depth` questions a path that collects most of `value` [N, A] over states `x` [N, n].
+
+    `price` is what one question costs in one state: |zeta|. With the same total, the tree with fewer leaves is taken.
+
+    >>> x, value = np.array([[0.0], [1.0], [2.0]]), np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
+    >>> fitted = fit_tree(x, value, Features(("x",), [0], [2]), Actions("discrete", ("a", "b")))
+    >>> fitted.total, fitted.tree.n_leaves, fitted.exact
+    (3.0, 3, True)
+    """
+    x, value = np.ascontiguousarray(x, dtype=np.float64), np.ascontiguousarray(value, dtype=np.float64)
+    if x.ndim != 2 or value.ndim != 2 or len(x) != len(value) or len(x) == 0:
+        raise CustardError(f"fit_tree needs states [N, n] and values [N, A], got {x.shape} and {value.shape}")
+    if not actions.discrete or value.shape[1] != actions.n:
+        raise CustardError(f"fit_tree needs one column of values for each of {actions.n} discrete actions")
+    grid = quantile_cuts(x, cuts) if isinstance(cuts, int) else [np.sort(np.asarray(c, dtype=np.float64)) for c in cuts]
+    codes = np.stack([np.searchsorted(cut, column) for cut, column in zip(grid, x.T, strict=True)], axis=1)
+    codes = np.ascontiguousarray(codes.astype(np.int32))
+    sizes = np.array([len(cut) + 1 for cut in grid], dtype=np.int64)
+    builder = _Builder(codes, value, sizes, price)
+    total = builder.grow(np.arange(len(x)), max_depth)
+    bound = total if max_depth <= EXACT else float(value.max(axis=1).sum())
+    return Fitted(builder.tree(grid, features, actions), total, bound)
+
+
+class _Builder:
+    """Grows a tree from the root, one question at a time, each the first of the best three below it."""
+
+    def __init__(self, codes: np.ndarray, value: np.ndarray, sizes: np.ndarray, price: float) -> None:
+        self.codes, self.value, self.sizes, self.price = codes, value, sizes, price
+        self.rows: list[list[float]] = []  # feature, cut, left, right, action
+
+    def grow(self, index: np.ndarray, depth: int) -> float:
+        stack = [(index, depth, -1, 0)]
+        total = 0.0
+        while stack:
+            states, left, parent, side = stack.pop()
+            node = len(self.rows)
+            if parent >= 0:
+                self.rows[parent][2 + side] = node
+            sums = self.value[states].sum(axis=0)
+            best = float(sums.max()) if len(states) else 0.0
+            self.rows.append([LEAF, 0, LEAF, LEAF, int(sums.argmax())])
+            gain, c, cut = -np.inf, -1, -1
+            if left > 0 and len(states) > 1:
+                gain, c, cut = _best_first(self.codes, self.value, self.sizes, states, min(left, EXACT), self.price)
+            if gain <= best + 1e-12 * max(1.0, abs(best)):
+                total += best
+                continue
+            total -= self.price * len(states)
+            self.rows[node][:2] = [c, cut]
+            goes_left = self.codes[states, c] <= cut
+            stack.append((states[~goes_left], left - 1, node, 1))
+            stack.append((states[goes_left], left - 1, node, 0))
+        return total
+
+    def tree(self, grid: Sequence[np.ndarray], features: Features, actions: Actions) -> Tree:
+        rows = np.array(self.rows)
+        feature = rows[:, 0].astype(np.int64)
+        threshold = [0.0 if c == LEAF else grid[c][int(cut)] for c, cut in zip(feature, rows[:, 1], strict=True)]
+        return Tree(
+            feature, np.array(threshold), rows[:, 2].astype(np.int64), rows[:, 3].astype(np.int64),
+            rows[:, 4].astype(np.int64) + actions.start, features, actions,
+        )  # fmt: skip
+
+
+@njit(cache=True)
+def _best_first(codes, value, sizes, index, depth, price):
+    """The first question of the best tree of at most `depth` (one to three) questions: total, feature, cut."""
+    n, n_actions = codes.shape[1], value.shape[1]
+    if depth == 1:
+        return _best_one(codes, value, sizes, index, price)
+    if depth == 2:
+        total, c, cut, _ = _best_two(codes, value, sizes, index, price)
+        return total, c, cut
+    ceiling = 0.0  # no branch collects more than the best action in every state
+    most = np.empty(len(index))
+    for k in range(len(index)):
+        m = value[index[k], 0]
+        for a in range(1, n_actions):
+            m = max(m, value[index[k], a])
+        most[k] = m
+        ceiling += m
+    best, best_c, best_cut, _ = _best_two(codes, value, sizes, index, price)
+    left, right = np.empty(len(index), np.int64), np.empty(len(index), np.int64)
+    for c in range(n):
+        for cut in range(sizes[c] - 1):
+            a = b = 0
+            for k in range(len(index)):
+                if codes[index[k], c] <= cut:
+                    left[a] = index[k]
+                    a += 1
+                else:
+                    right[b] = index[k]
+                    b += 1
+            if a == 0 or b == 0 or ceiling - price * len(index) <= best:
+                continue
+            total = -price * len(index)
+            first, _, _, leaf = _best_two(codes, value, sizes, left[:a], price)
+            total += max(first, leaf)
+            rest = 0.0
+            for k in range(len(index)):
+                if codes[index[k], c] > cut:
+                    rest += most[k]
+            if total + rest <= best:
+                continue
+            second, _, _, leaf = _best_two(codes, value, sizes, right[:b], price)
+            total += max(second, leaf)
+            if total > best + 1e-12 * abs(best):
+                best, best_c, best_cut = total, c, cut
+    return best, best_c, best_cut
+
+
+@njit(cache=True)
+def _leaf(sums):
+    best = sums[0]
+    for a in range(1, len(sums)):
+        best = max(best, sums[a])
+    return best
+
+
+@njit(cache=True)
+def _best_one(codes, value, sizes, index, price):
+    """The best tree of exactly one question: total, feature, cut."""
+    n_actions = value.shape[1]
+    best, best_c, best_cut = -1e300, -1, -1
+    everything = np.zeros(n_actions)
+    for i in index:
+        for a in range(n_actions):
+            everything[a] += value[i, a]
+    below = np.empty(n_actions)
+    for c in range(codes.shape[1]):
+        sums = np.zeros((sizes[c], n_actions))
+        for i in index:
+            for a in range(n_actions):
+                sums[codes[i, c], a] += value[i, a]
+        below[:] = 0.0
+        for cut in range(sizes[c] - 1):
+            low = high = -np.inf
+            for a in range(n_actions):
+                below[a] += sums[cut, a]
+                low = max(low, below[a])
+                high = max(high, everything[a] - below[a])
+            total = low + high - price * len(index)
+            if total > best + 1e-12 * abs(best):
+                best, best_c, best_cut = total, c, cut
+    return best, best_c, best_cut
+
+
+@njit(cache=True)
+def _best_two(codes, value, sizes, index, price):
+    """The best tree of one or two questions a path: total, its first question, and the total of a single leaf."""
+    n, n_actions, count = codes.shape[1], value.shape[1], len(index)
+    widest = 0
+    for c in range(n):
+        widest = max(widest, sizes[c])
+    everything = np.zeros(n_actions)
+    for i in index:
+        for a in range(n_actions):
+            everything[a] += value[i, a]
+    # The best second stage of each branch of each first question, over all second features.
+    lows, highs = np.full((n, widest), -np.inf), np.full((n, widest), -np.inf)
+    number = np.zeros((n, widest))  # how many states lie at or below each first cut
+    sums = np.empty((widest, widest, n_actions))
+    counts = np.empty(widest)
+    low, high = np.empty(n_actions), np.empty(n_actions)
+    low_below, high_below = np.empty(n_actions), np.empty(n_actions)
+    column_low, column_all = np.empty((widest, n_actions)), np.empty((widest, n_actions))
+    for c in range(n):
+        counts[: sizes[c]] = 0.0
+        for i in index:
+            counts[codes[i, c]] += 1.0
+        running = 0.0
+        for cut in range(sizes[c]):
+            running += counts[cut]
+            number[c, cut] = running
+        for d in range(n):
+            sums[: sizes[c], : sizes[d]] = 0.0
+            for i in index:
+                p, q = codes[i, c], codes[i, d]
+                for a in range(n_actions):
+                    sums[p, q, a] += value[i, a]
+            column_low[: sizes[d]] = 0.0
+            column_all[: sizes[d]] = 0.0
+            for p in range(sizes[c]):
+                for q in range(sizes[d]):
+                    for a in range(n_actions):
+                        column_all[q, a] += sums[p, q, a]
+            for cut in range(sizes[c] - 1):
+                low[:] = 0.0
+                for q in range(sizes[d]):
+                    for a in range(n_actions):
+                        column_low[q, a] += sums[cut, q, a]
+                        low[a] += column_low[q, a]
+                for a in range(n_actions):
+                    high[a] = everything[a] - low[a]
+                below = number[c, cut]
+                best_low, best_high = _leaf(low), _leaf(high)
+                low_below[:] = 0.0
+                high_below[:] = 0.0
+                for second in range(sizes[d] - 1):
+                    ll = lr = hl = hr = -np.inf
+                    for a in range(n_actions):
+                        low_below[a] += column_low[second, a]
+                        high_below[a] += column_all[second, a] - column_low[second, a]
+                        ll, lr = max(ll, low_below[a]), max(lr, low[a] - low_below[a])
+                        hl, hr = max(hl, high_below[a]), max(hr, high[a] - high_below[a])
+                    best_low = max(best_low, ll + lr - price * below)
+                    best_high = max(best_high, hl + hr - price * (count - below))
+                lows[c, cut] = max(lows[c, cut], best_low)
+                highs[c, cut] = max(highs[c, cut], best_high)
+    best, best_c, best_cut = -1e300, -1, -1
+    for c in range(n):
+        for cut in range(sizes[c] - 1):
+            if number[c, cut] == 0 or number[c, cut] == count:
+                continue
+            total = lows[c, cut] + highs[c, cut] - price * count
+            if total > best + 1e-12 * abs(best):
+                best, best_c, best_cut = total, c, cut
+    return best, best_c, best_cut, _leaf(everything)

@@ -1,0 +1,77 @@
+"""The optimal-tree engine against trying every tree."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from custard import Actions, CustardError, Features
+from custard.tree.fit import fit_tree, quantile_cuts
+from tests.strategies import seeds
+
+
+def every_tree(x, value, depth, price, cuts):
+    """The largest total by plain recursion over all questions."""
+    leaf = value.sum(axis=0).max() if len(x) else 0.0
+    if depth == 0 or len(x) < 2:
+        return leaf
+    best = leaf
+    for c, own in enumerate(cuts):
+        for t in own:
+            left = x[:, c] <= t
+            if left.any() and not left.all():
+                below = every_tree(x[left], value[left], depth - 1, price, cuts)
+                above = every_tree(x[~left], value[~left], depth - 1, price, cuts)
+                best = max(best, below + above - price * len(x))
+    return best
+
+
+def problem(seed, most=3):
+    rng = np.random.default_rng(seed)
+    n, n_actions = int(rng.integers(1, most + 1)), int(rng.integers(2, 4))
+    x = rng.integers(0, 4, size=(int(rng.integers(1, 25)), n)).astype(float)
+    value = rng.normal(size=(len(x), n_actions)).round(2)
+    features = Features(tuple(f"f{i}" for i in range(n)), np.zeros(n), np.full(n, 4.0))
+    return x, value, features, Actions("discrete", tuple("abc"[:n_actions]))
+
+
+@settings(max_examples=120, deadline=None)
+@given(seeds)
+def test_up_to_three_questions_nothing_is_better(seed):
+    x, value, features, actions = problem(seed)
+    depth, price = seed % 4, (0.0, 0.05, 0.3)[seed % 3]
+    fitted = fit_tree(x, value, features, actions, max_depth=depth, price=price)
+    assert fitted.total == pytest.approx(every_tree(x, value, depth, price, quantile_cuts(x)), abs=1e-9)
+    collected = value[np.arange(len(x)), fitted.tree.predict(x, compiled=False)].sum()
+    asked = price * fitted.tree.node_depth[fitted.tree.apply(x)].sum()
+    assert fitted.total == pytest.approx(collected - asked, abs=1e-9)
+    assert fitted.tree.depth <= depth
+    assert fitted.exact
+
+
+@settings(max_examples=30, deadline=None)
+@given(seeds)
+def test_deeper_trees_stay_below_their_bound(seed):
+    x, value, features, actions = problem(seed)
+    shallow = fit_tree(x, value, features, actions, max_depth=3)
+    deep = fit_tree(x, value, features, actions, max_depth=6)
+    assert shallow.total - 1e-9 <= deep.total <= deep.bound + 1e-9
+    assert deep.tree.depth <= 6
+
+
+def test_given_thresholds_are_used():
+    x, value, features, actions = problem(1, most=1)
+    fitted = fit_tree(x, value, features, actions, cuts=[np.array([1.25])])
+    assert set(fitted.tree.threshold[fitted.tree.feature >= 0]) <= {1.25}
+
+
+def test_no_more_cuts_than_asked():
+    x = np.random.default_rng(0).normal(size=(1000, 2))
+    assert all(0 < len(cut) <= 7 for cut in quantile_cuts(x, 7))
+
+
+def test_mistakes():
+    x, value, features, actions = problem(0)
+    with pytest.raises(CustardError, match="states"):
+        fit_tree(x[:0], value[:0], features, actions)
+    with pytest.raises(CustardError, match="one column"):
+        fit_tree(x, value[:, :1], features, actions)
