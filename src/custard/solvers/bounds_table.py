@@ -17,7 +17,18 @@ from custard.ibmdp.kernels import _project, _separates
 from custard.ibmdp.splits import Rules, fractions
 from custard.solvers.tables import Keys, find, insert, make_keys
 
-__all__ = ["Lattice", "Nodes", "TablePolicy", "learn_all_actions", "make_lattice", "make_nodes", "root_node", "walk"]
+__all__ = [
+    "Lattice",
+    "Nodes",
+    "TablePolicy",
+    "grow",
+    "learn_node",
+    "make_lattice",
+    "make_nodes",
+    "rate",
+    "root_node",
+    "walk",
+]
 
 NONE = -1
 
@@ -164,8 +175,11 @@ def walk(nodes, lattice, o, x):
 
 @njit(cache=True)
 def rate(n, kappa, least):
-    """kappa / (n - 1 + kappa), at least `least`: 1 for the first visit; kappa = 1 averages, more forgets faster."""
-    return max(least, kappa / (n - 1.0 + kappa))
+    """kappa / (n - 1 + kappa), at least `least`: 1 for the first visit; kappa = 1 averages, more forgets faster.
+
+    kappa = 0 means the constant rate `least`.
+    """
+    return max(least, kappa / (n - 1.0 + kappa)) if kappa > 0.0 else least
 
 
 @njit(cache=True)
@@ -178,8 +192,10 @@ def _best_of(values):
 
 
 @njit(cache=True)
-def learn_all_actions(nodes, lattice, o, x, q_o, zeta, kappa, alpha_b):
+def learn_node(nodes, lattice, o, x, q_o, zeta, kappa, alpha_b, only):
     """Move Q(o, a) for every afforded a toward its value in one base state, whose base actions are worth q_o [B].
+
+    All actions are so compared on the same states. With `only` >= 0 just that action learns (for comparison).
 
     A base action's target is q_o itself; a question's is zeta plus what following the greedy tree from the answer is
     worth, priced before this state is learned behind that answer, so that no leaf is judged on the states it was
@@ -190,11 +206,12 @@ def learn_all_actions(nodes, lattice, o, x, q_o, zeta, kappa, alpha_b):
     alpha = rate(nodes.visits[o], kappa, alpha_b)
     q = nodes.q[o]
     for b in range(base):
-        q[b] += alpha * (q_o[b] - q[b])
+        if only < 0 or only == b:
+            q[b] += alpha * (q_o[b] - q[b])
     leaf_here = _best_of(q[:base])
     for m in range(nodes.threshold.shape[1]):
         v_p = nodes.threshold[o, m]
-        if np.isnan(v_p):
+        if np.isnan(v_p) or (only >= 0 and only != base + m):
             continue
         side = 0 if x[m // p] <= v_p else 1
         below = nodes.child[o, m, side]
@@ -232,7 +249,7 @@ class TablePolicy:
 
     def __init__(self, nodes: Nodes, rules: Rules, noise: float = 0.0, rng: np.random.Generator | None = None) -> None:
         self.nodes, self.rules, self.noise, self.rng = nodes, rules, noise, rng
-        self.drawn: dict[int, int] = {}
+        self.drawn: dict[int, int] = {}  # a node met again on a level takes the same action again
         self.level: dict[bytes, tuple[int, int]] = {rules.normalised(*rules.root()).tobytes(): (0, 0)}
 
     def __call__(self, bounds: np.ndarray, mask: np.ndarray) -> np.ndarray:

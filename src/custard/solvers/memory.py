@@ -18,7 +18,7 @@ PATIENT = 32  # base steps without any change after which an episode is given up
 HORIZON = 4096  # base steps after which an episode that still goes on is learned from
 
 # Entries of `Memory.count` …
-LENGTH, EPISODE, HITS, MISSES, VISITS, ACTIONS, KIND, EPISODES, LEARNING, GUIDED, STILL = range(11)
+LENGTH, EPISODE, HITS, MISSES, VISITS, ACTIONS, KIND, EPISODES, LEARNING, GUIDED, STILL, ALL = range(12)
 # … and of `Memory.now`.
 MU, EPSILON, SHARE, KAPPA, ALPHA_B, ALPHA_O, GAMMA_B, ZETA, EXPAND, RETURN, RETURNS, DARING, LAMBDA = range(13)
 UNDECIDED, FOLLOWING, EXPLORING = -1, 0, 1  # kinds of episode
@@ -58,7 +58,7 @@ class Memory(NamedTuple):
     advice: Any  # [HORIZON] int32: the guide's (-1 where the best is meant),
     strayed: Any  # [HORIZON] bool: whether the action was taken to explore only,
     reward: Any  # [HORIZON]: and the rewards
-    count: Any  # [11] int64: see the names above
+    count: Any  # [12] int64: see the names above
     now: Any  # [13] float64: rates, schedules, returns; see the names above
     rng: Any  # [4] uint64
 
@@ -89,7 +89,7 @@ def make_memory(rules: Rules, grid: np.ndarray, scale: np.ndarray, capacity: int
         advice=steps[3],
         strayed=np.zeros(HORIZON, dtype=np.bool_),
         reward=np.zeros(HORIZON),
-        count=np.zeros(11, dtype=np.int64),
+        count=np.zeros(12, dtype=np.int64),
         now=np.zeros(13),
         rng=streams([seed])[0],
     )

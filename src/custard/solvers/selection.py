@@ -34,6 +34,12 @@ class Judged:
     tree: Tree  # as extracted
     small: Tree  # simplified
     returns: np.ndarray
+    visits: np.ndarray  # [nodes of small]: base states that ended in each leaf
+
+    @property
+    def reachable(self) -> int:
+        """How many leaves of the simplified tree were reached in its selection episodes."""
+        return int((self.visits > 0).sum())
 
     @property
     def mean(self) -> float:
@@ -91,7 +97,7 @@ class Selection:
             if self.best is not None and small == self.best.small and tree.n_leaves < self.best.tree.n_leaves:
                 self.best.tree = tree  # the same decisions, asked for more briefly
             return False
-        judged = Judged(tree, small, np.zeros(0))
+        judged = Judged(tree, small, np.zeros(0), np.zeros(small.n_nodes, dtype=np.int64))
         while len(judged.returns) < self.most:
             # Where nothing has ever varied from episode to episode, a few show as much as many.
             self._extend(judged, max(self.first if self.varies or self.best is None else 1, 2 * len(judged.returns)))
@@ -105,6 +111,13 @@ class Selection:
         self.best = judged
         self.improved += 1
         return True
+
+    def replace(self, tree: Tree) -> None:
+        """Make a tree the best whatever it returns, for methods that report their last one."""
+        small = simplify(tree)
+        self.best = Judged(tree, small, np.zeros(0), np.zeros(small.n_nodes, dtype=np.int64))
+        self._extend(self.best, 8 * self.first)
+        self.last = self.best.mean
 
     def surely_above(self, threshold: float | None) -> bool:
         """Whether the best tree's mean return exceeds a threshold by more than two standard errors."""
@@ -129,10 +142,17 @@ class Selection:
         count = min(count, self.most)
         if self.native is not None:
             assert self.streams is not None
-            returns, lengths = native_returns(judged.small, self.native, self.streams[done:count])
+            returns, lengths, visits = native_returns(judged.small, self.native, self.streams[done:count])
+            judged.visits += visits
         else:
+
+            def act(x: np.ndarray) -> np.ndarray:
+                leaf = judged.small.apply(x)
+                judged.visits += np.bincount(leaf, minlength=judged.small.n_nodes)
+                return judged.small.value[leaf]
+
             source = self.problem.source
-            returns, lengths, _ = rollouts(judged.small, source, self.seeds[done:count], features=self.problem.encoder)
+            returns, lengths, _ = rollouts(act, source, self.seeds[done:count], features=self.problem.encoder)
         judged.returns = np.concatenate([judged.returns, returns])
         self.steps += int(lengths.sum())
 
@@ -151,7 +171,7 @@ class Selection:
         if self.best is not None:
             data |= {f"best.{part}": getattr(self.best.tree, part) for part in PARTS}
             data |= {"best.low": self.best.tree.features.low, "best.high": self.best.tree.features.high}
-            data["best.returns"] = self.best.returns
+            data |= {"best.returns": self.best.returns, "best.visits": self.best.visits.copy()}
         return data
 
     def restore(self, data: dict[str, Any]) -> None:
@@ -167,22 +187,25 @@ class Selection:
             features = replace(self.problem.base.features, low=data["best.low"], high=data["best.high"])
             parts = [data[f"best.{part}"] for part in PARTS]
             tree = Tree(*parts, features=features, actions=self.problem.base.actions)
-            self.best = Judged(tree, simplify(tree), data["best.returns"])
+            self.best = Judged(tree, simplify(tree), data["best.returns"], data["best.visits"].copy())
 
 
-def native_returns(tree: Tree, venv: NativeVectorEnv, rng: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def native_returns(tree: Tree, venv: NativeVectorEnv, rng: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns and lengths of a tree in a native environment, one episode for each random stream [N, 4].
 
-    The same numbers as `custard.lab.evaluate.rollouts` gives, in one compiled loop.
+    Also how often each leaf was reached. These are the numbers `custard.lab.evaluate.rollouts` gives, had in one
+    compiled loop.
     """
     limit = min(venv.limit, DEFAULT_LIMIT) if venv.limit > 10**12 else venv.limit
     parts = [getattr(tree, part) for part in PARTS]
-    return _roll_out(*parts, venv.world, venv.params, limit, venv.state.shape[1], rng.copy())
+    roll_out: Any = _roll_out
+    return roll_out(*parts, venv.world, venv.params, limit, venv.state.shape[1], rng.copy())
 
 
 @njit(cache=True)
 def _roll_out(feature, threshold, left, right, value, world, params, limit, n, rng):
     returns, lengths = np.zeros(len(rng)), np.zeros(len(rng), dtype=np.int64)
+    visits = np.zeros(len(feature), dtype=np.int64)
     state, x = np.zeros(n), np.zeros(n)
     for i in range(len(rng)):
         begin(world, state, rng[i])
@@ -192,7 +215,8 @@ def _roll_out(feature, threshold, left, right, value, world, params, limit, n, r
             node = 0
             while feature[node] >= 0:
                 node = left[node] if x[feature[node]] <= threshold[node] else right[node]
+            visits[node] += 1
             reward, over = advance(world, params, state, value[node], rng[i])
             returns[i] += reward
             lengths[i] += 1
-    return returns, lengths
+    return returns, lengths, visits

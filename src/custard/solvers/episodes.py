@@ -1,0 +1,254 @@
+"""What MFEC learns from each base step and each episode, compiled; the same functions serve every environment.
+
+`decide` learns about the tree in a base state and chooses a base action, `record` takes its reward, `sweep` learns the
+omniscient Q_o backward when the episode is over. `run_native` is the loop over them for native environments;
+`custard.solvers.loops.Foreign` is the same loop in Python.
+"""
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from custard.envs.native import advance, begin, observe
+from custard.envs.pcg64 import uniform
+from custard.solvers.bounds_table import grow, learn_node, rate, root_node, walk
+from custard.solvers.memory import (
+    ACTIONS,
+    ALL,
+    ALPHA_B,
+    ALPHA_O,
+    DARING,
+    EPISODE,
+    EPISODES,
+    EPSILON,
+    EXPAND,
+    EXPLORING,
+    FOLLOWING,
+    GAMMA_B,
+    GUIDED,
+    HITS,
+    HORIZON,
+    KAPPA,
+    KIND,
+    LAMBDA,
+    LEARNING,
+    LENGTH,
+    MISSES,
+    MU,
+    PATIENT,
+    RETURN,
+    RETURNS,
+    SHARE,
+    STILL,
+    UNDECIDED,
+    VISITS,
+    ZETA,
+)
+from custard.solvers.tables import find, insert, nearest
+
+__all__ = ["decide", "learn_tree", "record", "run_native", "state_row", "sweep"]
+
+
+# -- the omniscient Q_o ---------------------------------------------------------------------------------------------
+
+
+@njit(cache=True)
+def state_row(memory, x, k):
+    """The row of a base state in Q_o. One never seen starts from the mean of its k nearest neighbours."""
+    n = len(x)
+    key = np.empty(n)
+    for c in range(n):
+        z = x[c]
+        width = memory.grid[1, c]
+        if width > 0.0:
+            z = memory.grid[0, c] + (np.floor((z - memory.grid[0, c]) / width) + 0.5) * width
+        key[c] = z / memory.scale[c] + 0.0
+    row = np.int64(find(memory.states, key))
+    if row >= 0:
+        memory.count[HITS] += 1
+        return row
+    memory.count[MISSES] += 1
+    rows = np.empty(k, np.int64)
+    distances = np.empty(k)
+    found = nearest(memory.states, key, rows, distances)
+    row = np.int64(insert(memory.states, key))
+    if row < 0:  # the table is full: the nearest base state stands for this one
+        return rows[0]
+    for b in range(memory.q_o.shape[1]):
+        star, own = 0.0, 0.0
+        for i in range(found):
+            star += memory.q_star[rows[i], b] / found
+            own += memory.q_o[rows[i], b] / found
+        memory.q_star[row, b] = star
+        memory.q_o[row, b] = own
+    return row
+
+
+@njit(cache=True)
+def sweep(memory, x, terminal, over, k):
+    """Learn Q_o backward through an episode, or the part of it that has been recorded; x is the state after it.
+
+    The target is r + gamma_b * Q_o(s_b', b'), where b' is what the behaviour does next: the tree's action with
+    probability 1 - mu, and the guide's (or, without a guide, the best) with probability mu.
+    """
+    count, now = memory.count, memory.now
+    gamma, mu = now[GAMMA_B], now[MU]
+    v_star, g = 0.0, 0.0
+    if not terminal:
+        row = state_row(memory, x, k)
+        leaf, _ = walk(memory.nodes, memory.lattice, root_node(memory.nodes, memory.lattice), x)
+        v_star = memory.q_star[row].max()
+        g = _value(memory.q_o[row], mu, _advice(memory, x), leaf)
+    for t in range(count[LENGTH] - 1, -1, -1):
+        row, a, r = memory.row[t], memory.action[t], memory.reward[t]
+        memory.learned[row, a] += 1
+        alpha = rate(memory.learned[row, a], now[KAPPA], now[ALPHA_O])
+        memory.q_star[row, a] += alpha * (r + gamma * v_star - memory.q_star[row, a])
+        memory.followed[row, a] += 1
+        alpha = rate(memory.followed[row, a], now[KAPPA], now[ALPHA_O])
+        g = r + gamma * g
+        memory.q_o[row, a] += alpha * (g - memory.q_o[row, a])
+        v_star = memory.q_star[row].max()
+        v_o = _value(memory.q_o[row], mu, memory.advice[t], memory.leaf[t])
+        g = v_o if memory.strayed[t] else (1.0 - now[LAMBDA]) * v_o + now[LAMBDA] * g
+    count[LENGTH] = 0
+    if over:
+        count[EPISODE] += 1
+        if count[KIND] == FOLLOWING:
+            count[EPISODES] += 1
+            now[RETURNS] += now[RETURN]
+        now[RETURN] = 0.0
+        count[STILL] = 0
+        count[KIND] = UNDECIDED
+
+
+@njit(cache=True)
+def _value(q, mu, advice, leaf):
+    return mu * (q.max() if advice < 0 else q[advice]) + (1.0 - mu) * q[leaf]
+
+
+@njit(cache=True)
+def _advice(memory, x):
+    """The guide's action, or -1 without a guide."""
+    if memory.count[GUIDED] == 0:
+        return -1
+    guide = memory.guide
+    node = 0
+    while guide.feature[node] >= 0:
+        node = guide.left[node] if x[guide.feature[node]] <= guide.threshold[node] else guide.right[node]
+    return guide.value[node]
+
+
+# -- Q over bounds --------------------------------------------------------------------------------------------------
+
+
+@njit(cache=True)
+def learn_tree(memory, x, row):
+    """Descend from the root with one base state, epsilon-greedily, learning every action of every node on the way."""
+    nodes, lattice, rng, count, now = memory.nodes, memory.lattice, memory.rng, memory.count, memory.now
+    base, p = lattice.n_base, len(lattice.fractions)
+    questions = nodes.threshold.shape[1]
+    o = np.int64(root_node(nodes, lattice))
+    while o >= 0:
+        count[VISITS] += 1
+        a = np.int64(nodes.best[o])
+        if uniform(rng, 0.0, 1.0) < now[EPSILON]:
+            a = base + int(uniform(rng, 0.0, 1.0) * questions)
+        only = -1 if count[ALL] == 1 else a
+        learn_node(nodes, lattice, o, x, memory.q_o[row], now[ZETA], now[KAPPA], now[ALPHA_B], only)
+        if a < base or np.isnan(nodes.threshold[o, a - base]):
+            return
+        m = a - base
+        side = 0 if x[m // p] <= nodes.threshold[o, m] else 1
+        if nodes.child[o, m, side] < 0 and nodes.child_visits[o, m, side] < now[EXPAND]:
+            return
+        o = np.int64(grow(nodes, lattice, o, m, side))
+
+
+@njit(cache=True)
+def decide(memory, x, k):
+    """Learn about the tree in one base state and choose the base action to take there."""
+    nodes, lattice, rng, count, now = memory.nodes, memory.lattice, memory.rng, memory.count, memory.now
+    row = state_row(memory, x, k)
+    if count[KIND] == UNDECIDED:
+        count[KIND] = EXPLORING if uniform(rng, 0.0, 1.0) < now[SHARE] else FOLLOWING
+        now[DARING] = uniform(rng, 0.0, 1.0) ** 3  # from a stray action now and then to nothing else
+    # A tree must serve the states it leads to, not those that random actions lead to; each once an episode, so that
+    # waiting in one state does not drown the others.
+    if count[KIND] == FOLLOWING and count[LEARNING] == 1 and memory.seen[row] != count[EPISODE]:
+        learn_tree(memory, x, row)
+        for c in range(len(x)):
+            memory.moments[0, c] += 1.0
+            memory.moments[1, c] += x[c]
+            memory.moments[2, c] += x[c] * x[c]
+    memory.seen[row] = count[EPISODE]
+    still = True
+    for c in range(len(x)):
+        still = still and memory.last[c] == x[c]
+        memory.last[c] = x[c]
+    count[STILL] = count[STILL] + 1 if still else 0
+    leaf, _ = walk(nodes, lattice, root_node(nodes, lattice), x)
+    advice = _advice(memory, x)
+    meant = np.int64(leaf)
+    if now[MU] > 0.0 and uniform(rng, 0.0, 1.0) < now[MU]:
+        meant = np.int64(advice) if advice >= 0 else _preferred(memory.q_star[row], memory.priority)
+    action = meant
+    if count[KIND] == EXPLORING and uniform(rng, 0.0, 1.0) < now[DARING]:
+        action = _least_tried(memory.tried[row], rng)
+    memory.tried[row, action] += 1
+    t = count[LENGTH]
+    memory.row[t], memory.action[t], memory.leaf[t], memory.advice[t] = row, action, leaf, advice
+    memory.strayed[t] = action != meant
+    return action
+
+
+@njit(cache=True)
+def _preferred(q, priority):
+    """The best base action; among equally good ones the one this cycle prefers."""
+    best = 0
+    for b in range(1, len(q)):
+        if q[b] > q[best] + 1e-9 or (q[b] > q[best] - 1e-9 and priority[b] > priority[best]):
+            best = b
+    return best
+
+
+@njit(cache=True)
+def _least_tried(tried, rng):
+    action, ties = 0, 1
+    for b in range(1, len(tried)):
+        if tried[b] < tried[action]:
+            action, ties = b, 1
+        elif tried[b] == tried[action]:
+            ties += 1
+            if uniform(rng, 0.0, 1.0) * ties < 1.0:
+                action = b
+    return action
+
+
+@njit(cache=True)
+def record(memory, reward):
+    """The reward of the action that `decide` chose."""
+    memory.reward[memory.count[LENGTH]] = reward
+    memory.count[LENGTH] += 1
+    memory.count[ACTIONS] += 1
+    memory.now[RETURN] += reward
+
+
+@njit(cache=True)
+def run_native(memory, world, params, limit, state, env_rng, elapsed, x, steps, k):
+    """Episodes in a native environment, all compiled; `custard.solvers.loops.Foreign` is the same in Python."""
+    for _ in range(steps):
+        action = decide(memory, x, k)
+        reward, terminal = advance(world, params, state, action, env_rng)
+        observe(world, state, x)
+        elapsed[0] += 1
+        record(memory, reward)
+        over = terminal or elapsed[0] >= limit or memory.count[STILL] >= PATIENT
+        if over or memory.count[LENGTH] == HORIZON:
+            sweep(memory, x, terminal, over, k)
+        if over:
+            begin(world, state, env_rng)
+            observe(world, state, x)
+            elapsed[0] = 0
