@@ -176,8 +176,8 @@ def _check_ends(mdp: FiniteMDP) -> None:
     odd = np.flatnonzero(stuck & (mdp.rewards != 0).any(axis=1))
     if len(odd):
         raise CustardError(
-            f"state {odd[0]} can never be left and goes on giving rewards: mark it terminal, or give gamma below 1 or a "
-            "horizon"
+            f"state {odd[0]} can never be left and goes on giving rewards: mark it terminal, or give gamma below 1 "
+            "or a horizon"
         )
     if not can_end(mdp)[mdp.start > 0].any():
         raise CustardError(
