@@ -22,6 +22,7 @@ def draw_curves(rows: Sequence[Mapping[str, float]]) -> Figure:
     ['mean return', 'tree size']
     """
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     charts = curves(rows)
     if not charts:
@@ -34,6 +35,7 @@ def draw_curves(rows: Sequence[Mapping[str, float]]) -> Figure:
             axes.plot(chart["x"], values, color=colour, linewidth=1.8, label=series["name"])
         axes.set_ylabel(label)
         axes.set_xlabel(chart["xlabel"] if k == len(charts) - 1 else "")
+        axes.yaxis.set_major_locator(MaxNLocator(nbins="auto", integer=k == 1))
         axes.grid(alpha=0.25)
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)

@@ -173,7 +173,8 @@ def curves(rows: Sequence[Mapping[str, float]], most: int = 600) -> list[dict[st
     if value:
         value[0]["name"] = "value of the best tree"
         charts.append({"x": x, "series": value, "xlabel": "environment steps", "small": False})
-    size = series([name for name in columns if any(part in name for part in ("leaves", "depth"))][:2])
+    best = "best_" if "best_leaves" in columns else ""  # of the tree whose value stands above, where that was logged
+    size = series([f"{best}leaves", f"{best}depth"])
     if size:
         charts.append({"x": x, "series": size, "xlabel": "environment steps", "small": True})
     return charts
@@ -220,4 +221,4 @@ def _base64(content: bytes) -> str:
 
 
 def _number(value: float) -> str:
-    return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+    return (f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}").replace("-", "−")

@@ -83,6 +83,11 @@ const R = D.replay;
 let x = R ? R.x[0].slice() : F.map((f) => (f.kind === "real" ? (f.shown[0] + f.shown[1]) / 2 : Math.round((f.shown[0] + f.shown[1]) / 2)));
 let step = 0, whatIf = !R, playing = false;
 const folded = new Set();
+// A large tree gets the width of the page, and what no state has visited starts folded.
+if (leaves.length > 12) {
+  $("grid").classList.add("large");
+  if (T.share) for (let n = N - 1; n > 0; n--) if (!isLeaf(n) && T.share[n] === 0 && T.share[parent[n]] > 0) folded.add(n);
+}
 
 // ---- drawing the tree ----
 const tree = $("tree"), pen = document.createElement("canvas").getContext("2d");
@@ -103,7 +108,7 @@ function drawTree() {
   const wide = Math.max(130, ...inner.map((n) => textWidth(question(n), FONT) + 34));
   const leafWide = Math.max(84, ...ends.filter(isLeaf).map((n) => textWidth(clip(T.label[n], 26), BOLD) + 28));
   const down = ends.length <= 8, at = new Map();
-  const across = down ? Math.max(leafWide + 18, wide * 0.66) : 54, along = down ? 112 : wide + 72;
+  const across = down ? Math.max(leafWide + 18, ends.every(isLeaf) ? wide * 0.66 : wide + 16) : 54, along = down ? 112 : wide + 52;
   ends.forEach((n, i) => at.set(n, i));
   for (const [n] of [...visible].reverse()) if (!at.has(n)) at.set(n, (at.get(T.left[n]) + at.get(T.right[n])) / 2);
   nodeAt = new Map();
@@ -145,7 +150,7 @@ function drawTree() {
       const other = T.share ? 1.6 + 11 * T.share[child === T.left[n] ? T.right[n] : T.left[n]] : 2, off = side * ((width + other) / 4 + 1);
       const path = down
         ? `M${px + off},${py + 26}C${px + off},${(py + cy) / 2} ${cx},${(py + cy) / 2} ${cx},${cy - (isLeaf(child) ? 20 : 26)}`
-        : `M${px + w / 2},${py + off}C${px + w / 2 + 36},${py + off} ${cx - cw / 2 - 36},${cy} ${cx - cw / 2},${cy}`;
+        : `M${px + w / 2},${py + off}C${px + w / 2 + 26},${py + off} ${cx - cw / 2 - 26},${cy} ${cx - cw / 2},${cy}`;
       edges.append(svg("path", { class: "edge", d: path, "stroke-width": width, "data-to": child }));
       const label = down ? { x: cx + side * (width / 2 + 7), y: cy - 32, "text-anchor": side < 0 ? "end" : "start" }
         : { x: cx - cw / 2 - 6, y: cy + side * (width / 2 + 9) + (side < 0 ? 2 : 4), "text-anchor": "end" };
@@ -163,6 +168,7 @@ function drawTree() {
   view = home.slice();
   zoom();
   $("unfold").hidden = folded.size === 0;
+  $("tree-hint").textContent = `Yes goes ${down ? "left" : "up"}, no goes ${down ? "right" : "down"}. ${T.share ? "Edges are as wide as the share of visited states. " : ""}Click a question to fold it, drag to move, Ctrl and wheel to zoom.`;
   light();
 }
 function zoom(factor, cx, cy) {
@@ -402,7 +408,6 @@ $("sub").textContent = D.subtitle;
 for (const [name, value, unit] of D.facts) { const box = el("div"); box.append(el("dt", {}, name)); const dd = el("dd", {}, value); if (unit) dd.append(el("small", {}, ` ${unit}`)); box.append(dd); $("facts").append(box); }
 for (const [key, value] of D.settings) { const row = el("tr"); row.append(el("td", {}, key), el("td", {}, value)); $("settings").append(row); }
 $("footer").textContent = D.footer;
-$("tree-hint").textContent = `Yes goes ${leaves.length <= 8 ? "left" : "up"}, no goes ${leaves.length <= 8 ? "right" : "down"}. ${T.share ? "Edges are as wide as the share of visited states. " : ""}Click a question to fold it, drag to move, Ctrl and wheel to zoom.`;
 let chosen = null;
 D.exports.forEach((item, k) => {
   const tab = el("button", { role: "tab", "aria-selected": "false", "data-format": item.format, title: item.about }, item.label);

@@ -153,13 +153,15 @@ def draw_partition(tree: Tree, trajectories: Sequence[np.ndarray] = ()) -> Figur
         )
         axes.add_patch(shape)
         shown.setdefault(tree.actions.name(tree.value[leaf]), colours[leaf])
+    # Many steps on one another would hide the plane.
+    alpha = float(np.clip(1500 / max(1, sum(map(len, trajectories))), 0.08, 0.5))
     for path in trajectories:
         path = np.asarray(path, dtype=float)
         if b is not None:
-            axes.plot(path[:, a], path[:, b], color=INK, linewidth=0.7, alpha=0.45)
+            axes.plot(path[:, a], path[:, b], color=INK, linewidth=0.7, alpha=alpha)
             axes.plot(path[:1, a], path[:1, b], "o", color=INK, markersize=3)
         else:
-            axes.plot(path[:, a], np.linspace(0.02, 0.98, len(path)), color=INK, linewidth=0.7, alpha=0.45)
+            axes.plot(path[:, a], np.linspace(0.02, 0.98, len(path)), color=INK, linewidth=0.7, alpha=alpha)
     axes.set_xlim(*ranges[a])
     axes.set_xlabel(tree.features.names[a], parse_math=False)
     if b is not None:
