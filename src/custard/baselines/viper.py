@@ -21,6 +21,7 @@ from custard.errors import CustardError, one_of
 from custard.lab.evaluate import rollouts
 from custard.lab.source import episode_seeds
 from custard.solvers.api import Problem, Snapshot
+from custard.tree.export.sklearn import from_sklearn
 from custard.tree.simplify import simplify
 from custard.tree.tree import Tree
 
@@ -255,19 +256,7 @@ def _fit(
             criterion=criterion, max_depth=problem.max_depth, max_leaf_nodes=leaves, min_samples_leaf=settings.min_leaf,
             random_state=int(rng.integers(2**31)),
         )  # fmt: skip
-        cart.fit(x[rows], action[rows], sample_weight=importance[rows])
-        trees.append(simplify(_tree(cart, problem)))
+        cart.fit(x[rows], action[rows] + problem.base.actions.start, sample_weight=importance[rows])
+        trees.append(simplify(from_sklearn(cart, problem.base.features, problem.base.actions)))
     right = trees[0].predict(x[held]) - problem.base.actions.start == action[held]
     return trees, float(np.average(right, weights=weight[held]))
-
-
-def _tree(cart: Any, problem: Problem) -> Tree:
-    """A scikit-learn classifier as a `Tree`; its conventions (node 0, left is at most) are ours."""
-    inner = cart.tree_
-    action = cart.classes_[inner.value[:, 0, :].argmax(axis=1)] + problem.base.actions.start
-    leaf = inner.children_left == -1
-    feature = np.where(leaf, -1, inner.feature)
-    return Tree(
-        feature, np.where(leaf, 0.0, inner.threshold), inner.children_left, inner.children_right,
-        np.where(leaf, action, 0), problem.base.features, problem.base.actions,
-    )  # fmt: skip
