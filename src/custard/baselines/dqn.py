@@ -56,8 +56,8 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         "": {},
         "CartPole": {"steps": 100_000, "check_rollouts": 200},
         "PrereqWorld": {"steps": 100_000, "gamma": 0.98, "steps_per_update": 8.0},
-        "PotholeWorld": {"steps": 1_000_000, "frequencies": 9, "gamma": 0.9, "steps_per_update": 32.0,
-                         "buffer": 1_000_000, "batch": 512, "num_envs": 64, "epsilon": 0.3, "checks": 20,
+        "PotholeWorld": {"steps": 1_000_000, "frequencies": 9, "gamma": 0.9, "steps_per_update": 100.0,
+                         "buffer": 1_000_000, "batch": 512, "num_envs": 200, "epsilon": 0.3, "checks": 20,
                          "check_rollouts": 100},
     },
     "paper": {

@@ -21,6 +21,7 @@ __all__ = ["climb", "count_leaves", "decide", "fit", "grown", "refits"]
 
 EXACT_DEPTH = 3  # fits look through all trees up to here, and through the most promising first questions beyond
 BEAM = 3
+MANY_ACTIONS = 6  # beyond, climbing tries two random actions a new leaf
 
 
 def decide(problem: Reduced, node: Node) -> tuple[np.ndarray, np.ndarray]:
@@ -172,10 +173,11 @@ def _moves(problem: Reduced, node: Node, depth: int, rng: np.random.Generator) -
                 if a != part:
                     yield path, a
             if len(path) < depth:
+                others = [a for a in range(n_actions) if a != part]
                 for q in range(questions):
-                    a = int(rng.integers(n_actions))
-                    yield path, (q, a, part)
-                    yield path, (q, part, a)
+                    for a in others if n_actions <= MANY_ACTIONS else rng.choice(others, 2).tolist():
+                        yield path, (q, a, part)
+                        yield path, (q, part, a)
 
 
 def _put(node: Node, path: tuple[int, ...], part: Node) -> Node:
