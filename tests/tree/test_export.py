@@ -344,8 +344,8 @@ def read_nested(lines: list[str], tree: Tree) -> Tree:
 
 def test_text_and_dot_hold_the_whole_tree() -> None:
     actions = Actions("discrete", ("a", "b", "c"))
-    for seed in range(4):
-        tree = random_tree(6, 3, actions, seed, wild=seed > 1)
+    for seed in range(2):
+        tree = random_tree(6, 3, actions, seed, wild=seed == 1)
         x = points(tree)
         same(read_nested(export(tree, "text").splitlines(), tree).predict(x, compiled=False), tree, x)
         dot = export(tree, "dot")

@@ -10,7 +10,7 @@ __all__ = ["round_down"]
 def round_down(threshold: np.ndarray) -> np.ndarray:
     """The largest float32 that does not exceed each threshold: x <= t and x <= round_down(t) agree for float32 x.
 
-    >>> bool(round_down(np.array([0.1]))[0] <= 0.1), bool(np.float32(0.1) <= 0.1)
+    >>> float(round_down(np.array([0.1]))[0]) <= 0.1, float(np.float32(0.1)) <= 0.1
     (True, False)
     """
     with np.errstate(over="ignore"):
