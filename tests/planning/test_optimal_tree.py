@@ -110,6 +110,14 @@ def test_bounds_only_fall_and_values_only_rise() -> None:
     assert steps[-1].optimal or "gap" in steps[-1].message
 
 
+def test_bounds_stay_sound_when_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    mdp = random_mdp(3, 3, seed=11, gamma=0.9)
+    _, value = best_tree_exhaustive(mdp, 2)
+    monkeypatch.setattr("custard.planning.branch.MOST_WAITING", 4)
+    found = best_tree(mdp, 2, seconds=10)
+    assert found.value <= value + 1e-9 <= found.bound + 2e-9
+
+
 def test_time_is_kept() -> None:
     import time
 

@@ -22,6 +22,7 @@ from custard.planning.reduced import Reduced, best_actions, reachable
 __all__ = ["Standing", "search"]
 
 OPEN = -1
+MOST_WAITING = 400_000  # partial trees kept; beyond, the least promising half is given up and its bound remembered
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,15 +76,20 @@ def search(
     known: set[bytes] = set()
     heapq.heappush(heap, (-bound, 0, 0, _Partial(bound, (whole,), 0, top, seen, 1)))
     explored, spoke = 0, time.monotonic()
+    given_up = -np.inf  # the best bound among partial trees that were given up
     while heap:
         if -heap[0][0] < goal:
             break
+        if len(heap) > MOST_WAITING:
+            heap.sort()
+            given_up = max(given_up, -heap[MOST_WAITING // 2][0])
+            del heap[MOST_WAITING // 2 :]
         partial = heapq.heappop(heap)[3]
         while True:  # dive: follow the most promising child at once
             explored += 1
             now = time.monotonic()
             if now - spoke > 0.2 or now > deadline:
-                limit = max(partial.bound, -heap[0][0] if heap else -np.inf)
+                limit = max(partial.bound, given_up, -heap[0][0] if heap else -np.inf)
                 yield Standing(found, best, limit, explored, False)
                 spoke = time.monotonic()
                 if now > deadline:
@@ -120,7 +126,8 @@ def search(
             partial = children[-1]
             if partial.bound < goal:
                 break
-    yield Standing(found, best, best, explored, True)
+    finished = given_up < goal
+    yield Standing(found, best, best if finished else given_up, explored, finished)
 
 
 def _open(partial: _Partial) -> int:
