@@ -20,6 +20,7 @@ from custard.solvers.memory import (
     ALPHA_B,
     ALPHA_O,
     DARING,
+    DISCOVERING,
     EPISODE,
     EPISODES,
     EPSILON,
@@ -48,7 +49,7 @@ from custard.solvers.memory import (
 )
 from custard.solvers.tables import find, insert, nearest
 
-__all__ = ["decide", "learn_tree", "record", "run_native", "state_row", "sweep"]
+__all__ = ["decide", "end", "go_on", "learn_tree", "record", "run_native", "state_row", "sweep"]
 
 
 # -- the omniscient Q_o ---------------------------------------------------------------------------------------------
@@ -56,7 +57,10 @@ __all__ = ["decide", "learn_tree", "record", "run_native", "state_row", "sweep"]
 
 @njit(cache=True)
 def state_row(memory, x, k):
-    """The row of a base state in Q_o. One never seen starts from the mean of its k nearest neighbours."""
+    """The row of a base state in Q_o. One never seen starts from the mean of its k nearest neighbours.
+
+    q_star starts from 0 instead, so that what is never tried looks good where rewards are costs: it leads exploration.
+    """
     n = len(x)
     key = np.empty(n)
     for c in range(n):
@@ -77,12 +81,8 @@ def state_row(memory, x, k):
     if row < 0:  # the table is full: the nearest base state stands for this one
         return rows[0]
     for b in range(memory.q_o.shape[1]):
-        star, own = 0.0, 0.0
         for i in range(found):
-            star += memory.q_star[rows[i], b] / found
-            own += memory.q_o[rows[i], b] / found
-        memory.q_star[row, b] = star
-        memory.q_o[row, b] = own
+            memory.q_o[row, b] += memory.q_o[rows[i], b] / found
     return row
 
 
@@ -173,7 +173,8 @@ def decide(memory, x, k):
     nodes, lattice, rng, count, now = memory.nodes, memory.lattice, memory.rng, memory.count, memory.now
     row = state_row(memory, x, k)
     if count[KIND] == UNDECIDED:
-        count[KIND] = EXPLORING if uniform(rng, 0.0, 1.0) < now[SHARE] else FOLLOWING
+        kind = EXPLORING if uniform(rng, 0.0, 1.0) < 0.5 else DISCOVERING
+        count[KIND] = kind if uniform(rng, 0.0, 1.0) < now[SHARE] else FOLLOWING
         now[DARING] = uniform(rng, 0.0, 1.0) ** 3  # from a stray action now and then to nothing else
     # A tree must serve the states it leads to, not those that random actions lead to; each once an episode, so that
     # waiting in one state does not drown the others.
@@ -194,8 +195,9 @@ def decide(memory, x, k):
     meant = np.int64(leaf)
     if now[MU] > 0.0 and uniform(rng, 0.0, 1.0) < now[MU]:
         meant = np.int64(advice) if advice >= 0 else _preferred(memory.q_star[row], memory.priority)
-    action = meant
-    if count[KIND] == EXPLORING and uniform(rng, 0.0, 1.0) < now[DARING]:
+    # Half of the exploring episodes try what the tree does not do, the other half what looks best of all.
+    action = meant if count[KIND] != DISCOVERING else _preferred(memory.q_star[row], memory.priority)
+    if count[KIND] != FOLLOWING and uniform(rng, 0.0, 1.0) < now[DARING]:
         action = _least_tried(memory.tried[row], rng)
     memory.tried[row, action] += 1
     t = count[LENGTH]
@@ -234,6 +236,22 @@ def record(memory, reward):
     memory.count[LENGTH] += 1
     memory.count[ACTIONS] += 1
     memory.now[RETURN] += reward
+
+
+@njit(cache=True)
+def go_on(memory, reward, x, k):
+    """`record` and `decide` in one call: from Python, calls are what costs."""
+    record(memory, reward)
+    if memory.count[LENGTH] == HORIZON:
+        sweep(memory, x, False, False, k)
+    return decide(memory, x, k)
+
+
+@njit(cache=True)
+def end(memory, reward, x, terminal, k):
+    """`record` and `sweep` in one call."""
+    record(memory, reward)
+    sweep(memory, x, terminal, True, k)
 
 
 @njit(cache=True)

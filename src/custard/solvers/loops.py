@@ -10,7 +10,7 @@ import numpy as np
 from custard.errors import CustardError
 from custard.lab.source import DEFAULT_LIMIT
 from custard.solvers.api import Problem
-from custard.solvers.memory import HORIZON, PATIENT, STILL
+from custard.solvers.memory import PATIENT, STILL
 
 __all__ = ["Foreign", "Native"]
 
@@ -40,11 +40,11 @@ class Native:
 class Foreign:
     """Any Gymnasium environment: whole episodes, each with a seed of its own, so that a run can be resumed."""
 
-    def __init__(self, problem: Problem, seed: int, decide: Any, record: Any, sweep: Any) -> None:
+    def __init__(self, problem: Problem, seed: int, decide: Any, go_on: Any, end: Any) -> None:
         self.env, self.base, self.name = problem.source.make(), problem.base, problem.source.name
         self.limit = problem.source.limit or DEFAULT_LIMIT
         self.number = np.array([seed, 0], dtype=np.int64)  # the run's seed, and how many episodes there were
-        self.decide, self.record, self.sweep = decide, record, sweep
+        self.decide, self.go_on, self.end = decide, go_on, end
 
     def run(self, memory: Any, steps: int, k: int) -> int:
         """Learn from whole episodes until at least so many steps are taken; returns how many were."""
@@ -60,22 +60,17 @@ class Foreign:
     def _episode(self, memory: Any, k: int) -> int:
         seed = int(np.random.SeedSequence(self.number.tolist()).generate_state(1)[0])
         self.number[1] += 1
-        start, step = self.base.actions.start, self.env.step
+        start, step, limit = self.base.actions.start, self.env.step, self.limit
         try:
             observation, _ = self.env.reset(seed=seed)
-            x = self._features(observation)
-            length, pending, over = 0, 0, False
-            while not over:
-                action = self.decide(memory, x, k)
+            action = self.decide(memory, self._features(observation), k)
+            for length in range(1, limit + 1):
                 observation, reward, terminal, truncated, _ = step(int(action) + start)
                 x = self._features(observation)
-                self.record(memory, float(reward))
-                length, pending = length + 1, pending + 1
-                still = memory.count[STILL] >= PATIENT
-                over = bool(terminal or truncated or still or length >= self.limit)
-                if over or pending == HORIZON:
-                    self.sweep(memory, x, bool(terminal), over, k)
-                    pending = 0
+                if terminal or truncated or length == limit or memory.count[STILL] >= PATIENT:
+                    self.end(memory, float(reward), x, bool(terminal), k)
+                    break
+                action = self.go_on(memory, float(reward), x, k)
         except CustardError:
             raise
         except Exception as error:  # an environment may raise anything; say which one did

@@ -21,7 +21,7 @@ HORIZON = 4096  # base steps after which an episode that still goes on is learne
 LENGTH, EPISODE, HITS, MISSES, VISITS, ACTIONS, KIND, EPISODES, LEARNING, GUIDED, STILL, ALL = range(12)
 # … and of `Memory.now`.
 MU, EPSILON, SHARE, KAPPA, ALPHA_B, ALPHA_O, GAMMA_B, ZETA, EXPAND, RETURN, RETURNS, DARING, LAMBDA = range(13)
-UNDECIDED, FOLLOWING, EXPLORING = -1, 0, 1  # kinds of episode
+UNDECIDED, FOLLOWING, EXPLORING, DISCOVERING = -1, 0, 1, 2  # kinds of episode
 
 
 class Guide(NamedTuple):
@@ -114,7 +114,8 @@ def new_cycle(memory: Memory, rules: Rules, guide: Tree | None) -> Memory:
     size = int(memory.states.size[0])
     memory.count[GUIDED] = guide is not None
     if guide is None:
-        memory.q_o[:size] = memory.q_star[:size]
+        known = memory.learned[:size] > 0
+        memory.q_o[:size][known] = memory.q_star[:size][known]
         memory.followed[:size] = memory.learned[:size]
     else:  # another behaviour: what is known of the last one is no more than a start
         memory.followed[:size] = np.minimum(memory.followed[:size], 4)

@@ -149,8 +149,10 @@ class Learner:
         self.gamma_b = settings.gamma_b if settings.gamma_b is not None else (0.99 if problem.source.limit else 1.0)
         self.rules = self._rules(self.widest)
         self.bounds = np.stack([low, high])
-        # Real features are told apart on a grid over where they were seen; whole numbers exactly.
+        # Real features are told apart on a grid over where they were seen (over the declared range, if that is of the
+        # same order: random actions may see little of it); whole numbers exactly.
         span = np.where(seen.high > seen.low, seen.high - seen.low, 1.0)
+        span = np.where((high - low > span) & (high - low <= 4.0 * span), high - low, span)
         width = span / max(16.0, np.ceil(settings.cells ** (1.0 / max(1, real.sum()))))
         grid = np.where(real, np.stack([seen.low, width]), 0.0)
         scale = np.where(real, span, self.rules.width)
@@ -158,7 +160,7 @@ class Learner:
         self.env: Any = (
             Native(problem, seeds["environment"], episodes.run_native)
             if problem.source.native is not None
-            else Foreign(problem, seeds["environment"], episodes.decide, episodes.record, episodes.sweep)
+            else Foreign(problem, seeds["environment"], episodes.decide, episodes.go_on, episodes.end)
         )
         self.selection = Selection(problem)
         self.at = np.zeros(7, dtype=np.int64)
@@ -254,7 +256,7 @@ class Learner:
             at[WAITED] += 1
         threshold = self.problem.source.threshold
         met = self.selection.surely_above(threshold)
-        waited = at[WAITED] >= (patience if met or threshold is None else 3 * patience)
+        waited = at[WAITED] >= (patience if threshold is None or not self.selection.varying else 3 * patience)
         if waited and self.settings.keep and (met or at[STEPS] >= max(self.budget / 10, 1.25 * at[FOUND])):
             self.message = "reward threshold met, and no better tree since" if met else "no better tree for long"
         elif at[STEPS] >= self.budget:

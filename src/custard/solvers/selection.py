@@ -102,6 +102,8 @@ class Selection:
             # Where nothing has ever varied from episode to episode, a few show as much as many.
             self._extend(judged, max(self.first if self.varies or self.best is None else 1, 2 * len(judged.returns)))
             self.varies = self.varies or bool((judged.returns != judged.returns[0]).any())
+            if self.best is not None and self.varies:
+                self._extend(self.best, self.most)
             if self._hopeless(judged) or (not self.varies and len(judged.returns) >= 2 * self.first):
                 break
         self.known[name] = self.last = judged.mean
@@ -111,6 +113,11 @@ class Selection:
         self.best = judged
         self.improved += 1
         return True
+
+    @property
+    def varying(self) -> bool:
+        """Whether the best tree does better in some episodes than in others."""
+        return self.best is not None and bool((self.best.returns != self.best.returns[0]).any())
 
     def replace(self, tree: Tree) -> None:
         """Make a tree the best whatever it returns, for methods that report their last one."""
@@ -140,6 +147,8 @@ class Selection:
         """Run a tree until it has `count` episodes."""
         done = len(judged.returns)
         count = min(count, self.most)
+        if count <= done:
+            return
         if self.native is not None:
             assert self.streams is not None
             returns, lengths, visits = native_returns(judged.small, self.native, self.streams[done:count])

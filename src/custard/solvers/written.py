@@ -198,6 +198,20 @@ def sweep(w, x, terminal, over, k):
 
 
 @njit(cache=True)
+def go_on(w, reward, x, k):
+    """`record` and `decide` in one call."""
+    record(w, reward)
+    return decide(w, x, k)
+
+
+@njit(cache=True)
+def end(w, reward, x, terminal, k):
+    """`record` and `sweep` in one call."""
+    record(w, reward)
+    sweep(w, x, terminal, True, k)
+
+
+@njit(cache=True)
 def run_native(w, world, params, limit, state, env_rng, elapsed, x, steps, k):
     """Episodes in a native environment, all compiled."""
     for _ in range(steps):
@@ -259,7 +273,7 @@ def solve_as_written(problem: Problem, rules: Rules, s: Any, state: dict[str, np
     env: Any = (
         Native(problem, seeds["environment"], run_native)
         if problem.source.native is not None
-        else Foreign(problem, seeds["environment"], decide, record, sweep)
+        else Foreign(problem, seeds["environment"], decide, go_on, end)
     )
     selection = Selection(problem)
     steps = 0

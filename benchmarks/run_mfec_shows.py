@@ -1,0 +1,130 @@
+"""The trials behind results/mfec.md: one CSV row for each finished trial; trials already in the file are passed over.
+
+    python benchmarks/run_mfec_shows.py prereq pothole depths cartpole random foreign ablation --seeds 10 --first 100
+
+`seconds` is wall-clock time, `cpu_seconds` the processor's; both without compilation, which a first, unrecorded run of
+each environment takes on itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import time
+from pathlib import Path
+from typing import Any
+
+import custard
+from custard.envs.pothole_world import random_potholes
+from custard.envs.prereq_world import random_prerequisites
+
+RESULTS = Path(__file__).parent.parent / "results"
+PREREQ, POTHOLE, CARTPOLE_200 = "custard/PrereqWorld-v0", "custard/PotholeWorld-v0", "custard/CartPole-v0"
+
+#: What each ingredient's removal means.
+ABLATIONS: dict[str, dict[str, Any]] = {
+    "tuned": {},
+    "one action a visit": {"all_actions": False},
+    "constant rates": {"kappa": 0.0, "alpha_b": 0.01, "alpha_o": 0.3},
+    "one-step targets": {"trace": 0.0},
+    "no guide": {"guided": False},
+    "no drawn trees": {"samples": 0},
+    "one neighbour": {"k": 1},
+    "last tree, not the best": {"keep": False},
+}
+
+
+def trials(show: str, seeds: list[int]) -> list[dict[str, Any]]:
+    """The trials of a show: label, environment, and what `custard.learn` is given."""
+    if show == "prereq":
+        return [_trial(f"m={m}", PREREQ, s, env_kwargs={"m": m}) for m in (7, 10, 9, 8, 6, 5, 4) for s in seeds]
+    if show == "pothole":
+        return [_trial("no limit", POTHOLE, s) for s in seeds]
+    if show == "depths":
+        return [_trial(f"depth {d}", POTHOLE, s, max_depth=d) for d in range(1, 7) for s in seeds]
+    if show == "cartpole":
+        return [_trial("500", "CartPole-v1", s, max_depth=2) for s in seeds] + [
+            _trial("200", CARTPOLE_200, s, max_depth=2) for s in seeds
+        ]
+    if show == "random":
+        prereq = [_trial("prereq", PREREQ, s, env_kwargs={"m": 7, "prerequisites": _table(s)}) for s in seeds]
+        lanes = [(s, *random_potholes(s)) for s in seeds]
+        return prereq + [_trial("pothole", POTHOLE, s, env_kwargs={"lane2": a, "lane3": b}) for s, a, b in lanes]
+    if show == "foreign":
+        lake = "FrozenLake-v1"
+        return (
+            [_trial("mountain car", "MountainCar-v0", s) for s in seeds]
+            + [_trial("slippery lake", lake, s, max_depth=3) for s in seeds]
+            + [_trial("dry lake", lake, s, max_depth=3, env_kwargs={"is_slippery": False}) for s in seeds]
+        )
+    if show == "ablation":
+        out = []
+        for name, given in ABLATIONS.items():
+            for s in seeds:
+                out.append(_trial(f"prereq: {name}", PREREQ, s, env_kwargs={"m": 7}, budget=1_000_000, **given))
+                out.append(_trial(f"pothole: {name}", POTHOLE, s, budget=3_000_000, **given))
+                out.append(_trial(f"cartpole: {name}", "CartPole-v1", s, max_depth=2, budget=3_000_000, **given))
+        return out
+    if show == "paper":
+        return [_trial("prereq", PREREQ, s, env_kwargs={"m": 7}, preset="paper", budget=1_000_000) for s in seeds] + [
+            _trial("pothole", POTHOLE, s, preset="paper", budget=300_000) for s in seeds
+        ]
+    raise SystemExit(f"unknown show {show!r}")
+
+
+def _trial(label: str, env: str, seed: int, **given: Any) -> dict[str, Any]:
+    return {"label": label, "env": env, "seed": seed, "given": given}
+
+
+def _table(seed: int) -> dict[int, list[int]]:
+    return random_prerequisites(7, seed)
+
+
+def run(trial: dict[str, Any]) -> dict[str, Any]:
+    """Learn, then evaluate on 1,000 fresh episodes."""
+    given = dict(trial["given"])
+    started, cpu = time.perf_counter(), time.process_time()
+    learned = custard.learn(trial["env"], "mfec", seed=trial["seed"], **given)
+    seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
+    kwargs = given.get("env_kwargs")
+    result = custard.evaluate(learned.tree, trial["env"], 1000, seed=10_000 + trial["seed"], env_kwargs=kwargs)
+    raw = learned.raw or learned.tree
+    return {
+        "label": trial["label"], "env": trial["env"], "seed": trial["seed"], "return": round(result.mean, 4),
+        "worst": round(float(result.returns.min()), 4), "selection": round(learned.value, 4), "raw_depth": raw.depth,
+        "raw_leaves": raw.n_leaves, "depth": learned.tree.depth, "leaves": learned.tree.n_leaves,
+        "steps": learned.steps, "seconds": round(seconds, 2), "cpu_seconds": round(cpu, 2), "stopped": learned.message,
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("shows", nargs="+")
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--first", type=int, default=100)
+    args = parser.parse_args()
+    for show in args.shows:
+        path = RESULTS / f"mfec_{show}.csv"
+        done = set()
+        if path.exists():
+            with path.open() as file:
+                done = {(row["label"], int(row["seed"])) for row in csv.DictReader(file)}
+        warm = set()
+        for trial in trials(show, list(range(args.first, args.first + args.seeds))):
+            if (trial["label"], trial["seed"]) in done:
+                continue
+            if trial["env"] not in warm:
+                custard.learn(trial["env"], "mfec", seed=1, **{**trial["given"], "budget": 30_000})
+                warm.add(trial["env"])
+            row = run(trial)
+            new = not path.exists()
+            with path.open("a", newline="") as file:
+                writer = csv.DictWriter(file, list(row), lineterminator="\n")
+                if new:
+                    writer.writeheader()
+                writer.writerow(row)
+            print(row, flush=True)
+
+
+if __name__ == "__main__":
+    main()
