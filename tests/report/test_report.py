@@ -122,6 +122,17 @@ def test_hostile_text_cannot_end_its_element() -> None:
     assert text.count("</script>") == 2
 
 
+def test_an_environment_that_breaks_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+
+    def broken(self: Any, action: int) -> None:
+        raise RuntimeError("motor on fire")
+
+    monkeypatch.setattr(CartPoleEnv, "step", broken)
+    with pytest.raises(CustardError, match="'CartPole-v1' raised RuntimeError: motor on fire"):
+        record(CARTPOLE, "CartPole-v1")
+
+
 # -- in a browser -----------------------------------------------------------------------------------------------------
 
 
@@ -259,6 +270,24 @@ def test_a_phone_has_no_sideways_scroll(browser: Any, report: Path, scheme: str)
     dark = shown.page.evaluate("getComputedStyle(document.body).backgroundColor")
     shown.page.click("#theme")
     assert shown.page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
+    shown.close()
+
+
+def test_a_very_large_tree_starts_folded(browser: Any, tmp_path: Path) -> None:
+    depth, rng = 8, np.random.default_rng(0)
+    inner, count = 2**depth - 1, 2 ** (depth + 1) - 1
+    node = np.arange(count)
+    tree = Tree(
+        np.where(node < inner, rng.integers(4, size=count), -1), rng.uniform(-0.1, 0.1, count),
+        np.where(node < inner, 2 * node + 1, -1), np.where(node < inner, 2 * node + 2, -1), node % 2,
+        BASE.features, BASE.actions,
+    )  # fmt: skip
+    shown = Page(browser, write_report(run_directory(tmp_path / "run", tree), episodes=5))
+    first = shown.page.locator(".node").count()
+    assert 3 <= first <= 63
+    assert shown.leaf() in tree.leaves()
+    shown.page.click("#unfold")
+    assert shown.page.locator(".node").count() == count
     shown.close()
 
 

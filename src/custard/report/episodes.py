@@ -74,6 +74,10 @@ def record(
                 f"the tree takes {tree.features.n} features, but {env} has {base.features.n}: it was learned elsewhere"
             )
         return [_episode(tree, made, base, int(s), max_steps, pictures) for s in episode_seeds(seed, episodes)]
+    except CustardError:
+        raise
+    except Exception as error:  # an environment may raise anything; say where it did
+        raise CustardError(f"environment {env!r} raised {type(error).__name__}: {error}") from error
     finally:
         made.close()
 

@@ -31,7 +31,9 @@ function pathOf(x) {
   return path;
 }
 const parent = new Array(N).fill(-1);
-for (let n = 0; n < N; n++) if (!isLeaf(n)) parent[T.left[n]] = parent[T.right[n]] = n;
+const depthOf = new Array(N).fill(0), below = new Array(N).fill(1);  // questions above each node, leaves under it
+for (let n = 0; n < N; n++) if (!isLeaf(n)) for (const child of [T.left[n], T.right[n]]) { parent[child] = n; depthOf[child] = depthOf[n] + 1; }
+for (let n = N - 1; n >= 0; n--) if (!isLeaf(n)) below[n] = below[T.left[n]] + below[T.right[n]];
 function boxOf(node) {
   const steps = [];
   for (let n = node; parent[n] >= 0; n = parent[n]) steps.push([parent[n], T.left[parent[n]] === n]);
@@ -83,10 +85,11 @@ const R = D.replay;
 let x = R ? R.x[0].slice() : F.map((f) => (f.kind === "real" ? (f.shown[0] + f.shown[1]) / 2 : Math.round((f.shown[0] + f.shown[1]) / 2)));
 let step = 0, whatIf = !R, playing = false;
 const folded = new Set();
-// A large tree gets the width of the page, and what no state has visited starts folded.
+// A large tree gets the width of the page; what no state has visited, and in very large ones what lies deep, is folded.
 if (leaves.length > 12) {
   $("grid").classList.add("large");
   if (T.share) for (let n = N - 1; n > 0; n--) if (!isLeaf(n) && T.share[n] === 0 && T.share[parent[n]] > 0) folded.add(n);
+  if (leaves.length > 80) for (let n = 0; n < N; n++) if (!isLeaf(n) && depthOf[n] >= 5) folded.add(n);
 }
 
 // ---- drawing the tree ----
@@ -95,7 +98,6 @@ let view = null, home = null, nodeAt = new Map(), dots = [];
 function textWidth(text, font) { pen.font = font; return pen.measureText(text).width; }
 const FONT = '13px system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif', BOLD = FONT.replace("13px", "650 13px");
 const question = (n) => `${clip(F[T.feature[n]].name, 26)} ≤ ${fmt(T.threshold[n])}`;
-function countLeaves(n) { return isLeaf(n) ? 1 : countLeaves(T.left[n]) + countLeaves(T.right[n]); }
 function drawTree() {
   const visible = [], stack = [[0, 0]];
   while (stack.length) {
@@ -141,7 +143,7 @@ function drawTree() {
       const dot = svg("circle", { class: "dot", r: 4, cy: 13, cx: 0 });
       g.append(dot);
       dots.push([dot, c, place]);
-      if (folded.has(n)) g.append(svg("text", { class: "small", "text-anchor": "middle", y: h / 2 + 15 }, `▸ ${countLeaves(n)} leaves folded`));
+      if (folded.has(n)) g.append(svg("text", { class: "small", "text-anchor": "middle", y: h / 2 + 15 }, `▸ ${below[n]} leaves folded`));
     }
     nodes.append(g);
     if (end || folded.has(n)) continue;
