@@ -144,3 +144,25 @@ def test_mistakes_are_one_line() -> None:
     endless = dataclasses.replace(random_mdp(2, 2, seed=0, ending=0.0), gamma=1.0, terminal=np.zeros(5, dtype=bool))
     with pytest.raises(custard.CustardError, match="no terminal state"):
         best_tree(endless, 1)
+
+
+def test_states_that_look_alike_share_an_action() -> None:
+    mdp = dataclasses.replace(random_mdp(2, 3, seed=3), x=np.zeros((5, 2)))
+    found = best_tree(mdp, 2, seconds=10)
+    _, value = best_tree_exhaustive(mdp, 2)
+    assert (found.tree.n_nodes, found.value) == (1, pytest.approx(value))
+    assert found.optimal
+
+
+def test_one_action_leaves_nothing_to_decide() -> None:
+    found = best_tree(random_mdp(2, 1, seed=3), 3, seconds=10)
+    assert found.tree.n_nodes == 1
+    assert found.optimal
+    assert found.fewest
+
+
+def test_depth_is_found_for_random_models() -> None:
+    mdp = random_mdp(2, 2, seed=8)
+    found = best_tree(mdp, None, seconds=10)
+    assert found.value == pytest.approx(found.optimum)
+    assert found.tree.depth <= 2
