@@ -88,6 +88,18 @@ def test_what_is_not_there_is_left_out(tmp_path: Path) -> None:
         write_report(where)
 
 
+def test_the_runs_own_evaluation_is_shown(tmp_path: Path) -> None:
+    where = run_directory(tmp_path / "run", CARTPOLE, env="nowhere/Missing-v0")
+    result = custard.evaluate(CARTPOLE, "CartPole-v1", 7, 5).to_json()
+    (where / "evaluation.json").write_text(json.dumps(result))
+    shown = data_of(write_report(where))["evaluation"]
+    assert (shown["episodes"], shown["seed"], shown["mean"]) == (7, 5, result["mean"])
+    assert sum(shown["histogram"]["counts"]) == 7
+    for broken in ("{}", "[]", "nonsense", '{"returns": ["a"]}'):
+        (where / "evaluation.json").write_text(broken)
+        assert data_of(write_report(where))["evaluation"] is None
+
+
 def test_environments_that_draw_nothing_still_replay(tmp_path: Path) -> None:
     mdp = gym.make("custard/PrereqWorld-v0", m=3).unwrapped.mdp()
     tree = Tree.stump(2, 0.5, 2, 0, mdp.features, mdp.actions)

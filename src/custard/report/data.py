@@ -27,14 +27,22 @@ LABELS |= {"sklearn": "scikit-learn", "onnx": "ONNX", "smt2": "SMT-LIB"}
 
 
 def report_data(
-    tree: Tree, config: Mapping[str, Any], rows: Sequence[Mapping[str, float]], *, episodes: int | None, seed: int
+    tree: Tree,
+    config: Mapping[str, Any],
+    rows: Sequence[Mapping[str, float]],
+    *,
+    episodes: int | None,
+    seed: int,
+    judged: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Everything the page needs."""
+    """Everything the page needs. `judged` is an evaluation that was made before, as `Evaluation.to_json` gives it."""
     env, kwargs = config.get("env") or tree.origin.get("env"), config.get("env_kwargs") or {}
     evaluation, replay = None, None
     watched: list[Episode] = []
     if isinstance(env, str) and isinstance(kwargs, dict):
-        evaluation, watched, replay = _live(tree, env, kwargs, episodes, seed)
+        evaluation, watched, replay = _live(tree, env, kwargs, episodes, seed, judged)
+    elif judged is not None:
+        evaluation = _summary(judged)
     states = np.concatenate([run.x for run in watched]) if watched else None
     method = str(config.get("method") or tree.origin.get("method") or "unknown method")
     arguments = ", ".join(f"{key} = {value}" for key, value in kwargs.items())
@@ -56,25 +64,31 @@ def report_data(
     }  # fmt: skip
 
 
-def _live(tree: Tree, env: str, kwargs: dict[str, Any], episodes: int | None, seed: int) -> tuple[Any, Any, Any]:
-    """Evaluation, watched episodes and the replay; (None, [], None) where the environment cannot run here."""
+def _live(
+    tree: Tree, env: str, kwargs: dict[str, Any], episodes: int | None, seed: int, judged: Mapping[str, Any] | None
+) -> tuple[Any, Any, Any]:
+    """Evaluation, watched episodes and the replay; only the given evaluation where the environment cannot run here."""
     from custard.lab.evaluate import evaluate
     from custard.lab.source import source
 
     try:
-        where = source(env, kwargs)
-        count = episodes or (1000 if where.native is not None else 100)
-        result = evaluate(tree, where, count, seed).to_json()
+        if judged is None:
+            where = source(env, kwargs)
+            judged = evaluate(tree, where, episodes or (1000 if where.native is not None else 100), seed).to_json()
         watched = record(tree, env, kwargs, episodes=WATCHED, seed=seed)
         shown = record(tree, env, kwargs, episodes=1, seed=seed, frames=True)[0]
+        return _summary(judged), watched, _replay(tree, shown, _speed(env, kwargs))
     except CustardError:
-        return None, [], None
-    returns = np.array(result.pop("returns"))
-    del result["lengths"]
+        return None if judged is None else _summary(judged), [], None
+
+
+def _summary(judged: Mapping[str, Any]) -> dict[str, Any]:
+    """An evaluation without its episodes, which a histogram stands for."""
+    returns = np.array(judged["returns"], dtype=np.float64)
     low, high = float(returns.min()), float(returns.max())
     counts, _ = np.histogram(returns, bins=30, range=(low, high) if high > low else (low - 0.5, high + 0.5))
-    result["histogram"] = {"low": low, "high": high, "counts": counts.tolist()}
-    return result, watched, _replay(tree, shown, _speed(env, kwargs))
+    kept = {key: value for key, value in judged.items() if key not in ("returns", "lengths")}
+    return {**kept, "histogram": {"low": low, "high": high, "counts": counts.tolist()}}
 
 
 def _speed(env: str, kwargs: dict[str, Any]) -> float:

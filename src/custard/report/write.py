@@ -24,13 +24,15 @@ def write_report(
 ) -> Path:
     """Write report.html for a run directory (config.json, metrics.csv, tree.json) and return its path.
 
-    The tree is evaluated over `episodes` episodes (1,000 where the environment is compiled, else 100) and one of them
-    is replayed. Where the environment cannot be made here, the report does without both.
+    The evaluation is the run's own (evaluation.json), where there is one and `episodes` is not given; otherwise the
+    tree is evaluated over `episodes` episodes (1,000 where the environment is compiled, else 100). One is replayed.
+    Where the environment cannot be made here, the report does without.
     """
     where = Path(run_directory)
     config = _config(where / "config.json")
     tree = Tree.load(where / "tree.json")
-    data = report_data(tree, config, metrics_rows(where / "metrics.csv"), episodes=episodes, seed=seed)
+    judged = None if episodes else _evaluation(where / "evaluation.json")
+    data = report_data(tree, config, metrics_rows(where / "metrics.csv"), episodes=episodes, seed=seed, judged=judged)
     path = out or where / "report.html"
     write_atomically(path, page(data))
     return path
@@ -40,7 +42,7 @@ def page(data: dict[str, Any]) -> str:
     """The page with its data in it. Nothing from outside can end the element it stands in."""
     files = resources.files("custard.report")
     template = (files / "template.html").read_text(encoding="utf-8")
-    script = (files / "report.js").read_text(encoding="utf-8")
+    script = "\n".join((files / name).read_text(encoding="utf-8") for name in ("tree.js", "page.js"))
     text = json.dumps(_finite(data), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -86,6 +88,20 @@ def _config(path: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise CustardError(f"{path} does not hold an object")
     return config
+
+
+def _evaluation(path: Path) -> dict[str, Any] | None:
+    """What `Evaluation.to_json` wrote at the end of the run; None if there is no such file or it is something else."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        returns = np.array(data["returns"], dtype=np.float64)
+        numbers = [
+            data[key] for key in ("mean", "std", "min", "max", "mean_length", "episodes", "time_limited", "seed")
+        ]
+        fits = np.isfinite([*numbers, *data["ci95"]]).all() and len(data["ci95"]) == 2
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return data if fits and returns.ndim == 1 and len(returns) and np.isfinite(returns).all() else None
 
 
 def _finite(value: Any) -> Any:

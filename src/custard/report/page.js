@@ -1,0 +1,179 @@
+// After tree.js, in the same script: the verdict, the replay, the charts and the rest of the page.
+// ---- verdict and sliders ----
+function decide() {
+  const path = pathOf(x), leaf = path[path.length - 1];
+  const verdict = $("verdict");
+  verdict.textContent = T.label[leaf];
+  verdict.style.background = T.colour[leaf];
+  verdict.dataset.leaf = leaf;
+  $("rule").textContent = conditions(leaf).join(" and ") || "always";
+  const list = $("others");
+  list.replaceChildren();
+  const found = counterfactuals(x);
+  for (const { moves, leaf: to } of found.slice(0, 4)) {
+    const item = el("li");
+    item.append(el("b", {}, T.label[to]), " if ");
+    item.append(moves.map(([c, v]) => `${F[c].name} ${v > x[c] ? (F[c].kind === "real" ? "rose above " : "rose to ") : "fell to "}${fmt(v)}`).join(" and "));
+    list.append(item);
+  }
+  if (!found.length) list.append(el("li", {}, "No other action is possible from here."));
+  light();
+}
+const inputs = F.map((f, c) => {
+  const row = el("div", { class: "slider" }), id = `feature-${c}`;
+  const label = el("label", { for: id }, clip(f.name, 60));
+  if (!f.used) label.append(el("span", {}, "not asked about"));
+  const rail = el("div", { class: "rail" }), whole = f.kind !== "real", [lo, hi] = f.shown;
+  const range = el("input", { type: "range", id, "data-feature": c, min: lo, max: hi, step: whole ? 1 : (hi - lo) / 1000 || 1 });
+  const exact = el("input", { type: "number", "data-exact": c, step: "any", "aria-label": `${f.name}, exact value` });
+  rail.append(range);
+  for (const t of new Set(T.threshold.filter((_, n) => T.feature[n] === c))) {
+    const s = (t - lo) / (hi - lo);
+    if (s < 0 || s > 1) continue;
+    const tick = el("i", { class: "tick", title: fmt(t) });
+    tick.style.left = `calc(9px + ${s} * (100% - 18px))`;
+    rail.append(tick);
+  }
+  const set = (v) => { if (v === "" || Number.isNaN(Number(v))) return; pause(); whatIf = true; x = x.slice(); x[c] = Number(v); show(); };
+  range.oninput = () => set(range.value);
+  exact.onchange = () => set(exact.value);
+  row.append(label, rail, exact);
+  return { row, range, exact, used: f.used };
+});
+for (const part of [...inputs.filter((i) => i.used), ...inputs.filter((i) => !i.used).slice(0, 12)]) $("sliders").append(part.row);
+function show() {
+  inputs.forEach(({ range, exact }, c) => {
+    if (document.activeElement !== range) range.value = x[c];
+    if (document.activeElement !== exact) exact.value = Number(x[c].toPrecision(5));
+  });
+  decide();
+  if (R) {
+    $("resume").hidden = !whatIf;
+    $("scrub").value = step;
+    const last = R.x.length - 1, total = R.total[step];
+    $("clock").textContent = `step ${step} of ${last} · return ${fmt(total)}${step === last ? ` · ${R.ending}` : ""}`;
+    if (R.frames.length) $("frame").src = R.frames[R.index[step]];
+  }
+}
+
+// ---- replay ----
+function goTo(k) { step = Math.max(0, Math.min(R.x.length - 1, k)); x = R.x[step].slice(); whatIf = false; show(); }
+function pause() { playing = false; $("play").textContent = "▶ Play"; }
+function play() {
+  if (playing) return pause();
+  if (step >= R.x.length - 1) step = 0;
+  playing = true;
+  $("play").textContent = "❚❚ Pause";
+  let before = performance.now(), due = 0;
+  goTo(step);
+  requestAnimationFrame(function tick(now) {
+    if (!playing) return;
+    due += (Math.min(now - before, 200) / 1000) * R.fps * Number($("speed").value);
+    before = now;
+    if (due >= 1) { const by = Math.floor(due); due -= by; goTo(step + by); }
+    if (step >= R.x.length - 1) return pause();
+    requestAnimationFrame(tick);
+  });
+}
+if (R) {
+  $("scrub").max = R.x.length - 1;
+  $("play").onclick = play;
+  $("back").onclick = () => { pause(); goTo(step - 1); };
+  $("forward").onclick = () => { pause(); goTo(step + 1); };
+  $("scrub").oninput = () => { pause(); goTo(Number($("scrub").value)); };
+  $("resume").onclick = () => goTo(step);
+  if (!R.frames.length) { $("frame").hidden = true; $("no-frames").hidden = false; }
+  $("speed").value = R.fps >= 20 ? "0.5" : "1";
+  addEventListener("keydown", (e) => {
+    if (e.target !== document.body) return;
+    if (e.key === " ") { e.preventDefault(); play(); }
+    if (e.key === "ArrowRight") { pause(); goTo(step + 1); }
+    if (e.key === "ArrowLeft") { pause(); goTo(step - 1); }
+  });
+} else $("replay").hidden = true;
+
+// ---- charts ----
+function nice(lo, hi, count) {
+  const raw = (hi - lo || 1) / count, power = 10 ** Math.floor(Math.log10(raw)), unit = [1, 2, 5, 10].find((m) => m * power >= raw) * power, out = [];
+  for (let v = Math.ceil(lo / unit - 1e-9) * unit; v <= hi + 1e-9 * unit; v += unit) out.push(Number(v.toPrecision(12)));
+  return out;
+}
+const short = (v) => (Math.abs(v) >= 1e6 ? `${fmt(v / 1e6)}M` : Math.abs(v) >= 1e4 ? `${fmt(v / 1e3)}k` : fmt(v));
+function chart(height, xs, series, xlabel) {
+  const W = 560, L = 46, B = 36, root = svg("svg", { class: "chart", viewBox: `0 0 ${W} ${height}`, role: "img" });
+  const all = series.flatMap((s) => s.values.filter((v) => v !== null));
+  let lo = Math.min(...all), hi = Math.max(...all);
+  if (lo === hi) { lo -= 1; hi += 1; }
+  const pad = 0.06 * (hi - lo), x0 = Math.min(...xs), x1 = Math.max(...xs);
+  lo = lo >= 0 && lo < pad * 4 ? 0 : lo - pad; hi += pad;
+  const X = (v) => L + ((W - L - 8) * (v - x0)) / (x1 - x0 || 1), Y = (v) => 8 + (height - B - 8) * (1 - (v - lo) / (hi - lo));
+  for (const v of nice(lo, hi, 4)) root.append(svg("line", { class: "axis", x1: L, x2: W - 8, y1: Y(v), y2: Y(v) }), svg("text", { x: L - 7, y: Y(v) + 4, "text-anchor": "end" }, short(v)));
+  for (const v of nice(x0, x1, 5)) root.append(svg("text", { x: X(v), y: height - B + 16, "text-anchor": "middle" }, short(v)));
+  root.append(svg("text", { x: W - 8, y: height - 3, "text-anchor": "end" }, xlabel));
+  series.forEach((s, k) => {
+    const points = xs.map((v, i) => (s.values[i] === null ? null : [X(v), Y(s.values[i])])).filter(Boolean);
+    if (!points.length) return;
+    const line = points.map(([a, b]) => `${a.toFixed(1)},${b.toFixed(1)}`).join("L");
+    if (k === 0) root.append(svg("path", { class: "fillA", d: `M${line}L${points[points.length - 1][0]},${Y(lo)}L${points[0][0]},${Y(lo)}Z` }));
+    root.append(svg("path", { class: k === 0 ? "lineA" : "lineB", d: `M${line}` }));
+    if (points.length === 1) root.append(svg("circle", { cx: points[0][0], cy: points[0][1], r: 3.5, class: "barA" }));
+  });
+  root.setAttribute("aria-label", `${series.map((s) => s.name).join(" and ")} by ${xlabel}`);
+  return root;
+}
+function legend(names) {
+  const box = el("p", { class: "legend" });
+  names.forEach((name, k) => { const item = el("span"); const mark = el("i"); mark.style.background = k === 0 ? "var(--accent)" : "#3b7dd8"; item.append(mark, name); box.append(item); });
+  return box;
+}
+if (D.curves.length) for (const c of D.curves) $("curve-charts").append(chart(c.small ? 130 : 210, c.x, c.series, c.xlabel), legend(c.series.map((s) => s.name)));
+else $("curves").hidden = true;
+if (D.evaluation) {
+  const E = D.evaluation, body = $("eval-body"), big = el("div", { class: "big" }, fmt(E.mean));
+  big.append(el("small", {}, `  mean return, 95 % interval ${fmt(E.ci95[0])} to ${fmt(E.ci95[1])}`));
+  body.append(big, el("p", { class: "hint" }, `${E.episodes.toLocaleString("en")} episodes (seed ${E.seed}), standard deviation ${fmt(E.std)}, worst ${fmt(E.min)}, best ${fmt(E.max)}, ${fmt(E.mean_length)} steps each${E.time_limited ? `, ${E.time_limited.toLocaleString("en")} reached the time limit` : ""}.`));
+  const W = 560, H = 150, root = svg("svg", { class: "chart", viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": "Returns of the episodes" });
+  if (E.min === E.max) root.setAttribute("hidden", "");
+  const top = Math.max(...E.histogram.counts), n = E.histogram.counts.length, each = (W - 16) / n;
+  E.histogram.counts.forEach((count, k) => { if (count) { const h = Math.max(2, (count / top) * (H - 34)); root.append(svg("rect", { class: "barA", x: 8 + k * each + 1, y: H - 24 - h, width: Math.max(1, each - 2), height: h, rx: 2 })); } });
+  root.append(svg("line", { class: "axis", x1: 8, x2: W - 8, y1: H - 24, y2: H - 24 }), svg("text", { x: 8, y: H - 8 }, fmt(E.histogram.low)), svg("text", { x: W - 8, y: H - 8, "text-anchor": "end" }, fmt(E.histogram.high)), svg("text", { x: W / 2, y: H - 8, "text-anchor": "middle" }, "return of an episode"));
+  body.append(root);
+} else $("evaluation").hidden = true;
+
+// ---- header, settings, exports ----
+$("title").textContent = D.title;
+$("sub").textContent = D.subtitle;
+for (const [name, value, unit] of D.facts) { const box = el("div"); box.append(el("dt", {}, name)); const dd = el("dd", {}, value); if (unit) dd.append(el("small", {}, ` ${unit}`)); box.append(dd); $("facts").append(box); }
+for (const [key, value] of D.settings) { const row = el("tr"); row.append(el("td", {}, key), el("td", {}, value)); $("settings").append(row); }
+$("footer").textContent = D.footer;
+let chosen = null;
+D.exports.forEach((item, k) => {
+  const tab = el("button", { role: "tab", "aria-selected": "false", "data-format": item.format, title: item.about }, item.label);
+  tab.onclick = () => {
+    chosen = item;
+    document.querySelectorAll("#formats button").forEach((b) => b.setAttribute("aria-selected", String(b === tab)));
+    $("code").textContent = item.text ?? `${item.about}: ${item.name}, ${Math.round((item.base64.length * 3) / 4).toLocaleString("en")} bytes.`;
+    $("copy").disabled = item.text === undefined;
+  };
+  $("formats").append(tab);
+  if (k === 0) tab.click();
+});
+$("download").onclick = () => {
+  const data = chosen.text ?? Uint8Array.from(atob(chosen.base64), (c) => c.charCodeAt(0));
+  const link = el("a", { href: URL.createObjectURL(new Blob([data])), download: chosen.name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+};
+$("copy").onclick = async () => {
+  try { await navigator.clipboard.writeText(chosen.text); } catch {
+    const range = document.createRange(); range.selectNodeContents($("code")); getSelection().removeAllRanges(); getSelection().addRange(range); document.execCommand("copy");
+  }
+  $("copy").textContent = "Copied"; setTimeout(() => ($("copy").textContent = "Copy"), 1200);
+};
+$("theme").onclick = () => {
+  const dark = document.documentElement.dataset.theme ? document.documentElement.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  document.documentElement.dataset.theme = dark ? "light" : "dark";
+};
+drawTree();
+show();
+document.documentElement.dataset.ready = "yes";
