@@ -162,7 +162,7 @@ class Learner:
             if problem.source.native is not None
             else Foreign(problem, seeds["environment"], episodes.decide, episodes.go_on, episodes.end)
         )
-        self.selection = Selection(problem)
+        self.selection = Selection(problem, most=int(np.clip(self.budget // 5000, 32, 512)))
         self.at = np.zeros(7, dtype=np.int64)
         self.at[STEPS] = SURVEY if real.any() else 0
         self.final: Tree | None = None
@@ -257,7 +257,8 @@ class Learner:
         threshold = self.problem.source.threshold
         met = self.selection.surely_above(threshold)
         waited = at[WAITED] >= (patience if threshold is None or not self.selection.varying else 3 * patience)
-        if waited and self.settings.keep and (met or at[STEPS] >= max(self.budget / 10, 1.25 * at[FOUND])):
+        least = self.budget / (10 if self.selection.varies else 20)
+        if waited and self.settings.keep and (met or at[STEPS] >= max(least, 1.25 * at[FOUND])):
             self.message = "reward threshold met, and no better tree since" if met else "no better tree for long"
         elif at[STEPS] >= self.budget:
             self.message = "budget used"
