@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import gymnasium as gym
@@ -11,6 +12,7 @@ import pytest
 import custard
 from custard.baselines import dqn, viper
 from custard.baselines.experts import from_function
+from custard.cli import main
 from custard.lab.methods import settings_for
 from custard.lab.source import source
 from custard.solvers.api import Problem
@@ -119,6 +121,19 @@ def test_stable_baselines_models_are_experts(tmp_path: Path) -> None:
     for given in (*experts, {"expert": str(tmp_path / "ppo.zip")}):
         run = custard.learn("CartPole-v1", "viper-dqn", max_depth=3, **given, **few)
         assert run.tree.depth <= 3
+    some = (
+        "--set",
+        f"expert={saved}",
+        f"normalise={statistics}",
+        "iterations=2",
+        "test_rollouts=5",
+        "final_rollouts=0",
+    )
+    where = ("--max-depth", "2", "--episodes", "5", "--out", str(tmp_path / "run"))
+    with pytest.raises(SystemExit) as left:
+        main(["train", "CartPole-v1", "--method", "viper-dqn", *some, *where])
+    assert left.value.code == 0
+    assert custard.Tree.load(tmp_path / "run" / "tree.json").depth <= 2
     with pytest.raises(custard.CustardError, match="needs an expert with Q-values"):
         custard.learn("CartPole-v1", "viper-dqn", expert=str(tmp_path / "ppo.zip"), weights="q", **few)
     with pytest.raises(custard.CustardError, match="trained for actions"):
@@ -134,6 +149,18 @@ def test_stable_baselines_models_are_experts(tmp_path: Path) -> None:
     expected = model.q_net(model.policy.obs_to_tensor(venv.normalize_obs(x.astype(np.float32)))[0]).detach().numpy()
     assert np.allclose(normal.q(x), expected, atol=1e-5)
     assert not np.allclose(plain.q(x), normal.q(x))
+
+
+def test_a_missing_stable_baselines_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "stable_baselines3", None)
+    with pytest.raises(custard.CustardError, match=r"custard-rl\[sb3\]"):
+        custard.learn("CartPole-v1", "viper-dqn", expert=str(tmp_path / "model.zip"))
+
+
+def test_a_missing_jax_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jax", None)
+    with pytest.raises(custard.CustardError, match=r"custard-rl\[neural\]"):
+        custard.learn("CartPole-v1", "viper-dqn")
 
 
 def test_weights_are_the_loss_of_the_worst_action() -> None:
