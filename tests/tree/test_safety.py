@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -73,6 +75,13 @@ def test_a_good_tree_is_proved_for_more_than_ten_steps() -> None:
     assert result.verdict == "proved"
     assert result.proved == 25
     assert result.left == ""
+
+
+def test_a_learned_tree_is_proved_for_the_papers_whole_episode() -> None:
+    tree = Tree.load(Path(__file__).parents[1] / "golden" / "cartpole_safe.json")
+    assert tree.depth == 2
+    result = prove_safe(tree, 200, simulations=100)
+    assert result.verdict == "proved", result
 
 
 def test_a_bad_tree_is_refuted_by_a_start_that_fails() -> None:

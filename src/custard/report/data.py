@@ -235,4 +235,4 @@ def _base64(content: bytes) -> str:
 
 
 def _number(value: float) -> str:
-    return (f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}").replace("-", "−")
+    return (f"{value:,.5g}" if abs(value) < 1e4 else f"{value:,.0f}").replace("-", "−")
