@@ -114,7 +114,7 @@ def _new_node(nodes, lattice, key):
     return o
 
 
-@njit(cache=True)
+@njit(cache=True, inline="always")
 def root_node(nodes, lattice):
     """The node of which nothing is known: always row 0."""
     if nodes.keys.size[0] > 0:
@@ -155,7 +155,7 @@ def grow(nodes, lattice, o, m, side):
     return row
 
 
-@njit(cache=True)
+@njit(cache=True, inline="always")
 def walk(nodes, lattice, o, x):
     """Follow the greedy tree from node o with a base state: the base action of its leaf and the questions asked."""
     base, p = lattice.n_base, len(lattice.fractions)
@@ -173,7 +173,7 @@ def walk(nodes, lattice, o, x):
         o = below
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
 def rate(n, kappa, least):
     """kappa / (n - 1 + kappa), at least `least`: 1 for the first visit; kappa = 1 averages, more forgets faster.
 
@@ -182,16 +182,7 @@ def rate(n, kappa, least):
     return max(least, kappa / (n - 1.0 + kappa)) if kappa > 0.0 else least
 
 
-@njit(cache=True)
-def _best_of(values):
-    best = 0
-    for i in range(1, len(values)):
-        if values[i] > values[best]:
-            best = i
-    return best
-
-
-@njit(cache=True)
+@njit(cache=True, error_model="numpy", inline="always")
 def learn_node(nodes, lattice, o, x, q_o, zeta, kappa, alpha_b, only):
     """Move Q(o, a) for every afforded a toward its value in one base state, whose base actions are worth q_o [B].
 
@@ -201,40 +192,55 @@ def learn_node(nodes, lattice, o, x, q_o, zeta, kappa, alpha_b, only):
     worth, priced before this state is learned behind that answer, so that no leaf is judged on the states it was
     fitted to.
     """
+    # This loop is where the time goes: arrays are named once and indexed in full, which spares views and look-ups.
     base, p, gamma = lattice.n_base, len(lattice.fractions), lattice.gamma_w
-    nodes.visits[o] += 1
-    alpha = rate(nodes.visits[o], kappa, alpha_b)
-    q = nodes.q[o]
+    q, visits, best, threshold, child = nodes.q, nodes.visits, nodes.best, nodes.threshold, nodes.child
+    child_q, child_visits, child_best = nodes.child_q, nodes.child_visits, nodes.child_best
+    visits[o] += 1
+    alpha = rate(visits[o], kappa, alpha_b)
+    here = 0  # the leaf this node could be
     for b in range(base):
         if only < 0 or only == b:
-            q[b] += alpha * (q_o[b] - q[b])
-    leaf_here = _best_of(q[:base])
-    for m in range(nodes.threshold.shape[1]):
-        v_p = nodes.threshold[o, m]
-        if np.isnan(v_p) or (only >= 0 and only != base + m):
+            q[o, b] += alpha * (q_o[b] - q[o, b])
+        if q[o, b] > q[o, here]:
+            here = b
+    top = here
+    for m in range(threshold.shape[1]):
+        v_p = threshold[o, m]
+        if v_p != v_p:  # NaN: not afforded
             continue
-        side = 0 if x[m // p] <= v_p else 1
-        below = nodes.child[o, m, side]
-        target = zeta
-        if below >= 0 and nodes.visits[below] > 0:
-            action, asked = walk(nodes, lattice, below, x)
-            discount = gamma
-            for _ in range(asked):
+        if only < 0 or only == base + m:
+            side = 0 if x[m // p] <= v_p else 1
+            target, discount = zeta, gamma
+            at, k, s = o, m, side
+            while True:  # `walk`, from this answer on
+                below = child[at, k, s]
+                if below < 0 or visits[below] == 0:
+                    action = child_best[at, k, s]
+                    break
+                at = below
+                action = best[at]
+                if action < base:
+                    break
+                k = action - base
+                s = 0 if x[k // p] <= threshold[at, k] else 1
                 target += discount * zeta
                 discount *= gamma
             target += discount * q_o[action]
-        else:
-            target += gamma * q_o[nodes.child_best[o, m, side]]
-        nodes.child_visits[o, m, side] += 1
-        step = rate(nodes.child_visits[o, m, side], kappa, alpha_b)
-        leaf = nodes.child_q[o, m, side]
-        for b in range(base):
-            leaf[b] += step * (q_o[b] - leaf[b])
-        if nodes.child_visits[o, m, 1 - side] == 0:  # an answer never given would lead to the leaf this node could be
-            nodes.child_best[o, m, 1 - side] = leaf_here
-        nodes.child_best[o, m, side] = _best_of(leaf)
-        q[base + m] += alpha * (target - q[base + m])
-    nodes.best[o] = _best_of(q)
+            child_visits[o, m, side] += 1
+            step = rate(child_visits[o, m, side], kappa, alpha_b)
+            leaf = 0
+            for b in range(base):
+                child_q[o, m, side, b] += step * (q_o[b] - child_q[o, m, side, b])
+                if child_q[o, m, side, b] > child_q[o, m, side, leaf]:
+                    leaf = b
+            child_best[o, m, side] = leaf
+            if child_visits[o, m, 1 - side] == 0:  # an answer never given would lead to the leaf this node could be
+                child_best[o, m, 1 - side] = here
+            q[o, base + m] += alpha * (target - q[o, base + m])
+        if q[o, base + m] > q[o, top]:
+            top = base + m
+    best[o] = top
 
 
 class TablePolicy:

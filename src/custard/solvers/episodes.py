@@ -55,14 +55,14 @@ __all__ = ["decide", "end", "go_on", "learn_tree", "record", "run_native", "stat
 # -- the omniscient Q_o ---------------------------------------------------------------------------------------------
 
 
-@njit(cache=True)
+@njit(cache=True, inline="always")
 def state_row(memory, x, k):
     """The row of a base state in Q_o. One never seen starts from the mean of its k nearest neighbours.
 
     q_star starts from 0 instead, so that what is never tried looks good where rewards are costs: it leads exploration.
     """
     n = len(x)
-    key = np.empty(n)
+    key = memory.key
     for c in range(n):
         z = x[c]
         width = memory.grid[1, c]
@@ -86,7 +86,7 @@ def state_row(memory, x, k):
     return row
 
 
-@njit(cache=True)
+@njit(cache=True, inline="always")
 def sweep(memory, x, terminal, over, k):
     """Learn Q_o backward through an episode, or the part of it that has been recorded; x is the state after it.
 
@@ -99,8 +99,8 @@ def sweep(memory, x, terminal, over, k):
     if not terminal:
         row = state_row(memory, x, k)
         leaf, _ = walk(memory.nodes, memory.lattice, root_node(memory.nodes, memory.lattice), x)
-        v_star = memory.q_star[row].max()
-        g = _value(memory.q_o[row], mu, _advice(memory, x), leaf)
+        v_star = _most(memory.q_star, row)
+        g = _value(memory.q_o, row, mu, _advice(memory, x), leaf)
     for t in range(count[LENGTH] - 1, -1, -1):
         row, a, r = memory.row[t], memory.action[t], memory.reward[t]
         memory.learned[row, a] += 1
@@ -110,8 +110,8 @@ def sweep(memory, x, terminal, over, k):
         alpha = rate(memory.followed[row, a], now[KAPPA], now[ALPHA_O])
         g = r + gamma * g
         memory.q_o[row, a] += alpha * (g - memory.q_o[row, a])
-        v_star = memory.q_star[row].max()
-        v_o = _value(memory.q_o[row], mu, memory.advice[t], memory.leaf[t])
+        v_star = _most(memory.q_star, row)
+        v_o = _value(memory.q_o, row, mu, memory.advice[t], memory.leaf[t])
         g = v_o if memory.strayed[t] else (1.0 - now[LAMBDA]) * v_o + now[LAMBDA] * g
     count[LENGTH] = 0
     if over:
@@ -125,11 +125,23 @@ def sweep(memory, x, terminal, over, k):
 
 
 @njit(cache=True)
-def _value(q, mu, advice, leaf):
-    return mu * (q.max() if advice < 0 else q[advice]) + (1.0 - mu) * q[leaf]
+def _most(q, row):
+    most = q[row, 0]
+    for b in range(1, q.shape[1]):
+        most = max(most, q[row, b])
+    return most
 
 
 @njit(cache=True)
+def _value(q, row, mu, advice, leaf):
+    """What the behaviour is worth in a base state."""
+    value = (1.0 - mu) * q[row, leaf]
+    if mu > 0.0:
+        value += mu * (q[row, advice] if advice >= 0 else _most(q, row))
+    return value
+
+
+@njit(cache=True, inline="always")
 def _advice(memory, x):
     """The guide's action, or -1 without a guide."""
     if memory.count[GUIDED] == 0:
@@ -144,7 +156,7 @@ def _advice(memory, x):
 # -- Q over bounds --------------------------------------------------------------------------------------------------
 
 
-@njit(cache=True)
+@njit(cache=True, inline="always")
 def learn_tree(memory, x, row):
     """Descend from the root with one base state, epsilon-greedily, learning every action of every node on the way."""
     nodes, lattice, rng, count, now = memory.nodes, memory.lattice, memory.rng, memory.count, memory.now
@@ -167,7 +179,7 @@ def learn_tree(memory, x, row):
         o = np.int64(grow(nodes, lattice, o, m, side))
 
 
-@njit(cache=True)
+@njit(cache=True, inline="always")
 def decide(memory, x, k):
     """Learn about the tree in one base state and choose the base action to take there."""
     nodes, lattice, rng, count, now = memory.nodes, memory.lattice, memory.rng, memory.count, memory.now
@@ -194,11 +206,11 @@ def decide(memory, x, k):
     advice = _advice(memory, x)
     meant = np.int64(leaf)
     if now[MU] > 0.0 and uniform(rng, 0.0, 1.0) < now[MU]:
-        meant = np.int64(advice) if advice >= 0 else _preferred(memory.q_star[row], memory.priority)
+        meant = np.int64(advice) if advice >= 0 else _preferred(memory.q_star, row, memory.priority)
     # Half of the exploring episodes try what the tree does not do, the other half what looks best of all.
-    action = meant if count[KIND] != DISCOVERING else _preferred(memory.q_star[row], memory.priority)
+    action = meant if count[KIND] != DISCOVERING else _preferred(memory.q_star, row, memory.priority)
     if count[KIND] != FOLLOWING and uniform(rng, 0.0, 1.0) < now[DARING]:
-        action = _least_tried(memory.tried[row], rng)
+        action = _least_tried(memory.tried, row, rng)
     memory.tried[row, action] += 1
     t = count[LENGTH]
     memory.row[t], memory.action[t], memory.leaf[t], memory.advice[t] = row, action, leaf, advice
@@ -207,29 +219,30 @@ def decide(memory, x, k):
 
 
 @njit(cache=True)
-def _preferred(q, priority):
+def _preferred(q, row, priority):
     """The best base action; among equally good ones the one this cycle prefers."""
     best = 0
-    for b in range(1, len(q)):
-        if q[b] > q[best] + 1e-9 or (q[b] > q[best] - 1e-9 and priority[b] > priority[best]):
+    for b in range(1, q.shape[1]):
+        gain = q[row, b] - q[row, best]
+        if gain > 1e-9 or (gain > -1e-9 and priority[b] > priority[best]):
             best = b
     return best
 
 
 @njit(cache=True)
-def _least_tried(tried, rng):
+def _least_tried(tried, row, rng):
     action, ties = 0, 1
-    for b in range(1, len(tried)):
-        if tried[b] < tried[action]:
+    for b in range(1, tried.shape[1]):
+        if tried[row, b] < tried[row, action]:
             action, ties = b, 1
-        elif tried[b] == tried[action]:
+        elif tried[row, b] == tried[row, action]:
             ties += 1
             if uniform(rng, 0.0, 1.0) * ties < 1.0:
                 action = b
     return action
 
 
-@njit(cache=True)
+@njit(cache=True, inline="always")
 def record(memory, reward):
     """The reward of the action that `decide` chose."""
     memory.reward[memory.count[LENGTH]] = reward

@@ -49,6 +49,7 @@ class Memory(NamedTuple):
     learned: Any  # [S, B] int32: how often q_star was learned from that,
     followed: Any  # [S, B] int32: and q_o in this cycle
     last: Any  # [n]: the last base state
+    key: Any  # [n]: room for a key
     seen: Any  # [S] int64: the last episode each base state was met in
     priority: Any  # [B]: which of equally good base actions is preferred, drawn anew in each cycle
     moments: Any  # [3, n]: count, sum and sum of squares of the base states the tree was learned in
@@ -80,6 +81,7 @@ def make_memory(rules: Rules, grid: np.ndarray, scale: np.ndarray, capacity: int
         learned=np.zeros((capacity, base), dtype=np.int32),
         followed=np.zeros((capacity, base), dtype=np.int32),
         last=np.zeros(n),
+        key=np.zeros(n),
         seen=np.full(capacity, -1, dtype=np.int64),
         priority=np.zeros(base),
         moments=np.zeros((3, n)),

@@ -77,7 +77,7 @@ class Settings:
     alpha_b: float = 0.0  # least learning rate of Q
     alpha_o: float = 0.02  # least learning rate of Q_o
     kappa: float = 4.0  # the rate at the n-th visit is kappa / (n - 1 + kappa), until the least is reached; 0: constant
-    trace: float = 1.0  # lambda: how much of what followed an action counts beside what was expected to follow
+    trace: float = 1.0  # lambda in every second cycle: how much what followed counts beside what was expected to
     k: int = 5  # neighbours that stand in for a base state never seen
     cells: int = 4096  # base states with real features are told apart on a grid of about this many cells
     epsilon: float = 0.3  # share of random questions while learning
@@ -256,7 +256,11 @@ class Learner:
             at[WAITED] += 1
         threshold = self.problem.source.threshold
         met = self.selection.surely_above(threshold)
-        waited = at[WAITED] >= (patience if threshold is None or not self.selection.varying else 3 * patience)
+        if met and not self.selection.varying:
+            patience //= 2
+        elif threshold is not None:
+            patience *= 3
+        waited = at[WAITED] >= patience
         least = self.budget / (10 if self.selection.varies else 20)
         if waited and self.settings.keep and (met or at[STEPS] >= max(least, 1.25 * at[FOUND])):
             self.message = "reward threshold met, and no better tree since" if met else "no better tree for long"
@@ -317,7 +321,10 @@ def schedule(memory: Memory, s: Settings, tau: float, cycle: int, gamma_b: float
     now[MU] = 1.0 if count[GUIDED] else min(1.0, max(0.0, (0.6 - tau) / (0.6 - warm)))
     now[ZETA] = s.zeta * min(1.0, max(0.0, (tau - 0.3) / 0.3))
     now[EPSILON], now[KAPPA], now[ALPHA_B], now[ALPHA_O] = s.epsilon, s.kappa, s.alpha_b, s.alpha_o
-    now[EXPAND], now[GAMMA_B], now[LAMBDA] = s.expand, gamma_b, s.trace
+    now[EXPAND], now[GAMMA_B] = s.expand, gamma_b
+    # What really followed is the better teacher where states on the grid hide much, what was expected to follow where
+    # chance is large. Which it is nobody knows before, so cycles take turns, with and without a guide.
+    now[LAMBDA] = s.trace if cycle % 4 in (1, 2) else 0.0
 
 
 def survey(problem: Problem, seed: int) -> Features:

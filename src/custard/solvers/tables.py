@@ -71,7 +71,7 @@ def _slot(keys, key):
         at = (at + np.uint64(1)) & mask
 
 
-@njit(cache=True)
+@njit(cache=True, inline="always")
 def find(keys, key):
     """The row of a key, or NONE. Keys must not hold -0.0: it equals 0.0 but hashes apart."""
     return keys.index[_slot(keys, key)]
