@@ -77,7 +77,7 @@ class Settings:
     alpha_b: float = 0.0  # least learning rate of Q
     alpha_o: float = 0.02  # least learning rate of Q_o
     kappa: float = 4.0  # the rate at the n-th visit is kappa / (n - 1 + kappa), until the least is reached; 0: constant
-    trace: float = 1.0  # lambda in every second cycle: how much what followed counts beside what was expected to
+    trace: float = 1.0  # lambda in guided cycles: how much what followed counts beside what was expected to
     k: int = 5  # neighbours that stand in for a base state never seen
     cells: int = 4096  # base states with real features are told apart on a grid of about this many cells
     epsilon: float = 0.3  # share of random questions while learning
@@ -239,10 +239,10 @@ class Learner:
         self.at[STEPS] += self.selection.steps - spent
 
     def _draw(self) -> None:
-        """Judge trees that look nearly as good as the greedy one, as long as judging takes less than learning."""
+        """Judge trees that look nearly as good as the greedy one, as long as judging takes a quarter of all steps at most."""
         rng = np.random.default_rng([self.draws, int(self.at[CYCLE])])
         for i in range(self.settings.samples if self.settings.keep else 0):
-            if 2 * self.selection.steps > self.at[STEPS]:
+            if 4 * self.selection.steps > self.at[STEPS]:
                 break
             spent, noise = self.selection.steps, NOISE * 2.0 ** -(i % 4)
             self.selection.show(extract(TablePolicy(self.memory.nodes, self.rules, noise, rng), self.rules))
@@ -322,9 +322,9 @@ def schedule(memory: Memory, s: Settings, tau: float, cycle: int, gamma_b: float
     now[ZETA] = s.zeta * min(1.0, max(0.0, (tau - 0.3) / 0.3))
     now[EPSILON], now[KAPPA], now[ALPHA_B], now[ALPHA_O] = s.epsilon, s.kappa, s.alpha_b, s.alpha_o
     now[EXPAND], now[GAMMA_B] = s.expand, gamma_b
-    # What really followed is the better teacher where states on the grid hide much, what was expected to follow where
-    # chance is large. Which it is nobody knows before, so cycles take turns, with and without a guide.
-    now[LAMBDA] = s.trace if cycle % 4 in (1, 2) else 0.0
+    # A guide's behaviour is fixed, so what really followed teaches it best; the tree's own is still changing, and what
+    # is expected to follow can be brought up to date.
+    now[LAMBDA] = s.trace if count[GUIDED] else 0.0
 
 
 def survey(problem: Problem, seed: int) -> Features:
