@@ -109,7 +109,12 @@ def sweep(memory, x, terminal, over, k):
         memory.followed[row, a] += 1
         alpha = rate(memory.followed[row, a], now[KAPPA], now[ALPHA_O])
         g = r + gamma * g
-        memory.q_o[row, a] += alpha * (g - memory.q_o[row, a])
+        change = alpha * (g - memory.q_o[row, a])
+        memory.q_o[row, a] += change
+        if not memory.strayed[t]:  # the state itself turned out better or worse: so it did for the actions not taken
+            for b in range(memory.q_o.shape[1]):
+                if b != a:
+                    memory.q_o[row, b] += change
         v_star = _most(memory.q_star, row)
         v_o = _value(memory.q_o, row, mu, memory.advice[t], memory.leaf[t])
         g = v_o if memory.strayed[t] else (1.0 - now[LAMBDA]) * v_o + now[LAMBDA] * g

@@ -239,7 +239,7 @@ class Learner:
         self.at[STEPS] += self.selection.steps - spent
 
     def _draw(self) -> None:
-        """Judge trees that look nearly as good as the greedy one, as long as judging takes a quarter of all steps at most."""
+        """Judge trees that look nearly as good as the greedy one, while judging takes a quarter of all steps at most."""
         rng = np.random.default_rng([self.draws, int(self.at[CYCLE])])
         for i in range(self.settings.samples if self.settings.keep else 0):
             if 4 * self.selection.steps > self.at[STEPS]:
