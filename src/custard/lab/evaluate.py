@@ -16,7 +16,7 @@ from custard.lab.source import DEFAULT_LIMIT, Source, episode_seeds, source
 from custard.spaces import Base, describe
 from custard.tree.tree import Tree
 
-__all__ = ["Evaluation", "evaluate", "rollouts"]
+__all__ = ["Evaluation", "evaluate", "play", "rollouts"]
 
 RESAMPLES = 2000
 
@@ -130,15 +130,16 @@ def rollouts(
             check_fits(policy, base)
         act = policy.predict if isinstance(policy, Tree) else policy
         limit = max_steps or (None if where.limit is not None else DEFAULT_LIMIT)
-        return _run(act, parts_of(venv, base), base, seeds, limit, where.name)
+        return play(act, parts_of(venv, base), base, seeds, limit, where.name)
     finally:
         if not where.lone:
             venv.close()
 
 
-def _run(
+def play(
     act: Callable[[np.ndarray], Any], parts: Parts, base: Base, seeds: np.ndarray, limit: int | None, name: str
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """One episode for each seed in environments that exist already: returns, lengths, whether a limit cut it."""
     episodes, slots = len(seeds), len(parts.reward)
     returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=np.int64)
     cut = np.zeros(episodes, dtype=bool)

@@ -15,13 +15,14 @@ __all__ = ["DEFAULT", "METHODS", "method", "settings_for"]
 
 #: name -> (module, function in it)
 METHODS: dict[str, str] = {
+    "tpi": "custard.solvers.tpi",
     "mfec": "custard.solvers.mfec",
     "viper-dqn": "custard.baselines.viper",
     "viper-bi": "custard.baselines.viper_bi",
     "plan": "custard.planning.optimal_tree",
 }
 
-DEFAULT = "mfec"
+DEFAULT = "tpi"
 
 
 def method(name: str | None) -> tuple[str, ModuleType]:

@@ -7,17 +7,33 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from custard.files import write_atomically
-from custard.lab.evaluate import Evaluation, evaluate
-from custard.lab.run import Run
-from custard.solvers.api import Problem
+import numpy as np
 
-__all__ = ["final_seed", "record"]
+from custard.files import write_atomically
+from custard.lab.evaluate import Evaluation, evaluate, rollouts
+from custard.lab.run import Run
+from custard.lab.source import episode_seeds, source
+from custard.solvers.api import Problem
+from custard.tree.tree import Tree
+
+__all__ = ["final_seed", "record", "states_met"]
 
 
 def final_seed(seed: int) -> int:
     """The seed of a run's final evaluation: apart from all that learning and selection used."""
     return Problem.seeds_of(seed, "evaluation")["evaluation"]
+
+
+def states_met(tree: Tree, env: Any, kwargs: Mapping[str, Any], seed: int, episodes: int = 20) -> np.ndarray:
+    """The states a tree meets in some episodes, [N, n]."""
+    met: list[np.ndarray] = []
+
+    def act(x: np.ndarray) -> np.ndarray:
+        met.append(x.copy())
+        return tree.predict(x)
+
+    rollouts(act, source(env, kwargs), episode_seeds(final_seed(seed), episodes))
+    return np.concatenate(met)
 
 
 def record(run: Run, env: Any, kwargs: Mapping[str, Any], episodes: int) -> tuple[Evaluation | None, list[Path]]:
@@ -31,7 +47,8 @@ def record(run: Run, env: Any, kwargs: Mapping[str, Any], episodes: int) -> tupl
         files.append(run.directory / "evaluation.json")
     from custard.report import write_report
     from custard.tree.draw import save_picture
+    from custard.tree.explain import node_visits
 
     picture = run.directory / "tree.svg"
-    save_picture(run.tree, picture)
+    save_picture(run.tree, picture, node_visits(run.tree, states_met(run.tree, env, kwargs, run.config["seed"])))
     return result, [run.directory / "tree.json", picture, write_report(run.directory), *files]

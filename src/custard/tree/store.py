@@ -74,7 +74,7 @@ def _check_values(tree: Tree, leaves: np.ndarray) -> None:
     else:
         assert actions.low is not None
         assert actions.high is not None
-        wrong = ~((values >= actions.low) & (values <= actions.high)).all(axis=1)
+        wrong = ~((values >= actions.low) & (values <= actions.high) & np.isfinite(values)).all(axis=1)
         accepted = f"[{actions.low.tolist()}, {actions.high.tolist()}]"
     if wrong.any():
         where = np.flatnonzero(wrong)[0]

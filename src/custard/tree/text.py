@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from custard.tree.tree import Tree
 
-__all__ = ["draw_text", "number"]
+__all__ = ["draw_text", "number", "one_line"]
 
 
 def number(value: float) -> str:
@@ -17,6 +17,15 @@ def number(value: float) -> str:
     ('0.3', '-1e-09', '3')
     """
     return f"{value:.6g}"
+
+
+def one_line(name: str) -> str:
+    """A name that stays on its line and cannot steer a terminal.
+
+    >>> one_line("a\\nb")
+    'a b'
+    """
+    return "".join(c if c.isprintable() else " " for c in name)
 
 
 def draw_text(tree: Tree, max_lines: int = 1000) -> str:
@@ -29,9 +38,9 @@ def draw_text(tree: Tree, max_lines: int = 1000) -> str:
             break
         node, lead, rest, answer = stack.pop()
         if tree.feature[node] < 0:
-            lines.append(f"{lead}{answer}{tree.actions.name(tree.value[node])}")
+            lines.append(f"{lead}{answer}{one_line(tree.actions.name(tree.value[node]))}")
             continue
-        lines.append(f"{lead}{answer}{tree.question(node)}?")
+        lines.append(f"{lead}{answer}{one_line(tree.question(node))}?")
         stack.append((int(tree.children_right[node]), f"{rest}└─ ", f"{rest}   ", "no:  "))
         stack.append((int(tree.children_left[node]), f"{rest}├─ ", f"{rest}│  ", "yes: "))
     return "\n".join(lines)

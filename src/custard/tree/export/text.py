@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from custard.tree.export.walk import nested
+from custard.tree.text import one_line
 from custard.tree.tree import Tree
 
 __all__ = ["to_text"]
@@ -30,15 +31,10 @@ def to_text(tree: Tree) -> str:
             continue
         before = "".join("│  " if part == "├─ " else "   " for part in lead[:-1]) + "".join(lead[-1:])
         if what == "leaf":
-            lines.append(f"{before}{answer}{_line(tree.actions.name(tree.value[node]))}")
+            lines.append(f"{before}{answer}{one_line(tree.actions.name(tree.value[node]))}")
             continue
-        question = f"{_line(tree.features.names[tree.feature[node]])} ≤ {float(tree.threshold[node])!r}?"
+        question = f"{one_line(tree.features.names[tree.feature[node]])} ≤ {float(tree.threshold[node])!r}?"
         lines.append(f"{before}{answer}{question}")
         lead.append("├─ ")
         answer = "yes: "
     return "\n".join(lines) + "\n"
-
-
-def _line(name: str) -> str:
-    """A name that stays on its line and cannot steer a terminal."""
-    return "".join(c if c.isprintable() else " " for c in name)
