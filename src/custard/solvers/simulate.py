@@ -34,8 +34,8 @@ class Simulator(Protocol):
     limit: int  # steps of an episode at the most
     values_actions: bool  # whether `action_values` works here
 
-    def returns(self, tree: Tree, seeds: np.ndarray) -> np.ndarray:
-        """The return of one episode for each seed."""
+    def returns(self, tree: Tree, seeds: np.ndarray, noise: float = 0.0) -> np.ndarray:
+        """The return of one episode for each seed; with `noise` that share of the actions is random."""
 
     def action_values(self, tree: Tree, seed: int, count: int, noise: float) -> tuple[np.ndarray, np.ndarray]:
         """States x [N, n] that the tree meets if it acts at random with probability `noise`, and q [N, A]: the return
@@ -61,9 +61,9 @@ class Native:
         self.n_actions = problem.base.actions.n
         self.steps, self.most_a_step = 0, -np.inf
 
-    def returns(self, tree: Tree, seeds: np.ndarray) -> np.ndarray:
+    def returns(self, tree: Tree, seeds: np.ndarray, noise: float = 0.0) -> np.ndarray:
         place = self.world, self.params, self.limit, self.n
-        result, steps, most = _returns(_arrays(tree), place, streams(seeds.tolist()))
+        result, steps, most = _returns(_arrays(tree), place, self.n_actions, streams(seeds.tolist()), noise)
         self.steps += steps
         self.most_a_step = max(self.most_a_step, most)
         return result
@@ -90,9 +90,17 @@ class Foreign:
         self.steps, self.most_a_step = 0, -np.inf
         self.values_actions = isinstance(self.venv, gym.vector.SyncVectorEnv) and _copies(self.venv.envs[0])
 
-    def returns(self, tree: Tree, seeds: np.ndarray) -> np.ndarray:
+    def returns(self, tree: Tree, seeds: np.ndarray, noise: float = 0.0) -> np.ndarray:
         limit = None if self.problem.source.limit else DEFAULT_LIMIT
-        returns, lengths, _ = play(tree.predict, self.parts, self.own, seeds, limit, self.problem.source.name)
+        rng = np.random.default_rng(seeds)
+
+        def act(x: np.ndarray) -> np.ndarray:
+            other = rng.integers(self.n_actions, size=len(x)) + self.base.actions.start
+            return np.where(rng.random(len(x)) < noise, other, tree.predict(x))
+
+        returns, lengths, _ = play(
+            act if noise else tree.predict, self.parts, self.own, seeds, limit, self.problem.source.name
+        )
         self.steps += int(lengths.sum())
         self.most_a_step = max(self.most_a_step, float((returns / np.maximum(lengths, 1)).max()))
         return returns
@@ -173,7 +181,7 @@ def _decide(tree, x):
 
 
 @njit(cache=True)
-def _returns(tree, place, rng):
+def _returns(tree, place, n_actions, rng, noise):
     world, params, limit, n = place
     result = np.zeros(len(rng))
     state, x = np.zeros(n), np.zeros(n)
@@ -182,7 +190,10 @@ def _returns(tree, place, rng):
         begin(world, state, rng[k])
         for _ in range(limit):
             observe(world, state, x)
-            reward, over = advance(world, params, state, _decide(tree, x), rng[k])
+            action = _decide(tree, x)
+            if noise > 0.0 and uniform(rng[k], 0.0, 1.0) < noise:
+                action = int(uniform(rng[k], 0.0, float(n_actions)))
+            reward, over = advance(world, params, state, action, rng[k])
             result[k] += reward
             most = max(most, reward)
             steps += 1

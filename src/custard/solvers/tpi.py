@@ -58,6 +58,7 @@ class Settings:
     """Rounds without a better tree after which the run ends."""
 
 
+SHAKEN = 0.2  # the share of random actions under which perfect trees are compared
 FIRST_DEPTH, LAST_DEPTH = 3, 5  # without a depth limit trees grow while that pays
 
 PRESETS: dict[str, dict[str, dict[str, object]]] = {"tuned": {}}
@@ -65,21 +66,24 @@ PRESETS: dict[str, dict[str, dict[str, object]]] = {"tuned": {}}
 
 @dataclass(frozen=True)
 class Candidate:
-    """A tree and its returns on a list of episodes."""
+    """A tree and its returns on a list of episodes, without and with random actions in between."""
 
     tree: Tree
     returns: np.ndarray
+    shaken: float  # the mean return if some actions are random: tells trees apart that are perfect without
 
     @property
     def mean(self) -> float:
         return float(self.returns.mean())
 
     def beats(self, other: Candidate) -> bool:
-        """More return on the same episodes, or as much with fewer leaves."""
+        """More return on the same episodes; or as much with fewer leaves; or as many and steadier."""
         slack = 1e-9 * max(1.0, abs(other.mean))
-        if abs(self.mean - other.mean) <= slack:
+        if abs(self.mean - other.mean) > slack:
+            return self.mean > other.mean
+        if self.tree.n_leaves != other.tree.n_leaves:
             return self.tree.n_leaves < other.tree.n_leaves
-        return self.mean > other.mean
+        return self.shaken > other.shaken + 1e-3 * abs(other.shaken)
 
 
 def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | None = None) -> Iterator[Snapshot]:
@@ -124,7 +128,7 @@ class Search:
         fresh = self.number == 0 or self.stale in (3, 5, 7)
         tree = self.start(rng, seeds) if fresh else self.present
         self.depth = max(self.depth, tree.depth)
-        now = Candidate(tree, self.sim.returns(tree, seeds))
+        now = self.measured(tree, seeds)
         x = np.zeros((0, self.problem.base.features.n))
         if self.sim.values_actions:
             x, q = self.sim.action_values(tree, int(rng.integers(2**31)), self.states, self.settings.noise)
@@ -202,8 +206,14 @@ class Search:
         some = np.concatenate([some, self.sim.returns(tree, seeds[2:first])])
         if some.mean() < now.returns[:first].mean() - 1e-9 * max(1.0, abs(now.mean)):
             return now
-        other = Candidate(tree, np.concatenate([some, self.sim.returns(tree, seeds[first:])]))
+        other = self.measured(tree, seeds, np.concatenate([some, self.sim.returns(tree, seeds[first:])]))
         return other if other.beats(now) else now
+
+    def measured(self, tree: Tree, seeds: np.ndarray, returns: np.ndarray | None = None) -> Candidate:
+        """A tree with its returns; where they are perfect, also how it stands being shaken."""
+        returns = self.sim.returns(tree, seeds) if returns is None else returns
+        shaken = float(self.sim.returns(tree, seeds, SHAKEN).mean()) if self.perfect(float(returns.mean())) else 0.0
+        return Candidate(tree, returns, shaken)
 
     def polished(self, now: Candidate, rng: np.random.Generator, seeds: np.ndarray, x: np.ndarray) -> Candidate:
         """Small changes, kept if the true return rises."""
@@ -225,7 +235,7 @@ class Search:
         """Keep the tree if it beats the best one on episodes neither was chosen on."""
         tree = simplify(tree)
         seeds = episode_seeds(int(rng.integers(2**31)), 8 * self.episodes)
-        best = Candidate(self.best, self.sim.returns(self.best, seeds))
+        best = self.measured(self.best, seeds)
         new = self.compared(tree, best, seeds)
         small = self.smaller(new, seeds)
         better = small.tree is not best.tree and (small.beats(best) or self.number == 0)
@@ -252,17 +262,17 @@ class Search:
 
     def finish(self) -> None:
         """Decide whether to go on."""
-        if self.perfect() and self.confirmed():
+        if self.perfect(self.value) and self.stale >= 2 and self.confirmed():
             self.message = "every step earns the most a step has earned"
         elif self.stale >= self.settings.patience:
             self.message = f"no better tree in {self.stale} rounds"
         elif self.sim.steps >= self.budget:
             self.message = "budget used"
 
-    def perfect(self) -> bool:
-        """Whether the best tree's episodes last as long as they may and earn the most ever seen at every step."""
+    def perfect(self, mean: float) -> bool:
+        """Whether episodes with this mean last as long as they may and earn the most ever seen at every step."""
         most = self.sim.most_a_step * self.sim.limit
-        return self.sim.most_a_step > 0 and self.value >= most - 1e-9 * most
+        return self.sim.most_a_step > 0 and mean >= most - 1e-9 * most
 
     def confirmed(self) -> bool:
         """Whether that holds on many more episodes: a rare failure sends the search on."""
@@ -270,7 +280,7 @@ class Search:
             int(np.random.default_rng([self.seed, self.number, 1]).integers(2**31)), 64 * self.episodes
         )
         self.value = float(self.sim.returns(self.best, seeds).mean())
-        return self.perfect()
+        return self.perfect(self.value)
 
     def snapshot(self) -> Snapshot:
         """Where the search stands."""
