@@ -111,7 +111,7 @@ def sweep(memory, x, terminal, over, k):
         g = r + gamma * g
         change = alpha * (g - memory.q_o[row, a])
         memory.q_o[row, a] += change
-        if not memory.strayed[t]:  # the state itself turned out better or worse: so it did for the actions not taken
+        if count[GUIDED] == 1 and not memory.strayed[t]:  # the state is better or worse than thought: so are the rest
             for b in range(memory.q_o.shape[1]):
                 if b != a:
                     memory.q_o[row, b] += change

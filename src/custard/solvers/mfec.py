@@ -239,7 +239,7 @@ class Learner:
         self.at[STEPS] += self.selection.steps - spent
 
     def _draw(self) -> None:
-        """Judge trees that look nearly as good as the greedy one, while judging takes a quarter of all steps at most."""
+        """Judge trees that look nearly as good as the greedy one, while judging takes a quarter of all steps."""
         rng = np.random.default_rng([self.draws, int(self.at[CYCLE])])
         for i in range(self.settings.samples if self.settings.keep else 0):
             if 4 * self.selection.steps > self.at[STEPS]:
@@ -260,7 +260,7 @@ class Learner:
             patience //= 2
         elif threshold is not None:
             patience *= 3
-        waited = at[WAITED] >= patience
+        waited = at[WAITED] >= patience and self.selection.gained
         least = self.budget / (10 if self.selection.varies else 20)
         if waited and self.settings.keep and (met or at[STEPS] >= max(least, 1.25 * at[FOUND])):
             self.message = "reward threshold met, and no better tree since" if met else "no better tree for long"
