@@ -260,7 +260,7 @@ class Learner:
             patience //= 2
         elif threshold is not None:
             patience *= 3
-        waited = at[WAITED] >= patience and self.selection.gained
+        waited = at[WAITED] >= patience and self.selection.asks
         least = self.budget / (10 if self.selection.varies else 20)
         if waited and self.settings.keep and (met or at[STEPS] >= max(least, 1.25 * at[FOUND])):
             self.message = "reward threshold met, and no better tree since" if met else "no better tree for long"

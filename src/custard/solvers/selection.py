@@ -79,7 +79,6 @@ class Selection:
     best: Judged | None = None
     last: float = float("nan")  # mean return of the tree shown last
     varies: bool = False  # whether returns of one tree ever differed
-    first_mean: float = float("nan")  # of the first tree shown
     improved: int = 0  # how often the best tree was replaced
     known: dict[bytes, float] = field(default_factory=dict)  # trees judged before, and their means
 
@@ -108,8 +107,6 @@ class Selection:
             if self._hopeless(judged) or (not self.varies and len(judged.returns) >= 2 * self.first):
                 break
         self.known[name] = self.last = judged.mean
-        if self.best is None:
-            self.first_mean = judged.mean
         enough = self.best is None or not self.varies or len(judged.returns) == self.most
         if not enough or (self.best is not None and not better(judged, self.best)):
             return False
@@ -118,9 +115,9 @@ class Selection:
         return True
 
     @property
-    def gained(self) -> bool:
-        """Whether the best tree returns more than the first one did."""
-        return self.best is not None and self.best.mean > self.first_mean
+    def asks(self) -> bool:
+        """Whether the best tree asks anything: one that does not may only mean that nothing was learned yet."""
+        return self.best is not None and self.best.small.n_leaves > 1
 
     @property
     def varying(self) -> bool:
@@ -180,7 +177,7 @@ class Selection:
         names = list(self.known)
         data: dict[str, Any] = {
             "selection.numbers": np.array([self.steps, self.improved, self.varies]),
-            "selection.last": np.array([self.last, self.first_mean]),
+            "selection.last": np.array(self.last),
             "selection.names": np.frombuffer(b"".join(names), dtype=np.uint8).copy(),
             "selection.lengths": np.array([len(name) for name in names], dtype=np.int64),
             "selection.means": np.array([self.known[name] for name in names]),
@@ -195,7 +192,7 @@ class Selection:
         """Go on from what `state` returned."""
         self.steps, self.improved, varies = (int(value) for value in data["selection.numbers"])
         self.varies = bool(varies)
-        self.last, self.first_mean = (float(value) for value in data["selection.last"])
+        self.last = float(data["selection.last"])
         text, lengths = data["selection.names"].tobytes(), data["selection.lengths"].tolist()
         ends = np.cumsum(lengths).tolist()
         names = [text[end - size : end] for end, size in zip(ends, lengths, strict=True)]
