@@ -77,7 +77,7 @@ class Settings:
     alpha_b: float = 0.0  # least learning rate of Q
     alpha_o: float = 0.02  # least learning rate of Q_o
     kappa: float = 4.0  # the rate at the n-th visit is kappa / (n - 1 + kappa), until the least is reached; 0: constant
-    trace: float = 1.0  # lambda in guided cycles: how much what followed counts beside what was expected to
+    trace: float = 1.0  # lambda in three of four cycles: how much what followed counts beside what was expected to
     k: int = 5  # neighbours that stand in for a base state never seen
     cells: int = 4096  # base states with real features are told apart on a grid of about this many cells
     epsilon: float = 0.3  # share of random questions while learning
@@ -323,8 +323,9 @@ def schedule(memory: Memory, s: Settings, tau: float, cycle: int, gamma_b: float
     now[EPSILON], now[KAPPA], now[ALPHA_B], now[ALPHA_O] = s.epsilon, s.kappa, s.alpha_b, s.alpha_o
     now[EXPAND], now[GAMMA_B] = s.expand, gamma_b
     # A guide's behaviour is fixed, so what really followed teaches it best; the tree's own is still changing, and what
-    # is expected to follow can be brought up to date.
-    now[LAMBDA] = s.trace if count[GUIDED] else 0.0
+    # is expected to follow can be brought up to date. But a coarse grid hides less from the former: every other such
+    # cycle learns from it too.
+    now[LAMBDA] = s.trace if count[GUIDED] or cycle % 4 == 2 else 0.0
 
 
 def survey(problem: Problem, seed: int) -> Features:
