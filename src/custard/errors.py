@@ -5,11 +5,20 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["CustardError", "one_of"]
+__all__ = ["CustardError", "one_line", "one_of"]
 
 
 class CustardError(ValueError):
     """A mistake in what was given to custard. The command line prints its one line and exits with code 2."""
+
+
+def one_line(error: object) -> str:
+    """Somebody else's message, which may have several lines, as one.
+
+    >>> one_line("a\\n  b")
+    'a b'
+    """
+    return " ".join(str(error).split())
 
 
 def one_of(what: str, given: object, accepted: Iterable[str]) -> str:

@@ -59,16 +59,15 @@ def test_a_run_goes_on_where_it_stopped():
     settings = Settings(budget=400_000, patience=3)
     task = problem("custard/PrereqWorld-v0", seed=2, m=5)
     whole = list(solve(task, settings))
-    state = whole[0].state
-    rest = None
+    state = None
     for snapshot in solve(task, settings):
         state = snapshot.state()
         break
-    for rest in solve(task, settings, state):
-        pass
-    if rest is not None:
-        assert rest.tree == whole[-1].tree
-        assert rest.steps == whole[-1].steps
+    rest = list(solve(task, settings, state))
+    assert len(rest) == len(whole) - 1
+    if rest:
+        assert rest[-1].tree == whole[-1].tree
+        assert rest[-1].steps == whole[-1].steps
 
 
 def test_compiled_and_foreign_simulators_agree():

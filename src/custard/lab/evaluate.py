@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from custard.errors import CustardError
+from custard.errors import CustardError, one_line
 from custard.ibmdp.env import IBMDP
 from custard.ibmdp.parts import Parts, parts_of
 from custard.lab.source import DEFAULT_LIMIT, Source, episode_seeds, source
@@ -162,7 +162,9 @@ def play(
             raise
         except Exception as error:  # an environment may raise anything; say where it did
             step = int(lengths[episode[active]].max()) + 1
-            raise CustardError(f"environment {name!r} raised {type(error).__name__} at step {step}: {error}") from error
+            raise CustardError(
+                f"environment {name!r} raised {type(error).__name__} at step {step}: {one_line(error)}"
+            ) from error
         now = episode[active]
         returns[now] += parts.reward[active]
         lengths[now] += 1
@@ -194,7 +196,7 @@ def _start(parts: Parts, index: np.ndarray, seeds: np.ndarray, name: str) -> Non
     except CustardError:
         raise
     except Exception as error:
-        raise CustardError(f"environment {name!r} raised {type(error).__name__} on reset: {error}") from error
+        raise CustardError(f"environment {name!r} raised {type(error).__name__} on reset: {one_line(error)}") from error
 
 
 def _on_ibmdp(policy: Callable[..., Any], env: IBMDP, episodes: int, seed: int) -> Evaluation:

@@ -55,7 +55,7 @@ def settings_for(module: ModuleType, env: str, preset: str | None, given: Mappin
 def _fitting(key: str, value: Any, wanted: Any) -> Any:
     """The value, if it has the type its setting declares (a whole number may stand for a real one)."""
     options = typing.get_args(wanted) if isinstance(wanted, UnionType) else (wanted,)
-    plain = [option for option in options if isinstance(option, type)]
+    plain = [option for option in options if isinstance(option, type) and option is not Any]
     if len(plain) < len(options) or any(
         isinstance(value, option) and not _is_bool_for_number(value, option) for option in plain
     ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from custard.errors import CustardError, one_of
+from custard.errors import CustardError, one_line, one_of
 
 __all__ = ["Source", "source"]
 
@@ -82,15 +83,18 @@ def source(env: Any, kwargs: Mapping[str, Any] | None = None) -> Source:
 
 
 def _from_id(name: str, kwargs: dict[str, Any]) -> Source:
+    module, colon, rest = name.rpartition(":")
     try:
-        spec = gym.spec(name)
+        if colon:
+            importlib.import_module(module)
+        spec = gym.spec(rest)
     except gym.error.Error as error:
-        if name.partition(":")[2] or ":" in name:
-            raise CustardError(f"environment {name!r} was not found: {error}") from None
+        if colon:
+            raise CustardError(f"environment {name!r} was not found: {one_line(error)}") from None
         known = [entry for entry in gym.registry if not entry.startswith(("phys2d", "tabular", "GymV"))]
         raise CustardError(_unknown(name, known)) from None
-    except (ModuleNotFoundError, ValueError) as error:
-        raise CustardError(f"environment {name!r} could not be loaded: {error}") from None
+    except Exception as error:  # a module of the user's may raise anything while it is imported
+        raise CustardError(f"environment {name!r} could not be loaded: {one_line(error)}") from None
     native = None
     twin = _TWINS.get(name) if not kwargs else None
     if spec.namespace == "custard" or twin:
@@ -118,7 +122,9 @@ def _made(make: Callable[[], Any], name: str) -> Any:
     except CustardError:
         raise
     except Exception as error:  # whatever a constructor raises is the user's to see, in one line
-        raise CustardError(f"environment {name!r} could not be made: {type(error).__name__}: {error}") from error
+        raise CustardError(
+            f"environment {name!r} could not be made: {type(error).__name__}: {one_line(error)}"
+        ) from error
 
 
 def _unknown(name: str, known: list[str]) -> str:

@@ -91,6 +91,8 @@ class Foreign:
         self.values_actions = isinstance(self.venv, gym.vector.SyncVectorEnv) and _copies(self.venv.envs[0])
 
     def returns(self, tree: Tree, seeds: np.ndarray, noise: float = 0.0) -> np.ndarray:
+        if len(seeds) == 0:
+            return np.zeros(0)
         limit = None if self.problem.source.limit else DEFAULT_LIMIT
         rng = np.random.default_rng(seeds)
 

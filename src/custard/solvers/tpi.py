@@ -107,8 +107,6 @@ class Search:
         self.expert = Expert(problem)
         compiled = problem.source.native is not None
         self.budget = settings.budget or (40_000_000 if compiled else 500_000)
-        self.episodes = settings.episodes or (64 if compiled else 16)
-        self.states = settings.states or (1500 if compiled else 150)
         self.polish = settings.polish or (300 if compiled else 40)
         self.deepest = LAST_DEPTH if problem.max_depth is None else problem.max_depth
         self.depth = min(FIRST_DEPTH, self.deepest)
@@ -116,8 +114,21 @@ class Search:
         actions = problem.base.actions
         self.actions = range(actions.start, actions.start + actions.n)
         self.blank = Tree.leaf(actions.start, problem.base.features, actions)
+        self.spend = int(0.8 * self.budget)  # the rest is for judging what the last round finds
+        whole = self.budget // self.longest()  # about how many episodes the budget buys
+        self.episodes = settings.episodes or int(np.clip(whole // 300, 4, 64 if compiled else 16))
+        self.states = settings.states or int(
+            np.clip(whole // (20 * problem.base.actions.n), 20, 1500 if compiled else 150)
+        )
         self.present, self.best = self.blank, self.blank
         self.value, self.number, self.stale, self.message = -np.inf, 0, 0, ""
+
+    def longest(self) -> int:
+        """About how long an episode may be: the declared limit, or a few random ones where there is none."""
+        if self.problem.source.limit is not None:
+            return self.sim.limit
+        self.sim.returns(self.blank, episode_seeds(self.seed, 4), 1.0)
+        return max(1, self.sim.steps // 2)
 
     def round(self) -> None:
         """One round, starting from the present tree."""
@@ -133,7 +144,8 @@ class Search:
         if self.sim.values_actions:
             x, q = self.sim.action_values(tree, int(rng.integers(2**31)), self.states, self.settings.noise)
             for other in self.fits(tree, x, q):
-                now = self.compared(other, now, seeds)
+                if self.sim.steps < self.spend:
+                    now = self.compared(other, now, seeds)
         now = self.polished(now, rng, seeds, x)
         self.present = now.tree
         self.judge(now.tree, rng)
@@ -150,14 +162,18 @@ class Search:
         if len(x) == 0:
             x = self.problem.base.features.low + rng.random((100, x.shape[1])) * self.spread()
         if self.expert.possible:
-            share = self.budget // 20 if self.number == 0 else self.budget // 50
+            share = self.budget // 10 if self.number == 0 else self.budget // 50
             used = self.expert.steps
             self.expert.learn(share, int(rng.integers(2**31)))
             trees += list(self.expert.trees(self.deepest, int(rng.integers(2**31))))
             self.sim.steps += self.expert.steps - used
         trees += [tree_of(random_shape(rng, x, self.actions, self.depth), self.blank) for _ in range(self.polish // 3)]
-        few = seeds[: max(4, len(seeds) // 8)]
-        return max(trees, key=lambda tree: (self.sim.returns(tree, few).mean(), -tree.n_leaves))
+        few = seeds[: max(2, len(seeds) // 8)]
+        ranked = [(-np.inf, 0, self.blank)]
+        for tree in trees:
+            if self.sim.steps < self.spend // 2 or self.number > 0:
+                ranked.append((float(self.sim.returns(tree, few).mean()), -tree.n_leaves, tree))
+        return max(ranked, key=lambda entry: entry[:2])[2]
 
     def spread(self) -> np.ndarray:
         features = self.problem.base.features
@@ -221,7 +237,7 @@ class Search:
             x = self.problem.base.features.low + rng.random((100, x.shape[1])) * self.spread()
         shape = shape_of(now.tree)
         for _ in range(self.polish):
-            if self.sim.steps >= self.budget:
+            if self.sim.steps >= self.spend:
                 break
             changed: Shape = mutated(shape, rng, x, self.actions, self.depth)
             if rng.random() < 0.3:
@@ -266,7 +282,7 @@ class Search:
             self.message = "every step earns the most a step has earned"
         elif self.stale >= self.settings.patience:
             self.message = f"no better tree in {self.stale} rounds"
-        elif self.sim.steps >= self.budget:
+        elif self.sim.steps >= self.spend:
             self.message = "budget used"
 
     def perfect(self, mean: float) -> bool:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["predictor"]
 
-SEARCHED = 7  # thresholds of a feature that are searched together
+SEARCHED, FEW = 7, 3  # how many thresholds of a feature are searched together; what is left over may be few
 CACHE = 4096  # entries of the rows handled together: they stay in the nearest cache
 TABLE_BITS = 13  # the logarithm of the cells one table may have
 THREADS: int = config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
@@ -97,7 +97,8 @@ def _by_cells(tree: Tree, payload: np.ndarray) -> Callable[[np.ndarray, np.ndarr
             for node in inner[tree.feature[inner] == c]:
                 right = rank > np.searchsorted(cuts[c], tree.threshold[node])
                 possible &= np.where(right, ~below[tree.children_left[node]], ~below[tree.children_right[node]])
-            threshold += [*cuts[c], *[np.inf] * (-len(cuts[c]) % SEARCHED)]
+            rest = len(cuts[c]) % SEARCHED
+            threshold += [*cuts[c], *[np.inf] * (0 if rest == 0 else FEW - rest if rest <= FEW else SEARCHED - rest)]
             used.append(c)
             stride.append(1 << low_bits)
             first.append(len(threshold))
@@ -145,7 +146,8 @@ def _cells(x, shape, n, most, group_first, base, used, first, stride, threshold,
                 entries = block[used[u] :]
                 one = stride[u]
                 two, four, none = one + one, one + one + one + one, one - one
-                for j in range(first[u], first[u + 1], SEARCHED):
+                j = first[u]
+                while j + SEARCHED <= first[u + 1]:
                     # A binary search among seven thresholds by selection: three comparisons and no branch.
                     t0, t1, t2, t3 = threshold[j], threshold[j + 1], threshold[j + 2], threshold[j + 3]
                     t4, t5, t6 = threshold[j + 4], threshold[j + 5], threshold[j + 6]
@@ -156,6 +158,15 @@ def _cells(x, shape, n, most, group_first, base, used, first, stride, threshold,
                         middle = v > (t5 if high else t1)
                         low = v > ((t6 if middle else t4) if high else (t2 if middle else t0))
                         cell[k] += (four if high else none) + (two if middle else none) + (one if low else none)
+                    j += SEARCHED
+                if j < first[u + 1]:
+                    t0, t1, t2 = threshold[j], threshold[j + 1], threshold[j + 2]
+                    for k in range(rows):
+                        v = entries[n * k]
+                        v = v if v <= top else top
+                        middle = v > t1
+                        low = v > (t2 if middle else t0)
+                        cell[k] += (two if middle else none) + (one if low else none)
             if groups == 1:
                 for k in range(rows):
                     result[k] = table[int(cell[k])]
