@@ -40,7 +40,7 @@ class Settings:
     """The price of a question, in shares of what the best action gains over the worst."""
 
     episodes: int | None = None
-    """Episodes two trees are compared on in a round: 64 compiled, 16 otherwise."""
+    """Episodes two trees are compared on in a round: at most 64 compiled, as many as the budget allows otherwise."""
 
     states: int | None = None
     """States in which actions are valued: 1,500 compiled, 150 otherwise."""
@@ -85,6 +85,12 @@ class Candidate:
             return self.tree.n_leaves < other.tree.n_leaves
         return self.shaken > other.shaken + 1e-3 * abs(other.shaken)
 
+    def clearly_beats(self, other: Candidate) -> bool:
+        """Beats it by more than the standard error of the difference, so that luck does not replace the best tree."""
+        difference = self.returns - other.returns
+        error = float(difference.std()) / np.sqrt(len(difference))
+        return self.beats(other) and (float(difference.mean()) >= error or self.mean == other.mean)
+
 
 def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | None = None) -> Iterator[Snapshot]:
     """Rounds of tree policy iteration until nothing better is found."""
@@ -116,7 +122,7 @@ class Search:
         self.blank = Tree.leaf(actions.start, problem.base.features, actions)
         self.spend = int(0.8 * self.budget)  # the rest is for judging what the last round finds
         whole = self.budget // self.longest()  # about how many episodes the budget buys
-        self.episodes = settings.episodes or int(np.clip(whole // 300, 4, 64 if compiled else 16))
+        self.episodes = settings.episodes or int(np.clip(whole // 300, 4, 64 if compiled else 512))
         self.states = settings.states or int(
             np.clip(whole // (20 * problem.base.actions.n), 20, 1500 if compiled else 150)
         )
@@ -254,7 +260,7 @@ class Search:
         best = self.measured(self.best, seeds)
         new = self.compared(tree, best, seeds)
         small = self.smaller(new, seeds)
-        better = small.tree is not best.tree and (small.beats(best) or self.number == 0)
+        better = small.tree is not best.tree and (small.clearly_beats(best) or self.number == 0)
         self.stale = 0 if better else self.stale + 1
         self.best, self.value = (small.tree, small.mean) if better else (best.tree, best.mean)
 
