@@ -144,8 +144,11 @@ class Learner:
         seen = survey(problem, seeds["bounds"])
         missing = features.unbounded
         low, high = np.where(missing, seen.low, features.low), np.where(missing, seen.high, features.high)
-        self.widest = replace(features, low=low, high=high)
         self.free = real & (features.origin.get("bounds") != "given")  # features whose bounds are ours to choose
+        origin = (
+            {"bounds": "drawn around the states seen", "seed": problem.seed} if self.free.any() else features.origin
+        )
+        self.widest = replace(features, low=low, high=high, origin=origin)
         self.gamma_b = settings.gamma_b if settings.gamma_b is not None else (0.99 if problem.source.limit else 1.0)
         self.rules = self._rules(self.widest)
         self.bounds = np.stack([low, high])
