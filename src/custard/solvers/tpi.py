@@ -77,12 +77,12 @@ class Candidate:
         return float(self.returns.mean())
 
     def beats(self, other: Candidate) -> bool:
-        """More return on the same episodes; or as much with fewer leaves; or as many and steadier."""
+        """More return on the same episodes; or as much from a smaller tree; or from one as small and steadier."""
         slack = 1e-9 * max(1.0, abs(other.mean))
         if abs(self.mean - other.mean) > slack:
             return self.mean > other.mean
-        if self.tree.n_leaves != other.tree.n_leaves:
-            return self.tree.n_leaves < other.tree.n_leaves
+        if (self.tree.n_leaves, self.tree.depth) != (other.tree.n_leaves, other.tree.depth):
+            return (self.tree.n_leaves, self.tree.depth) < (other.tree.n_leaves, other.tree.depth)
         return self.shaken > other.shaken + 1e-3 * abs(other.shaken)
 
     def clearly_beats(self, other: Candidate) -> bool:
@@ -171,15 +171,16 @@ class Search:
             share = self.budget // 10 if self.number == 0 else self.budget // 50
             used = self.expert.steps
             self.expert.learn(share, int(rng.integers(2**31)))
-            trees += list(self.expert.trees(self.deepest, int(rng.integers(2**31))))
+            for depth in sorted({self.depth, self.deepest}):
+                trees += list(self.expert.trees(depth, int(rng.integers(2**31))))
             self.sim.steps += self.expert.steps - used
         trees += [tree_of(random_shape(rng, x, self.actions, self.depth), self.blank) for _ in range(self.polish // 3)]
         few = seeds[: max(2, len(seeds) // 8)]
-        ranked = [(-np.inf, 0, self.blank)]
-        for tree in trees:
+        ranked = [(-np.inf, 0, 0, self.blank)]
+        for tree in map(simplify, trees):
             if self.sim.steps < self.spend // 2 or self.number > 0:
-                ranked.append((float(self.sim.returns(tree, few).mean()), -tree.n_leaves, tree))
-        return max(ranked, key=lambda entry: entry[:2])[2]
+                ranked.append((float(self.sim.returns(tree, few).mean()), -tree.n_leaves, -tree.depth, tree))
+        return max(ranked, key=lambda entry: entry[:3])[3]
 
     def spread(self) -> np.ndarray:
         features = self.problem.base.features
