@@ -1,0 +1,127 @@
+"""Small multilayer perceptrons as plain tuples of arrays: one source for JAX and NumPy, and its compiled twin.
+
+A network is a tuple of matrices, one a layer, [inputs + 1, outputs] float32, the last row being the bias. JAX learns
+such tuples as they are (they are pytrees); numba evaluates them one row at a time inside compiled rollouts.
+"""
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+__all__ = ["Weights", "dueling", "encode", "encode_row", "forward", "forward_row", "make", "scratch"]
+
+Weights = tuple[Any, ...]
+
+
+def make(rng: np.random.Generator, sizes: Sequence[int], last: float = 1.0) -> Weights:
+    """A network with these layer sizes, inputs first: orthogonal weights, zero biases; `last` scales the last layer.
+
+    >>> [w.shape for w in make(np.random.default_rng(0), (3, 8, 2))]
+    [(4, 8), (9, 2)]
+    """
+    layers = []
+    for k, (fan_in, fan_out) in enumerate(pairwise(sizes)):
+        square = rng.standard_normal((max(fan_in, fan_out), min(fan_in, fan_out)))
+        q, r = np.linalg.qr(square)
+        q = q * np.where(np.diag(r) < 0, -1.0, 1.0)
+        gain = last if k == len(sizes) - 2 else np.sqrt(2.0)
+        matrix = gain * (q if fan_in >= fan_out else q.T)
+        layers.append(np.ascontiguousarray(np.vstack([matrix, np.zeros((1, fan_out))]), dtype=np.float32))
+    return tuple(layers)
+
+
+def forward(weights: Weights, x: Any, activate: Callable[[Any], Any]) -> Any:
+    """The network's outputs, [..., inputs] -> [..., outputs]; `activate` is jax.nn.relu, jnp.tanh, np.tanh, …
+
+    >>> forward(make(np.random.default_rng(0), (3, 8, 2)), np.zeros((5, 3), dtype=np.float32), np.tanh).shape
+    (5, 2)
+    """
+    for w in weights[:-1]:
+        x = activate(x @ w[:-1] + w[-1])
+    return x @ weights[-1][:-1] + weights[-1][-1]
+
+
+def dueling(outputs: Any) -> Any:
+    """Q = V + A - mean A from outputs [..., 1 + n_actions], the first of which is V."""
+    advantage = outputs[..., 1:]
+    return outputs[..., :1] + advantage - advantage.mean(axis=-1, keepdims=True)
+
+
+def encode(x: Any, frequencies: int, xp: Any = np) -> Any:
+    """A network's input: x in [0, 1], and its sines and cosines at 1, 2, 4, … half waves. `xp` is NumPy or jax.numpy.
+
+    >>> encode(np.array([[0.0, 0.5]]), 1).round(3).tolist()
+    [[0.0, 0.5, 0.0, 1.0, 1.0, 0.0]]
+    """
+    waves = [float(np.pi * 2.0**k) * x for k in range(frequencies)]
+    return xp.concatenate([x, *(f(w) for w in waves for f in (xp.sin, xp.cos))], axis=-1) if waves else x
+
+
+def scratch(weights: Weights) -> np.ndarray:
+    """Room for `forward_row`: two rows as wide as the widest layer."""
+    return np.zeros((2, max(w.shape[1] for w in weights)), dtype=np.float32)
+
+
+@njit(cache=True)
+def encode_row(x, frequencies, out):
+    """`encode` for one row, into `out`."""
+    n = len(x)
+    for c in range(n):
+        out[c] = x[c]
+    for k in range(frequencies):
+        for c in range(n):
+            angle = np.float32(np.pi * 2.0**k) * np.float32(x[c])
+            out[n * (1 + 2 * k) + c] = np.sin(angle)
+            out[n * (2 + 2 * k) + c] = np.cos(angle)
+
+
+@njit(cache=True)
+def _tanh(x):
+    """tanh by the rational approximation that Eigen and XLA use; within 1e-6, and vectorised by the compiler."""
+    x = min(max(x, np.float32(-7.9)), np.float32(7.9))
+    x2 = x * x
+    p = np.float32(-2.76076847742355e-16)
+    p = p * x2 + np.float32(2.00018790482477e-13)
+    p = p * x2 + np.float32(-8.60467152213735e-11)
+    p = p * x2 + np.float32(5.12229709037114e-08)
+    p = p * x2 + np.float32(1.48572235717979e-05)
+    p = p * x2 + np.float32(6.37261928875436e-04)
+    p = p * x2 + np.float32(4.89352455891786e-03)
+    q = np.float32(1.19825839466702e-06)
+    q = q * x2 + np.float32(1.18534705686654e-04)
+    q = q * x2 + np.float32(2.26843463243900e-03)
+    q = q * x2 + np.float32(4.89352518554385e-03)
+    return x * p / q
+
+
+@njit(cache=True, error_model="numpy")
+def forward_row(weights, x, room, rectified):
+    """`forward` for one float32 row x; a view of `room` holds the outputs. `rectified`: relu, else tanh."""
+    last = len(weights) - 1
+    given = x
+    for layer in range(last + 1):
+        w = weights[layer]
+        inputs, outputs = w.shape[0] - 1, w.shape[1]
+        out = room[layer % 2, :outputs]
+        out[:] = w[inputs]
+        for i in range(inputs):
+            g = given[i]
+            if g != 0.0:
+                row = w[i]
+                for j in range(outputs):
+                    out[j] += g * row[j]
+        if layer < last:
+            if rectified:
+                for j in range(outputs):
+                    out[j] = max(out[j], np.float32(0.0))
+            else:
+                for j in range(outputs):
+                    out[j] = _tanh(out[j])
+        given = out
+    return given
