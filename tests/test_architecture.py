@@ -59,6 +59,19 @@ def test_light_imports_stay_light(statement):
     assert not loaded & (HEAVY | {"numba", "scipy"})
 
 
+@pytest.mark.parametrize("first", ["import custard, gymnasium", "import gymnasium, custard", "import custard.cli"])
+def test_environments_are_registered_whichever_is_imported_first(first):
+    code = f"""{first}
+import sys
+if "gymnasium" not in sys.modules:
+    assert "numpy" not in sys.modules  # the command line answers without waiting for either
+import gymnasium
+gymnasium.make("custard/PrereqWorld-v0", m=4).reset(seed=0)
+assert type(gymnasium.__loader__).__name__ == "SourceFileLoader"
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_public_names_have_docstrings_and_exist():
     for name in custard.__all__:
         assert getattr(custard, name).__doc__, name
