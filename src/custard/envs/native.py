@@ -7,7 +7,9 @@ Sub-environment i of a vector seeded with `seed` behaves, bit for bit, like the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import importlib
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,19 +17,25 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numba import njit
 
-from custard.envs import cartpole, pothole_world, prereq_world
+from custard.envs import cartpole, classic, pothole_world, prereq_world
 from custard.envs.pcg64 import streams, uniform
 from custard.errors import CustardError
+from custard.known import known
 from custard.seeds import seeds_for
 
-__all__ = ["CARTPOLE", "POTHOLE", "PREREQ", "NativeVectorEnv", "advance", "begin", "observe"]
+__all__ = ["CARTPOLE", "POTHOLE", "PREREQ", "NativeVectorEnv", "advance", "begin", "observe", "twin"]
 
-CARTPOLE, PREREQ, POTHOLE = 0, 1, 2
+CARTPOLE, PREREQ, POTHOLE, MOUNTAIN_CAR, ACROBOT, PENDULUM = range(6)
 
 _swing = njit(cache=True)(cartpole.swing)
 _fallen = njit(cache=True)(cartpole.fallen)
 _produce = njit(cache=True)(prereq_world.produce)
 _drive = njit(cache=True)(pothole_world.drive)
+_climb = njit(cache=True)(classic.climb)
+_climbed = njit(cache=True)(classic.climbed)
+_flip = njit(cache=True)(classic.flip)
+_flipped = njit(cache=True)(classic.flipped)
+_tilt = njit(cache=True)(classic.tilt)
 
 
 @njit(cache=True)
@@ -36,13 +44,32 @@ def begin(world: int, state: np.ndarray, rng: np.ndarray) -> None:
     if world == CARTPOLE:
         for i in range(4):
             state[i] = uniform(rng, -cartpole.START, cartpole.START)
+    elif world == MOUNTAIN_CAR:
+        state[0] = uniform(rng, classic.CAR_START[0], classic.CAR_START[1])
+        state[1] = 0.0
+    elif world == ACROBOT:
+        for i in range(4):
+            state[i] = np.float64(np.float32(uniform(rng, -classic.ACROBOT_START, classic.ACROBOT_START)))
+    elif world == PENDULUM:
+        for i in range(2):
+            state[i] = uniform(rng, -classic.PENDULUM_START[i], classic.PENDULUM_START[i])
     else:
         state[:] = 0.0
 
 
 @njit(cache=True)
-def advance(world: int, params: np.ndarray, state: np.ndarray, action: int, rng: np.ndarray) -> tuple[float, bool]:
-    """Take a base action in place: reward and whether the episode terminates."""
+def advance(world: int, params: np.ndarray, state: np.ndarray, action: Any, rng: np.ndarray) -> tuple[float, bool]:
+    """Take a base action (a whole number, or the one component of a vector) in place: reward, whether it ends."""
+    if world == PENDULUM:
+        return _tilt(state, action, params[0, 0]), False
+    action = int(action)
+    if world == MOUNTAIN_CAR:
+        _climb(state, action)
+        return -1.0, _climbed(state)
+    if world == ACROBOT:
+        _flip(state, action, params[0, 0])
+        over = _flipped(state)
+        return (0.0 if over else -1.0), over
     if world == CARTPOLE:
         _swing(state, action)
         return 1.0, _fallen(state)
@@ -62,8 +89,18 @@ def advance(world: int, params: np.ndarray, state: np.ndarray, action: int, rng:
 @njit(cache=True)
 def observe(world: int, state: np.ndarray, x: np.ndarray) -> None:
     """The features of a state: what the environment's observation holds, widened to float64."""
+    if world == PREREQ or world == POTHOLE:
+        x[:] = state
+        return
+    if world == ACROBOT:
+        x[0], x[1], x[2], x[3] = math.cos(state[0]), math.sin(state[0]), math.cos(state[1]), math.sin(state[1])
+        x[4], x[5] = state[2], state[3]
+    elif world == PENDULUM:
+        x[0], x[1], x[2] = math.cos(state[0]), math.sin(state[0]), state[1]
+    else:
+        x[:] = state
     for i in range(len(x)):
-        x[i] = np.float64(np.float32(state[i])) if world == CARTPOLE else state[i]
+        x[i] = np.float64(np.float32(x[i]))
 
 
 @njit(cache=True)
@@ -110,7 +147,10 @@ class NativeVectorEnv(VectorEnv):
         self.single_observation_space, self.single_action_space = single.observation_space, single.action_space
         self.observation_space = batch_space(single.observation_space, num_envs)
         self.action_space = batch_space(single.action_space, num_envs)
-        self.feature_names, self.action_names = tuple(single.feature_names), tuple(single.action_names)
+        facts = known(single)
+        self.feature_names = tuple(getattr(single, "feature_names", facts.features))
+        self.action_names = tuple(getattr(single, "action_names", facts.actions))
+        self.discrete = hasattr(single.action_space, "n")
         self.limit = np.iinfo(np.int64).max if max_episode_steps is None else int(max_episode_steps)
         n = len(self.feature_names)
         self.state, self.x = np.zeros((num_envs, n)), np.full((num_envs, n), np.nan)
@@ -138,8 +178,8 @@ class NativeVectorEnv(VectorEnv):
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Step all sub-environments; ended ones start again as the autoreset mode says."""
-        actions = np.asarray(actions, dtype=np.int64).reshape(self.num_envs)
-        if ((actions < 0) | (actions >= self.single_action_space.n)).any():  # type: ignore[attr-defined]
+        actions = np.asarray(actions, dtype=np.int64 if self.discrete else np.float64).reshape(self.num_envs)
+        if self.discrete and ((actions < 0) | (actions >= self.single_action_space.n)).any():  # type: ignore[attr-defined]
             raise CustardError(f"actions must lie in 0…{self.single_action_space.n - 1}")  # type: ignore[attr-defined]
         over = self.terminated | self.truncated
         infos: dict[str, Any] = {}
@@ -180,6 +220,8 @@ class NativeVectorEnv(VectorEnv):
         """Take one base action in each of some sub-environments."""
         if self.rng is None:
             raise CustardError("call reset() before step()")
+        if not self.discrete:
+            actions = np.asarray(actions, dtype=np.float64).reshape(len(index))
         _step_some(
             self.world, self.params, self.limit, index, actions, self.state, self.rng, self.elapsed, self.x,
             self.reward, self.terminated, self.truncated,
@@ -207,3 +249,31 @@ def pothole_vector(num_envs: int = 1, max_episode_steps: int | None = None, **kw
     single = pothole_world.PotholeWorld(**kwargs)
     params = np.vstack([single.potholes, np.full((1, single.potholes.shape[1]), single.length)])
     return NativeVectorEnv(POTHOLE, single, params, num_envs, max_episode_steps, **mode)
+
+
+#: Gymnasium's environments with a compiled twin: world and class. Their own time limits are kept by the caller.
+_CLASSIC = {
+    "MountainCar-v0": (MOUNTAIN_CAR, "mountain_car:MountainCarEnv"),
+    "Acrobot-v1": (ACROBOT, "acrobot:AcrobotEnv"),
+    "Pendulum-v1": (PENDULUM, "pendulum:PendulumEnv"),
+}
+
+
+def twin(name: str) -> Callable[..., NativeVectorEnv] | None:
+    """A function (number, limit, …) that makes the compiled twin of a Gymnasium environment, if it has one.
+
+    >>> twin("MountainCar-v0")(3, 200).num_envs
+    3
+    """
+    if name in ("CartPole-v0", "CartPole-v1"):
+        return cartpole_vector
+    if name not in _CLASSIC:
+        return None
+    world, where = _CLASSIC[name]
+    module, _, kind = where.partition(":")
+
+    def make(num_envs: int = 1, max_episode_steps: int | None = None, **mode: Any) -> NativeVectorEnv:
+        single = getattr(importlib.import_module(f"gymnasium.envs.classic_control.{module}"), kind)()
+        return NativeVectorEnv(world, single, np.full((1, 1), 2.0), num_envs, max_episode_steps, **mode)
+
+    return make

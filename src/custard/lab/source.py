@@ -15,8 +15,8 @@ from custard.errors import CustardError, one_line, one_of
 
 __all__ = ["Source", "source"]
 
-#: Environments whose compiled twin behaves the same bit for bit, seeds included.
-_TWINS = {"CartPole-v0": "custard/CartPole-v0", "CartPole-v1": "custard/CartPole-v0"}
+#: Environments whose compiled twin behaves the same bit for bit, seeds included (`custard.envs.native.twin`).
+_TWINS = ("CartPole-v0", "CartPole-v1", "MountainCar-v0", "Acrobot-v1", "Pendulum-v1")
 
 #: Steps after which an episode is cut where the environment declares no limit of its own.
 DEFAULT_LIMIT = 10_000
@@ -96,13 +96,21 @@ def _from_id(name: str, kwargs: dict[str, Any]) -> Source:
     except Exception as error:  # a module of the user's may raise anything while it is imported
         raise CustardError(f"environment {name!r} could not be loaded: {one_line(error)}") from None
     native = None
-    twin = _TWINS.get(name) if not kwargs else None
-    if spec.namespace == "custard" or twin:
-        limit = spec.max_episode_steps
+    limit = spec.max_episode_steps
+    if name in _TWINS and not kwargs:
+
+        def native(count: int) -> VectorEnv:
+            from custard.envs.native import twin  # compiled code loads when it is used
+
+            made = twin(name)
+            assert made is not None
+            return made(count, limit, autoreset_mode=AutoresetMode.DISABLED)
+
+    elif spec.namespace == "custard":
 
         def native(count: int) -> VectorEnv:
             return gym.make_vec(
-                twin or name, num_envs=count, max_episode_steps=limit, autoreset_mode=AutoresetMode.DISABLED, **kwargs
+                name, num_envs=count, max_episode_steps=limit, autoreset_mode=AutoresetMode.DISABLED, **kwargs
             )
 
     _made(lambda: gym.make(name, **kwargs), name).close()

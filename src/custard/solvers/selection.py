@@ -84,7 +84,7 @@ class Selection:
 
     def __post_init__(self) -> None:
         self.seeds = episode_seeds(self.problem.seeds("selection")["selection"], self.most)
-        native = self.problem.source.native
+        native = self.problem.source.native if self.problem.base.actions.discrete else None
         self.native: Any = native(1) if native is not None else None
         self.streams = streams(self.seeds.tolist()) if native is not None else None
 
