@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
+
+from custard.commands.engine import Engine
 
 __all__ = ["Command"]
 
@@ -54,69 +56,22 @@ class Command:
     json: bool = False
     """Print rows and summary as JSON."""
 
+    engine: Engine = field(default_factory=Engine)
+
     def run(self) -> int:
         """Run, print, draw; the exit code is 1 if every trial failed."""
-        from custard.baselines.compare import compare, plot, summary
-        from custard.commands.common import assignments, print_json
+        from custard.commands.common import assignments
+        from custard.commands.engine import method_settings, names, run_and_print
         from custard.errors import CustardError
+        from custard.lab.trials import grid
 
-        methods = [name.strip() for name in self.methods.split(",") if name.strip()]
+        methods = names(self.methods)
         if not methods or self.seeds < 1 or self.episodes < 1:
             raise CustardError("compare needs at least one method, one seed and one episode")
-        settings: dict[str, dict[str, Any]] = {}
-        for key, value in assignments(self.set, "--set").items():
-            owner, dot, name = key.rpartition(".")
-            owner = owner.replace("_", "-")
-            if dot and owner not in methods:
-                raise CustardError(f"--set {key}: {owner!r} is not among the methods {', '.join(methods)}")
-            settings.setdefault(owner, {})[name] = value
-        rows = compare(
-            self.env, methods, seeds=range(self.first_seed, self.first_seed + self.seeds),
-            max_depths=self.max_depth or (None,), episodes=self.episodes, evaluation_seed=self.evaluation_seed,
-            env_kwargs=assignments(self.env_args, "--env-args"), settings=settings, preset=self.preset, file=self.out,
-            on_row=None if self.json else _print_row,
+        trials = grid(
+            [(self.env, assignments(self.env_args, "--env-args"))], methods,
+            range(self.first_seed, self.first_seed + self.seeds), max_depths=self.max_depth or (None,),
+            settings=method_settings(self.set, methods, "--set"), preset=self.preset or "tuned",
+            episodes=self.episodes, evaluation_seed=self.evaluation_seed, experiment="compare",
         )  # fmt: skip
-        entries = summary(rows)
-        if self.plot is not None:
-            plot(rows, self.plot)
-        if self.json:
-            print_json({"rows": rows, "summary": entries})
-        else:
-            _print_table(entries)
-        return int(all(entry["failures"] == entry["trials"] for entry in entries))
-
-
-def _print_row(row: dict[str, Any]) -> None:
-    limit = f" depth ≤ {row['max_depth']}" if row["max_depth"] != "" else ""
-    head = f"{row['method']}{limit} seed {row['seed']}:"
-    if row["error"] != "":
-        print(f"{head} failed: {row['error']}", flush=True)
-        return
-    print(
-        f"{head} return {float(row['return']):.2f}, depth {int(row['depth'])}, {int(row['leaves'])} leaves, "
-        f"{float(row['seconds']):.1f} s",
-        flush=True,
-    )
-
-
-def _print_table(entries: list[dict[str, Any]]) -> None:
-    lines = [
-        ("method", "depth ≤", "trials", "failed", "return", "min … max", "depth", "leaves", "nodes", "seconds", "gap")
-    ]
-    for entry in entries:
-        show = lambda key, form, entry=entry: "–" if entry[key] is None else format(entry[key], form)  # noqa: E731
-        lines.append(
-            (
-                entry["method"], "–" if entry["max_depth"] is None else str(entry["max_depth"]), str(entry["trials"]),
-                str(entry["failures"]), f"{show('return', '.2f')} ± {show('return_std', '.2f')}",
-                f"{show('return_min', '.2f')} … {show('return_max', '.2f')}", show("depth", ".1f"),
-                show("leaves", ".1f"), show("nodes", ".1f"), show("seconds", ".1f"), show("gap", ".3f"),
-            )
-        )  # fmt: skip
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    print()
-    for line in lines:
-        cells = [
-            cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True))
-        ]
-        print("  ".join(cells))
+        return run_and_print(trials, self.out, self.engine, self.plot, self.json)

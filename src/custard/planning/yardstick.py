@@ -6,10 +6,12 @@ import math
 
 from custard.errors import CustardError
 from custard.lab.source import Source
+from custard.planning.evaluate import tree_value
 from custard.planning.model import model_of
 from custard.planning.solve import optimal_value
+from custard.tree.tree import Tree
 
-__all__ = ["best_return"]
+__all__ = ["best_return", "exact_return", "slack"]
 
 LARGEST = 20_000  # states
 
@@ -24,7 +26,7 @@ def best_return(source: Source, max_depth: int | None = None) -> float | None:
     >>> best_return(source("custard/PrereqWorld-v0", {"m": 7}), max_depth=3), best_return(source("CartPole-v1"))
     (-4.0, 500.0)
     """
-    name = source.name.rpartition("/")[2].rpartition("-v")[0]
+    name = _name(source)
     if name == "CartPole" and source.limit is not None:
         return float(source.limit)  # a reward of one a step
     if name == "PotholeWorld":
@@ -40,3 +42,39 @@ def best_return(source: Source, max_depth: int | None = None) -> float | None:
         return None
     value = optimal_value(mdp)
     return value if math.isfinite(value) else None
+
+
+def exact_return(source: Source, tree: Tree) -> float | None:
+    """A tree's expected return without rollouts, or None where there is no exact model (or too large a one).
+
+    >>> from custard.lab.source import source
+    >>> where = source("custard/PotholeWorld-v0")
+    >>> mdp = model_of(where)
+    >>> round(exact_return(where, Tree.leaf(0, mdp.features, mdp.actions)), 6)
+    45.0
+    """
+    if _name(source) == "PotholeWorld":
+        import numpy as np
+
+        from custard.planning.pothole import STEP, expected_rewards, position_visits
+
+        road = source.make().unwrapped
+        visits = position_visits(road.length, STEP)  # type: ignore[attr-defined]
+        places = np.arange(len(visits)) * STEP
+        lanes = tree.predict(places[:, None]).astype(np.int64)
+        return float(visits @ expected_rewards(road, places)[np.arange(len(visits)), lanes])
+    try:
+        mdp = model_of(source, limit=True)
+    except CustardError:
+        return None
+    return tree_value(tree, mdp) if mdp.n_states <= LARGEST else None
+
+
+def slack(source: Source, bound: float) -> float:
+    """How far below the bound still counts as reaching it: rounding, and on PotholeWorld's grid 0.01."""
+    return 0.01 if _name(source) == "PotholeWorld" else 1e-9 * max(1.0, abs(bound))
+
+
+def _name(source: Source) -> str:
+    """The environment's name without namespace and version."""
+    return source.name.rpartition("/")[2].rpartition("-v")[0]

@@ -8,34 +8,17 @@ from pathlib import Path
 import pytest
 
 import custard
-from custard.baselines.compare import COLUMNS, compare, plot, read_rows, summary
 from custard.cli import main
+from custard.lab.store import read_rows
+from custard.lab.summary import plot, summary
+from custard.lab.sweep import sweep
+from custard.lab.trials import grid
 
-WORLD = ("custard/PrereqWorld-v0", "--env-args", "m=4", "--episodes", "20", "--seeds", "2")
-
-
-def test_rows_are_written_and_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "c.csv"
-    how = {
-        "settings": {"viper-bi": {"iterations": 3}},
-        "seeds": [0, 1],
-        "max_depths": [2],
-        "episodes": 20,
-        "env_kwargs": {"m": 4},
-        "file": file,
-    }
-    rows = compare("custard/PrereqWorld-v0", ["plan", "viper-bi"], **how)  # type: ignore[arg-type]
-    assert [row["return"] for row in rows] == [-2.0] * 4
-    assert all(row["gap"] == 0.0 and row["bound"] == -2.0 for row in rows)
-    assert tuple(rows[0]) == COLUMNS
-    monkeypatch.setattr("custard.baselines.compare.learn", None)  # running anything again would fail
-    again = compare("custard/PrereqWorld-v0", ["plan", "viper-bi"], **how)  # type: ignore[arg-type]
-    assert [row["return"] for row in again] == [-2.0] * 4
-    assert len(read_rows(file)) == 4
+WORLD = ("custard/PrereqWorld-v0", "--env-args", "m=4", "--episodes", "20", "--seeds", "2", "--workers", "0")
 
 
 def test_failures_are_counted(tmp_path: Path) -> None:
-    rows = compare("CartPole-v1", ["plan"], seeds=[0, 1], episodes=5, file=tmp_path / "c.csv")
+    rows = sweep(grid(["CartPole-v1"], ["plan"], [0, 1], episodes=5), workers=0)
     (entry,) = summary(rows)
     assert (entry["failures"], entry["trials"], entry["return"]) == (2, 2, None)
     assert "no exact model" in rows[0]["error"]
@@ -51,8 +34,10 @@ def test_the_command_prints_plots_and_gives_json(tmp_path: Path, capsys: pytest.
             main(["compare", *WORLD, *some, *files])
         assert left.value.code == 0
         assert (tmp_path / f"c.{ending}").stat().st_size > 1000
-    text = capsys.readouterr().out
-    assert "plan depth ≤ 2 seed 1: return -2.00, depth 2, 3 leaves" in text
+        printed = capsys.readouterr()
+        assert ("plan depth ≤ 2 seed 1: return -2.00, depth 2, 3 leaves" in printed.err) == (ending == "png")
+        assert "-2.00 ± 0.00" in printed.out
+    assert len(read_rows(tmp_path / "c.csv")) == 8
     with pytest.raises(SystemExit):
         main(["compare", *WORLD, "--methods", "plan", "--max-depth", "2", "--json"])
     data = json.loads(capsys.readouterr().out)
@@ -76,10 +61,3 @@ def test_mistakes_are_one_line(arguments: tuple[str, ...], words: str, capsys: p
     error = capsys.readouterr().err
     assert words in error
     assert error.count("\n") == 1
-
-
-def test_other_files_are_not_overwritten(tmp_path: Path) -> None:
-    (tmp_path / "notes.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(custard.CustardError, match="columns differ"):
-        compare("custard/PrereqWorld-v0", ["plan"], seeds=[0], file=tmp_path / "notes.csv")
-    assert (tmp_path / "notes.csv").read_text() == "a,b\n1,2\n"

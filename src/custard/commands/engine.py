@@ -1,0 +1,87 @@
+"""The options of every command that runs trials, and how their results are printed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from custard.lab.trials import Trial
+
+__all__ = ["Engine", "method_settings", "names", "print_table", "run_and_print"]
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Where trials run."""
+
+    engine: Literal["local", "ray"] = "local"
+    """Processes on this machine, or tasks on a Ray cluster."""
+
+    workers: int | None = None
+    """Trials at a time: as many as there are cores unless given; 0 runs them in this process."""
+
+    address: str | None = None
+    """The Ray cluster's address; the one this machine belongs to unless given."""
+
+    retry: bool = False
+    """Run failed trials again."""
+
+    def how(self) -> dict[str, Any]:
+        """As arguments of `custard.lab.sweep.sweep`."""
+        return {"engine": self.engine, "workers": self.workers, "address": self.address, "retry": self.retry}
+
+
+def names(text: str) -> list[str]:
+    """Names separated by commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def method_settings(texts: Sequence[str], methods: Sequence[str], option: str) -> dict[str, dict[str, Any]]:
+    """key=value for every method ("") or method.key=value for one, by method."""
+    from custard.commands.common import assignments
+    from custard.errors import CustardError
+
+    settings: dict[str, dict[str, Any]] = {}
+    for key, value in assignments(texts, option).items():
+        owner, dot, name = key.rpartition(".")
+        owner = owner.replace("_", "-")
+        if dot and owner not in methods:
+            raise CustardError(f"{option} {key}: {owner!r} is not among the methods {', '.join(methods)}")
+        settings.setdefault(owner, {})[name] = value
+    return settings
+
+
+def print_table(entries: Sequence[Mapping[str, Any]]) -> None:
+    """A summary in columns."""
+    from custard.lab.summary import table
+
+    lines = table(entries)
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    for line in lines:
+        cells = (cell.rjust(width) if i else cell.ljust(width) for i, (cell, width) in enumerate(zip(line, widths)))
+        print("  ".join(cells))
+
+
+def run_and_print(
+    trials: Sequence[Trial], out: Path | None, engine: Engine, picture: Path | None, as_json: bool
+) -> int:
+    """Run trials, print their summary, draw it; the exit code is 1 if every trial failed."""
+    from custard.commands.common import print_json
+    from custard.errors import CustardError
+    from custard.lab.summary import plot, summary
+    from custard.lab.sweep import sweep
+
+    if picture is not None and picture.suffix.lower() not in (".png", ".svg", ".pdf"):
+        raise CustardError(f"cannot draw {picture}: choose a name that ends in .png, .svg or .pdf")
+    rows = sweep(trials, out, show=not as_json, title=trials[0].experiment, **engine.how())
+    entries = summary(rows)
+    if picture is not None:
+        plot(rows, picture)
+    if as_json:
+        print_json({"rows": rows, "summary": entries})
+    else:
+        print_table(entries)
+    return int(all(entry["failures"] == entry["trials"] for entry in entries))

@@ -1,0 +1,131 @@
+"""What a person sees while trials run: done, running, failed, time left, and the table so far."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from custard.lab.store import Row, numbered
+from custard.lab.summary import label, summary, table
+
+__all__ = ["Overview", "duration"]
+
+
+class Overview:
+    """A live table in a terminal, a line a trial elsewhere, on standard error."""
+
+    def __init__(
+        self, title: str, todo: Sequence[Row], rows: Sequence[Row], workers: int, notes: Sequence[str], enabled: bool
+    ) -> None:
+        self.title, self.todo, self.rows = title, {row["trial"]: row for row in todo}, list(rows)
+        self.workers, self.notes, self.enabled = workers, notes, enabled
+        self.total, self.ended, self.running = len(rows) + len(todo), 0, dict[str, float]()
+        self.live: Any = None
+
+    def __enter__(self) -> Overview:
+        if self.enabled:
+            from rich.console import Console
+            from rich.live import Live
+
+            console = Console(stderr=True)
+            if console.is_terminal:
+                self.live = Live(console=console, get_renderable=self._picture, refresh_per_second=2, transient=True)
+                self.live.start()
+            elif self.todo:
+                had = f", {len(self.rows)} done before" if self.rows else ""
+                self._say(f"{self.title + ': ' if self.title else ''}{len(self.todo)} trials to run{had}")
+        return self
+
+    def started(self, name: str) -> None:
+        """A trial has begun."""
+        self.running[name] = time.monotonic()
+
+    def finished(self, row: Row) -> None:
+        """A trial's row is stored."""
+        self.running.pop(row["trial"], None)
+        self.todo.pop(row["trial"], None)
+        self.rows.append(row)
+        self.ended += 1
+        if self.enabled and self.live is None:
+            self._say(f"[{len(self.rows)}/{self.total}] {told(row)}{self._left()}")
+
+    def __exit__(self, *error: object) -> None:
+        if self.live is not None:
+            self.live.stop()
+            errors = {row["error"]: row for row in self.rows if row["error"]}
+            for text, row in list(errors.items())[:5]:
+                self._say(f"{label(row)} seed {row['seed']} failed: {text}")
+        for note in self.notes if self.enabled else ():
+            self._say(f"note: {note}")
+
+    def _left(self) -> str:
+        seconds = time_left(self.rows, list(self.todo.values()), self.workers)
+        return f"; about {duration(seconds)} left" if self.todo and seconds is not None else ""
+
+    def _picture(self) -> Any:
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
+
+        wrong = sum(row["error"] != "" for row in self.rows)
+        head = (
+            f"{self.title or 'trials'}: {len(self.rows)} of {self.total} done, {len(self.running)} running, "
+            f"{wrong} failed{self._left()}"
+        )
+        now = time.monotonic()
+        lines = [
+            Text(f"  {label(self.todo[name])} seed {self.todo[name]['seed']}, {duration(now - since)}", style="dim")
+            for name, since in list(self.running.items())[:8]
+            if name in self.todo
+        ]
+        header, *body = table(summary(numbered(self.rows))) if self.rows else [("no trial finished yet",)]
+        shown = Table(*header, box=None, header_style="bold")
+        for line in body[-30:]:
+            shown.add_row(*line)
+        return Group(Text(head, style="bold"), *lines, shown)
+
+    def _say(self, line: str) -> None:
+        print(line, file=sys.stderr, flush=True)  # noqa: T201
+
+
+def told(row: Mapping[str, Any]) -> str:
+    """A row in words."""
+    head = f"{label(row)} seed {row['seed']}:"
+    if row["error"] != "":
+        return f"{head} failed: {row['error']}"
+    return (
+        f"{head} return {float(row['return']):.2f}, depth {int(float(row['depth']))}, "
+        f"{int(float(row['leaves']))} leaves, {float(row['seconds']):.1f} s"
+    )
+
+
+def time_left(rows: Sequence[Row], todo: Sequence[Row], workers: int) -> float | None:
+    """Seconds for the trials still to come: as long as those of their method and environment took, if there are any.
+
+    >>> done = {"method": "plan", "env": "e", "seconds": "3.0"}
+    >>> time_left([done], [{"method": "plan", "env": "e"}] * 4, workers=2)
+    6.0
+    """
+    took: dict[tuple[str, ...], list[float]] = {}
+    for row in rows:
+        if row["seconds"]:
+            for group in ((row["method"], row["env"]), (row["method"],), ()):
+                took.setdefault(group, []).append(float(row["seconds"]))
+    if () not in took:
+        return None
+    means = {group: sum(times) / len(times) for group, times in took.items()}
+    groups = (((row["method"], row["env"]), (row["method"],), ()) for row in todo)
+    return sum(means[next(group for group in some if group in means)] for some in groups) / max(1, workers)
+
+
+def duration(seconds: float) -> str:
+    """Seconds in words.
+
+    >>> duration(42), duration(600), duration(9000)
+    ('42 s', '10 min', '2.5 h')
+    """
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,152 @@
+"""Rows of trials made short: groups, means, spread, counted failures; as a table and as a picture."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from custard.errors import CustardError
+
+__all__ = ["label", "markdown", "plot", "spread", "summary", "table"]
+
+GROUP = ("env", "env_args", "method", "preset", "settings", "max_depth")
+MEANS = ("return", "depth", "leaves", "nodes", "seconds", "cpu_seconds", "steps", "gap")
+
+
+def summary(rows: Sequence[Mapping[str, Any]], group: Sequence[str] = GROUP) -> list[dict[str, Any]]:
+    """One entry for each group of trials that differ only in the seed: means, spread, and what went wrong how often."""
+    groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[name] for name in group), []).append(row)
+    return [{**dict(zip(group, names, strict=True)), **_entry(members)} for names, members in groups.items()]
+
+
+def _entry(members: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    good = [row for row in members if row["error"] == ""]
+    entry: dict[str, Any] = {"trials": len(members), "failures": len(members) - len(good)}
+    if "max_depth" in members[0]:
+        entry["max_depth"] = None if members[0]["max_depth"] == "" else int(members[0]["max_depth"])
+    for name in MEANS:
+        values = _values(good, name)
+        entry[name] = float(np.mean(values)) if values else None
+    for name in ("return", "depth", "nodes"):
+        values = _values(good, name)
+        entry[f"{name}_std"] = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0 if values else None
+    returns = _values(good, "return")
+    entry["return_min"], entry["return_max"] = (min(returns), max(returns)) if returns else (None, None)
+    bounds = _values(good, "bound")
+    entry["bound"] = bounds[0] if bounds else None
+    for name in ("optimal", "trivial"):
+        values = _values(good, name)
+        entry[name] = int(sum(values)) if values else None
+    cut = _values(good, "cut")
+    entry["cut"] = int(sum(value > 0 for value in cut)) if cut else None
+    return entry
+
+
+def _values(rows: Sequence[Mapping[str, Any]], name: str) -> list[float]:
+    return [float(row[name]) for row in rows if row[name] != ""]
+
+
+def label(row: Mapping[str, Any]) -> str:
+    """What distinguishes a row's trial, seed apart, in words.
+
+    >>> label({"env": "custard/PrereqWorld-v0", "env_args": '{"m": 7}', "method": "mfec", "preset": "paper",
+    ...        "settings": "{}", "max_depth": "3"})
+    'PrereqWorld-v0 m=7 mfec paper depth ≤ 3'
+    """
+    parts = [str(row["env"]).rpartition("/")[2], _said(row["env_args"]), str(row["method"])]
+    parts += [row["preset"] if row["preset"] != "tuned" else "", _said(row["settings"])]
+    parts += [f"depth ≤ {row['max_depth']}" if row["max_depth"] not in ("", None) else ""]
+    return " ".join(part for part in parts if part)
+
+
+def _said(values: str) -> str:
+    return " ".join(f"{name}={value}" for name, value in json.loads(values or "{}").items())
+
+
+def spread(entry: Mapping[str, Any], name: str = "return") -> str:
+    """A mean with its standard deviation over seeds, as the paper prints it.
+
+    >>> spread({"return": 200, "return_std": 0.0})
+    '200.00 (0.00)'
+    """
+    return "–" if entry[name] is None else f"{entry[name]:.2f} ({entry[f'{name}_std']:.2f})"
+
+
+def table(entries: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """A header and a line an entry, for people; columns that say the same everywhere are left out."""
+    show = lambda entry, name, form: "–" if entry[name] is None else format(entry[name], form)  # noqa: E731
+    share = lambda entry, name: "–" if entry[name] is None else f"{entry[name]}/{entry['trials']}"  # noqa: E731
+    columns: dict[str, Any] = {
+        "environment": lambda entry: " ".join(filter(None, [entry["env"], _said(entry["env_args"])])),
+        "method": lambda entry: entry["method"], "preset": lambda entry: entry["preset"],
+        "settings": lambda entry: _said(entry["settings"]) or "–",
+        "depth ≤": lambda entry: "–" if entry["max_depth"] is None else str(entry["max_depth"]),
+        "trials": lambda entry: str(entry["trials"]), "failed": lambda entry: str(entry["failures"]),
+        "return": lambda entry: f"{show(entry, 'return', '.2f')} ± {show(entry, 'return_std', '.2f')}",
+        "min … max": lambda entry: f"{show(entry, 'return_min', '.2f')} … {show(entry, 'return_max', '.2f')}",
+        "depth": lambda entry: show(entry, "depth", ".1f"), "leaves": lambda entry: show(entry, "leaves", ".1f"),
+        "nodes": lambda entry: show(entry, "nodes", ".1f"), "seconds": lambda entry: show(entry, "seconds", ".1f"),
+        "gap": lambda entry: show(entry, "gap", ".3f"), "optimal": lambda entry: share(entry, "optimal"),
+    }  # fmt: skip
+    if entries:
+        for name in ("environment", "preset", "settings"):
+            if len({columns[name](entry) for entry in entries}) == 1:
+                del columns[name]
+    return [tuple(columns), *(tuple(cell(entry) for cell in columns.values()) for entry in entries)]
+
+
+def markdown(header: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    """Lines of a table in Markdown."""
+    return "\n".join(f"| {' | '.join(line)} |" for line in [header, ["---"] * len(header), *body])
+
+
+def plot(rows: Sequence[Mapping[str, Any]], file: Path) -> None:
+    """A picture (png, svg or pdf): each trial a dot, each mean a bar, for return, depth, leaves and wall time."""
+    from matplotlib.figure import Figure
+
+    from custard.tree.draw import save_figure
+
+    good = [row for row in rows if row["error"] == ""]
+    if not good:
+        raise CustardError("there is no finished trial to draw")
+    same = [name for name in GROUP if len({row[name] for row in good}) == 1]
+    names = {_short(row, same): None for row in good}
+    figure = Figure(figsize=(max(8.0, 2.2 * len(names) + 4), 6.0), layout="constrained")
+    axes = figure.subplots(2, 2)
+    if "env" in same and "env_args" in same:
+        figure.suptitle(" ".join(filter(None, [good[0]["env"], _said(good[0]["env_args"])])))
+    panels = (("return", "return"), ("depth", "depth"), ("leaves", "leaves"), ("seconds", "wall time in seconds"))
+    for panel, (column, title) in zip(axes.flat, panels, strict=True):
+        for place, name in enumerate(names):
+            members = [row for row in good if _short(row, same) == name]
+            strip(panel, place, _values(members, column), f"C{place}")
+            bounds = _values(members, "bound")
+            if column == "return" and bounds and math.isfinite(bounds[0]):
+                panel.hlines(bounds[0], place - 0.4, place + 0.4, color="black", linestyle=":", linewidth=1)
+        panel.set_xticks(range(len(names)), [name.replace(" depth", "\ndepth") for name in names])
+        panel.set_title(title)
+        panel.grid(axis="y", alpha=0.3)
+        if column == "seconds":
+            panel.set_yscale("log")
+    save_figure(figure, file)
+
+
+def strip(panel: Any, place: float, values: Sequence[float], colour: str, width: float = 0.36) -> None:
+    """Every value a dot beside the others of its group, their mean a line."""
+    if not values:
+        return
+    across = np.linspace(-width / 2, width / 2, len(values)) if len(values) > 1 else np.zeros(1)
+    panel.plot(place + across, sorted(values), "o", color=colour, alpha=0.5, markersize=4, markeredgewidth=0)
+    panel.hlines(float(np.mean(values)), place - width * 0.8, place + width * 0.8, color=colour, linewidth=2)
+
+
+def _short(row: Mapping[str, Any], same: Sequence[str]) -> str:
+    blank = {"env": "", "env_args": "{}", "method": row["method"], "preset": "tuned", "settings": "{}"}
+    return label({**row, **{name: blank[name] for name in same if name in blank}}).strip()

@@ -1,0 +1,116 @@
+"""The engine room: trials in, one stored row each out; whatever a file holds already is not run again."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from custard.lab.engines import cores, events
+from custard.lab.overview import Overview
+from custard.lab.store import Row, Store, numbered, read_rows
+from custard.lab.trials import KEY, Trial, code, identity
+
+__all__ = ["sweep", "trials_in"]
+
+RUN = "custard.lab.trials:run_trial"
+
+
+def sweep(
+    trials: Sequence[Trial],
+    file: Path | None = None,
+    *,
+    engine: str = "local",
+    workers: int | None = None,
+    address: str | None = None,
+    retry: bool = False,
+    strict: bool = True,
+    borrow: Iterable[Path] = (),
+    show: bool = False,
+    title: str = "",
+    run: str = RUN,
+) -> list[dict[str, Any]]:
+    """Run trials and return their rows, in the trials' order; rows are written to `file` as trials finish.
+
+    `engine` is "local" (a pool of `workers` processes, as many as cores unless given; 0: in this process) or "ray" (the
+    cluster at `address`). A trial that fails keeps its row, with the error, and is run again only with `retry`. Rows
+    of the same trials in the files of `borrow` are taken over. With `strict` a mistake in a trial's method or settings
+    is raised before anything runs. `run` names the function that makes a row from a trial.
+
+    >>> from custard.lab.trials import grid
+    >>> rows = sweep(grid([("custard/PrereqWorld-v0", {"m": 4})], ["plan"], [0, 1], episodes=10), workers=0)
+    >>> [(row["return"], row["leaves"], row["optimal"]) for row in rows]
+    [(-2.0, 3.0, 1.0), (-2.0, 3.0, 1.0)]
+    """
+    wanted = {about["trial"]: (trial, about) for trial in trials for about in (identity(trial, strict),)}
+    with Store(file) as store:
+        for name, lent in _lent(borrow, file, wanted).items():
+            if name not in {own["trial"] for own in store.rows if not own["error"]}:
+                store.add({**lent, "experiment": wanted[name][1]["experiment"]})
+        done, notes = _done(store.rows, wanted, retry)
+        todo = [name for name in wanted if name not in done]
+        jobs = [json.loads(json.dumps(dataclasses.asdict(wanted[name][0]), default=repr)) for name in todo]
+        slots = workers or (1 if workers == 0 else cores())
+        with Overview(title, [wanted[name][1] for name in todo], list(done.values()), slots, notes, show) as overview:
+            for kind, number, row in events(jobs, run, engine, workers, address) if jobs else ():
+                name = todo[number]
+                if kind == "started":
+                    overview.started(name)
+                    continue
+                assert row is not None
+                if row.get("trial", name) != name:
+                    row = {"error": "the settings or the version changed while trials ran: run it again"}
+                done[name] = store.add({"code": code(), **row, **wanted[name][1]})
+                overview.finished(done[name])
+        store.replace(_in_order(store.rows, done))
+    return numbered(done[name] for name in wanted)
+
+
+def trials_in(file: Path, trials: Iterable[Trial]) -> list[dict[str, Any]]:
+    """The rows of a file that belong to these trials as they would be run now."""
+    names = {identity(trial, strict=False)["trial"] for trial in trials}
+    rows = read_rows(file) if file.exists() else []
+    return numbered({row["trial"]: row for row in rows if row["trial"] in names}.values())
+
+
+def _done(rows: Sequence[Row], wanted: dict[str, Any], retry: bool) -> tuple[dict[str, Row], list[str]]:
+    """The rows that stand for wanted trials, and what a person should know about the others."""
+    by_key = {tuple(about[part] for part in KEY): name for name, (_, about) in wanted.items()}
+    done: dict[str, Row] = {}
+    unversioned = other = 0
+    for row in rows:
+        name = row["trial"] or by_key.get(tuple(row[part] for part in KEY), "")
+        if name in wanted and not (retry and row["error"]):
+            unversioned += row["trial"] == ""
+            done[name] = row
+        elif name not in wanted and not row["error"]:
+            other += tuple(row[part] for part in KEY) in by_key
+    notes = []
+    if unversioned:
+        notes.append(f"{unversioned} rows do not say with which version they were made: taken as they are")
+    if other:
+        notes.append(f"{other} rows were made with other default settings or by another version: not counted")
+    return done, notes
+
+
+def _lent(files: Iterable[Path], own: Path | None, wanted: dict[str, Any]) -> dict[str, Row]:
+    """Rows of wanted trials in other files; those with errors stay where they are."""
+    rows = (row for file in files if file != own and file.exists() for row in read_rows(file))
+    return {row["trial"]: row for row in rows if row["trial"] in wanted and not row["error"]}
+
+
+def _in_order(rows: Sequence[Row], done: dict[str, Row]) -> list[Row]:
+    """All rows sorted, without errors that a later row of the same key has made good."""
+    good = {tuple(row[part] for part in KEY) for row in done.values()}
+    kept = {id(row) for row in done.values()}
+    rows = [row for row in rows if id(row) in kept or not row["error"] or tuple(row[p] for p in KEY) not in good]
+    return sorted(rows, key=_place)
+
+
+def _place(row: Row) -> tuple[Any, ...]:
+    args = json.loads(row["env_args"] or "{}")
+    size = [(name, value if isinstance(value, int | float) else 0, str(value)) for name, value in sorted(args.items())]
+    numbers = [int(row[part] or -1) for part in ("max_depth", "seed")]
+    return row["env"], size, row["method"], row["preset"], numbers[0], row["settings"], numbers[1], row["trial"]

@@ -1,0 +1,194 @@
+"""A trial: one method on one environment with one seed, learned, judged and put into one row."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import itertools
+import json
+import time
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from custard.errors import CustardError, one_line
+from custard.lab.methods import method as find_method
+from custard.lab.methods import settings_for
+from custard.version import VERSION
+
+__all__ = ["COLUMNS", "KEY", "NUMBERS", "TIMES", "Trial", "code", "grid", "identity", "key", "run_trial"]
+
+#: What is asked for, then what is known before it runs, then what it measured.
+KEY = ("env", "env_args", "method", "preset", "settings", "max_depth", "seed", "episodes", "evaluation_seed")
+COLUMNS = (
+    "experiment", *KEY, "trial", "version", "code",
+    "return", "std", "ci_low", "ci_high", "exact", "bound", "gap", "optimal", "depth", "leaves", "nodes",
+    "raw_depth", "raw_nodes", "trivial", "cut", "time_limited", "final_return", "final_leaves", "seconds",
+    "cpu_seconds", "steps", "selection_value", "message", "error", "full_settings",
+)  # fmt: skip
+TIMES = ("seconds", "cpu_seconds")  # all that differs when a trial is repeated
+NUMBERS = COLUMNS[COLUMNS.index("return") : COLUMNS.index("message")]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What is to be run. Everything is plain data, so that a trial can be sent to another process or machine."""
+
+    env: str
+    method: str
+    seed: int = 0
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    preset: str = "tuned"
+    max_depth: int | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)  # over the preset's
+    episodes: int = 1000  # of the evaluation
+    evaluation_seed: int = 1
+    experiment: str = ""
+
+
+def grid(
+    envs: Iterable[str | tuple[str, Mapping[str, Any]]],
+    methods: Sequence[str],
+    seeds: Iterable[int],
+    *,
+    max_depths: Sequence[int | None] = (None,),
+    settings: Mapping[str, Mapping[str, Any]] | None = None,
+    choices: Mapping[str, Sequence[Any]] | None = None,
+    **common: Any,
+) -> list[Trial]:
+    """Every environment × depth limit × method × choice of settings × seed.
+
+    `settings` maps a method ("" for all) to settings of its own, `choices` a setting to the values to try in turn.
+
+    >>> [trial.settings["zeta"] for trial in grid(["CartPole-v1"], ["tpi"], [0], choices={"zeta": [-0.1, -0.01]})]
+    [-0.1, -0.01]
+    """
+    places = [(env, {}) if isinstance(env, str) else env for env in envs]
+    ways = [dict(zip(choices or {}, values, strict=True)) for values in itertools.product(*(choices or {}).values())]
+    given = settings or {}
+    return [
+        Trial(env, name, seed, dict(kwargs), max_depth=depth,
+              settings={**given.get("", {}), **given.get(name, {}), **way}, **common)
+        for (env, kwargs), depth, name, way, seed in itertools.product(places, max_depths, methods, ways, list(seeds))
+    ]  # fmt: skip
+
+
+def key(trial: Trial) -> dict[str, str]:
+    """What is asked for, as the CSV has it."""
+    return {
+        "env": trial.env, "env_args": _text(trial.env_kwargs), "method": trial.method, "preset": trial.preset,
+        "settings": _text(trial.settings), "max_depth": "" if trial.max_depth is None else str(trial.max_depth),
+        "seed": str(trial.seed), "episodes": str(trial.episodes), "evaluation_seed": str(trial.evaluation_seed),
+    }  # fmt: skip
+
+
+def identity(trial: Trial, strict: bool = True) -> dict[str, str]:
+    """The key, every setting that results from it, the version, and a name made from all of these.
+
+    Rows made with other defaults or by another version therefore belong to other trials. `strict` raises what is wrong
+    with the method or its settings; otherwise the settings stay empty and the trial itself will say it.
+    """
+    row, full = key(trial), ""
+    try:
+        module = find_method(trial.method)[1]
+        given = {name: value for name, value in trial.settings.items() if name not in _LEARN}
+        chosen = settings_for(module, trial.env, trial.preset, given)
+        full = _text({field.name: getattr(chosen, field.name) for field in dataclasses.fields(chosen)})
+    except (CustardError, ImportError):
+        if strict:
+            raise
+    content = json.dumps([row, full, VERSION], sort_keys=True)
+    name = hashlib.sha256(content.encode()).hexdigest()[:12]
+    return {"experiment": trial.experiment, **row, "trial": name, "version": VERSION, "full_settings": full}
+
+
+def run_trial(trial: Trial | Mapping[str, Any]) -> dict[str, Any]:
+    """Learn, evaluate, compare with what is proved: the trial's row. What goes wrong is in the row's `error`."""
+    trial = trial if isinstance(trial, Trial) else Trial(**trial)
+    row: dict[str, Any] = {**identity(trial, strict=False), "code": code()}
+    wall, cpu = time.perf_counter(), time.process_time()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what a person should know of is in the row
+            row |= _measured(trial)
+    except CustardError as error:
+        row["error"] = one_line(error)
+    except Exception as error:  # one trial's trouble must not be another's
+        row["error"] = f"{type(error).__name__}: {one_line(error)}"
+    row = {"seconds": round(time.perf_counter() - wall, 3), "cpu_seconds": round(time.process_time() - cpu, 3), **row}
+    return {column: row.get(column, "") for column in COLUMNS}
+
+
+def _measured(trial: Trial) -> dict[str, Any]:
+    from custard.lab.evaluate import evaluate
+    from custard.lab.learn import learn
+    from custard.lab.source import source
+    from custard.planning.yardstick import exact_return
+
+    wall, cpu = time.perf_counter(), time.process_time()
+    run = learn(
+        trial.env, trial.method, max_depth=trial.max_depth, seed=trial.seed, preset=trial.preset,
+        env_kwargs=trial.env_kwargs, **trial.settings,
+    )  # fmt: skip
+    seconds, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    if run.message == "interrupted":
+        raise KeyboardInterrupt
+    judge = functools.partial(
+        evaluate, env=trial.env, episodes=trial.episodes, seed=trial.evaluation_seed, env_kwargs=trial.env_kwargs
+    )
+    result, tree, raw = judge(run.tree), run.tree, run.raw or run.tree
+    low, high = result.ci95
+    where = source(trial.env, trial.env_kwargs)
+    bound, exact = _bound(trial.env, _text(trial.env_kwargs), trial.max_depth), exact_return(where, tree)
+    gap = None if bound is None else bound - (result.mean if exact is None else exact)
+    final = None if run.final is None else judge(run.final)
+    return {
+        "return": result.mean, "std": result.std, "ci_low": low, "ci_high": high, "exact": _known(exact),
+        "bound": _known(bound), "gap": _known(gap), "optimal": _reached(where, bound, gap),
+        "depth": tree.depth, "leaves": tree.n_leaves, "nodes": tree.n_nodes, "raw_depth": raw.depth,
+        "raw_nodes": raw.n_nodes, "trivial": int(tree.n_leaves == 1), "cut": int(raw.origin.get("cut", 0)),
+        "time_limited": int(result.time_limited.sum()), "final_return": "" if final is None else final.mean,
+        "final_leaves": "" if run.final is None else run.final.n_leaves, "seconds": round(seconds, 3),
+        "cpu_seconds": round(cpu, 3), "steps": run.steps, "selection_value": run.value, "message": run.message,
+        "error": "",
+    }  # fmt: skip
+
+
+def _reached(where: Any, bound: float | None, gap: float | None) -> Any:
+    from custard.planning.yardstick import slack
+
+    return "" if bound is None or gap is None else int(gap <= slack(where, bound))
+
+
+@functools.lru_cache(maxsize=64)
+def _bound(env: str, kwargs: str, max_depth: int | None) -> float | None:
+    from custard.lab.source import source
+    from custard.planning.yardstick import best_return
+
+    return best_return(source(env, json.loads(kwargs)), max_depth)
+
+
+@functools.cache
+def code() -> str:
+    """A fingerprint of what decides a result: the package's sources, apart from what only shows them."""
+    root = Path(__file__).parents[1]
+    files = [file for part in _DECIDING for file in sorted((root / part).rglob("*.py"))]
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(str(file.relative_to(root)).encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()[:8]
+
+
+_DECIDING = ("baselines", "envs", "ibmdp", "planning", "solvers", "tree")
+_LEARN = ("low", "high", "features", "feature_names")  # `learn` takes these itself
+
+
+def _known(value: float | None) -> Any:
+    return "" if value is None else value
+
+
+def _text(values: Mapping[str, Any]) -> str:
+    return json.dumps(dict(values), sort_keys=True, default=repr)
