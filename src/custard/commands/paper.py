@@ -1,0 +1,109 @@
+"""`custard paper`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from custard.commands.engine import Engine
+
+__all__ = ["Command"]
+
+
+@dataclass(frozen=True)
+class Command:
+    """Run the paper's evaluation, with tables and figures beside its numbers and beside what is proved."""
+
+    experiment: Annotated[Literal["table1", "size", "depth", "all"], tyro.conf.Positional]
+    """table1: the three environments; size: PrereqWorld m = 4 to 10; depth: PotholeWorld under depth limits."""
+
+    trials: int | None = None
+    """Trials of each cell: 50, or 5 with --quick, unless given."""
+
+    preset: Literal["tuned", "paper", "both"] | None = None
+    """The methods' settings: ours, the appendix's, or both (default; with --quick only ours)."""
+
+    quick: bool = False
+    """Five trials with small budgets: the same code in minutes."""
+
+    methods: str | None = None
+    """Run only these methods now, separated by commas; the tables still show all that is there."""
+
+    out: Path | None = None
+    """Where CSVs and figures go: results/paper, or results/paper-quick, unless given."""
+
+    page: Path | None = None
+    """The Markdown page whose tables are renewed: README.md in that directory unless given."""
+
+    tables_only: bool = False
+    """Run nothing, only make tables and figures from the CSVs."""
+
+    json: bool = False
+    """Print the summary as JSON, and no progress."""
+
+    engine: Engine = field(default_factory=Engine)
+
+    def run(self) -> int:
+        """Run what is missing, then write tables and figures; the exit code is 1 if every trial failed."""
+        from custard.commands.common import print_json
+        from custard.commands.engine import names, print_table
+        from custard.errors import CustardError, one_of
+        from custard.lab.paper import EXPERIMENTS, NAMES, QUICK_TRIALS
+        from custard.lab.summary import summary
+
+        count = self.trials if self.trials is not None else QUICK_TRIALS if self.quick else 50
+        if count < 1:
+            raise CustardError(f"--trials {count}: at least one is needed")
+        chosen = names(self.methods) if self.methods is not None else list(NAMES)
+        for name in chosen:
+            if name not in NAMES:
+                raise CustardError(one_of("method", name, NAMES))
+        everything: list[dict[str, Any]] = []
+        for experiment in EXPERIMENTS if self.experiment == "all" else (self.experiment,):
+            rows = self._experiment(experiment, count, chosen)
+            everything += rows
+            if not self.json:
+                print(f"\n{experiment}")
+                print_table(summary(rows)) if rows else print("no trials yet")
+        if self.json:
+            print_json({"summary": summary(everything)})
+        return int(bool(everything) and all(row["error"] != "" for row in everything))
+
+    def _experiment(self, experiment: str, count: int, chosen: list[str]) -> list[dict[str, Any]]:
+        from custard.lab.paper import EXPERIMENTS, PRESETS, experiment_file, trials_of
+        from custard.lab.paper_figures import figure
+        from custard.lab.paper_page import relative, section, write_page
+        from custard.lab.sweep import sweep, trials_in
+        from custard.tree.draw import save_figure
+
+        out = self.out or Path("results") / ("paper-quick" if self.quick else "paper")
+        preset = self.preset or ("tuned" if self.quick else "both")
+        rows: dict[str, list[dict[str, Any]]] = {}
+        files = {each: experiment_file(out, experiment, each) for each in PRESETS}
+        for each in PRESETS:
+            trials = trials_of(experiment, each, count, self.quick)
+            if preset in (each, "both") and not self.tables_only:
+                now = [trial for trial in trials if trial.method in chosen]
+                others = [experiment_file(out, other, each) for other in EXPERIMENTS]
+                sweep(
+                    now, files[each], borrow=others, strict=False, show=not self.json, title=f"{experiment}, {each}",
+                    **self.engine.how(),
+                )  # fmt: skip
+            rows[each] = trials_in(files[each], trials)
+        drawn = figure(experiment, rows)
+        if drawn is not None:
+            for ending in ("png", "svg"):
+                save_figure(drawn, out / f"{experiment}.{ending}")
+            page = self.page or out / "README.md"
+            links = {each: relative(file, page) for each, file in files.items()}
+            picture = relative(out / f"{experiment}.svg", page)
+            write_page(page, experiment, section(experiment, rows, links, picture, self._command(experiment, count)))
+        return [row for some in rows.values() for row in some]
+
+    def _command(self, experiment: str, count: int) -> str:
+        """What makes the section again."""
+        quick = " --quick" if self.quick else ""
+        return f"custard paper {experiment} --trials {count}{quick}"

@@ -1,0 +1,146 @@
+"""The paper's three experiments as lists of trials, with the numbers it printed and the limits that are proved."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from custard.errors import CustardError
+from custard.lab.methods import method as find_method
+from custard.lab.trials import Trial
+
+__all__ = [
+    "EXPERIMENTS", "LIMITS", "METHODS", "NAMES", "PAPER", "PRESETS", "QUICK_TRIALS", "SIZES", "WORLDS", "Cell",
+    "experiment_file", "pothole_limits", "smallest_trees", "trials_of",
+]  # fmt: skip
+
+EXPERIMENTS = ("table1", "size", "depth")
+PRESETS = ("tuned", "paper")
+FIRST_SEED = 1000  # the trials' seeds: none of them was used to choose settings
+QUICK_TRIALS = 5
+
+NAMES = {
+    "viper-dqn": "VIPER (DQN)", "viper-bi": "VIPER (BI)", "dqn": "CUSTARD (DQN)", "ppo": "CUSTARD (PPO)",
+    "mfec": "CUSTARD (MFEC)", "tpi": "tree policy iteration",
+}  # fmt: skip
+METHODS = {"table1": tuple(NAMES), "size": ("viper-bi", "mfec", "tpi"), "depth": ("viper-bi", "mfec", "tpi")}
+
+
+class World(NamedTuple):
+    """An environment of Table 1 and its depth limit."""
+
+    env: str
+    kwargs: dict[str, Any]
+    max_depth: int | None
+
+
+WORLDS = {
+    "CartPole": World("custard/CartPole-v0", {}, 2),
+    "PrereqWorld": World("custard/PrereqWorld-v0", {"m": 7}, None),
+    "PotholeWorld": World("custard/PotholeWorld-v0", {}, None),
+}
+SIZES = (4, 5, 6, 7, 8, 9, 10)  # m of PrereqWorld
+LIMITS = (1, 2, 3, 4, 5, 6)  # depth limits on PotholeWorld; 5 is enough for the best return
+
+
+class Cell(NamedTuple):
+    """A mean and a standard deviation over the paper's 50 trials."""
+
+    mean: float
+    std: float
+
+    def __str__(self) -> str:
+        return f"{self.mean:.2f} ({self.std:.2f})"
+
+
+#: The paper's Table 1: reward, and depth where it is given.
+PAPER: dict[str, dict[str, tuple[Cell, Cell | None]]] = {
+    "viper-dqn": {"CartPole": (Cell(200.00, 0.00), None), "PrereqWorld": (Cell(-4.00, 0.00), Cell(5.70, 0.62)),
+                  "PotholeWorld": (Cell(46.30, 0.39), Cell(6.00, 0.61))},
+    "viper-bi": {"CartPole": (Cell(200.00, 0.00), None), "PrereqWorld": (Cell(-4.00, 0.00), Cell(6.00, 0.00)),
+                 "PotholeWorld": (Cell(46.31, 1.32), Cell(9.18, 1.08))},
+    "dqn": {"CartPole": (Cell(198.72, 4.74), None), "PrereqWorld": (Cell(-4.08, 0.34), Cell(4.28, 0.67)),
+            "PotholeWorld": (Cell(46.92, 2.14), Cell(5.36, 1.41))},
+    "ppo": {"CartPole": (Cell(199.32, 3.23), None), "PrereqWorld": (Cell(-4.04, 0.20), Cell(4.16, 0.47)),
+            "PotholeWorld": (Cell(45.39, 0.42), Cell(1.04, 0.75))},
+    "mfec": {"CartPole": (Cell(200.00, 0.00), None), "PrereqWorld": (Cell(-4.00, 0.00), Cell(3.92, 0.27)),
+             "PotholeWorld": (Cell(49.18, 1.04), Cell(9.74, 0.49))},
+}  # fmt: skip
+
+#: Smaller budgets, the same code: what `--quick` sets.
+QUICK: dict[str, dict[str, Any]] = {
+    "viper-dqn": {"iterations": 10, "test_rollouts": 50, "final_rollouts": 200, "expert_settings": {"steps": 20_000}},
+    "viper-bi": {"iterations": 10, "test_rollouts": 50, "final_rollouts": 200},
+    "dqn": {"budget": 100_000}, "ppo": {"budget": 100_000}, "mfec": {"budget": 500_000}, "tpi": {"budget": 4_000_000},
+}  # fmt: skip
+
+
+def trials_of(experiment: str, preset: str, count: int, quick: bool = False) -> list[Trial]:
+    """The trials of an experiment, by environment, method and seed.
+
+    >>> len(trials_of("size", "tuned", 50)), {trial.method for trial in trials_of("depth", "paper", 1)}
+    (1050, {...})
+    """
+    if experiment == "table1":
+        cells = [
+            (world, name)
+            for key, world in WORLDS.items()
+            for name in METHODS[experiment]
+            if not (name == "viper-bi" and key == "CartPole")  # backward induction needs an exact model
+        ]
+    elif experiment == "size":
+        world = WORLDS["PrereqWorld"]
+        cells = [(World(world.env, {"m": m}, None), name) for m in SIZES for name in METHODS[experiment]]
+    else:
+        world = WORLDS["PotholeWorld"]
+        cells = [(World(world.env, {}, limit), name) for limit in LIMITS for name in METHODS[experiment]]
+    return [
+        Trial(world.env, name, seed, world.kwargs, preset, world.max_depth, QUICK[name] if quick else {},
+              experiment=experiment)
+        for world, name in cells if _has(name, preset)
+        for seed in range(FIRST_SEED, FIRST_SEED + count)
+    ]  # fmt: skip
+
+
+def _has(name: str, preset: str) -> bool:
+    """Whether a method knows a preset; one that cannot be loaded here will say so in its rows."""
+    try:
+        return preset in getattr(find_method(name)[1], "PRESETS", {})
+    except (CustardError, ImportError):
+        return True
+
+
+def experiment_file(out: Path, experiment: str, preset: str) -> Path:
+    """The CSV of an experiment's trials."""
+    return out / f"{experiment}-{preset}.csv"
+
+
+@functools.cache
+def smallest_trees(sizes: Sequence[int] = SIZES) -> dict[int, tuple[float, int, int]]:
+    """For each PrereqWorld size the best return, and the depth and leaves of the smallest tree that has it: proved."""
+    import gymnasium as gym
+
+    from custard.planning.optimal_tree import best_tree
+
+    found = {}
+    for m in sizes:
+        plan = best_tree(gym.make("custard/PrereqWorld-v0", m=m).unwrapped.mdp())  # type: ignore[attr-defined]
+        if not (plan.optimal and plan.fewest):
+            raise CustardError(f"the smallest tree of PrereqWorld m={m} was not proved in time")
+        found[m] = (plan.value, plan.tree.depth, plan.tree.n_leaves)
+    return found
+
+
+@functools.cache
+def pothole_limits() -> tuple[dict[int, float], int]:
+    """The best return for each depth limit on PotholeWorld, and how many leaves the best return of all takes."""
+    import gymnasium as gym
+
+    from custard.planning.pothole import best_intervals
+
+    road = gym.make(WORLDS["PotholeWorld"].env).unwrapped
+    best = best_intervals(road, 2 ** max(LIMITS))
+    leaves = int((best.values < best.values[-1] - 1e-6).sum()) + 1
+    return dict(enumerate(best.by_depth(max(LIMITS)))), leaves

@@ -1,0 +1,159 @@
+"""The paper's experiments as a page: tables beside the paper's numbers and the proved limits, failures counted."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from custard.files import write_atomically
+from custard.lab.paper import LIMITS, METHODS, NAMES, PAPER, SIZES, WORLDS, pothole_limits, smallest_trees
+from custard.lab.summary import markdown, spread, summary
+
+__all__ = ["relative", "section", "write_page"]
+
+Rows = Sequence[Mapping[str, Any]]
+TITLES = {
+    "table1": "Table 1: reward and depth", "size": "Tree size against PrereqWorld's size",
+    "depth": "Reward against the depth limit on PotholeWorld",
+}  # fmt: skip
+HOW = {"tuned": "Preset `tuned`", "paper": "Preset `paper` (the appendix as written)"}
+
+
+def section(experiment: str, rows: Mapping[str, Rows], files: Mapping[str, str], picture: str, command: str) -> str:
+    """An experiment's tables in Markdown, from the rows of each preset."""
+    parts = [f"```\n{command}\n```", f"![{TITLES[experiment]}]({picture})"]
+    for preset, some in rows.items():
+        if some:
+            parts.append(f"### {HOW[preset]}\n\nFrom [`{files[preset]}`]({files[preset]}), {_counted(some)}.")
+            parts.append({"table1": _table1, "size": _size, "depth": _depth}[experiment](some))
+    return "\n\n".join(parts) + "\n"
+
+
+def write_page(page: Path, experiment: str, text: str) -> None:
+    """Put an experiment's section between its marks on the page; whatever else is written there stays."""
+    begin, end = f"<!-- generated: {experiment} -->", f"<!-- end: {experiment} -->"
+    old = page.read_text(encoding="utf-8") if page.exists() else "# The paper's experiments\n"
+    marked = f"{begin}\n{text}{end}"
+    if begin in old and end in old:
+        new = re.sub(f"{re.escape(begin)}.*?{re.escape(end)}", lambda _: marked, old, flags=re.S)
+    else:
+        new = f"{old.rstrip()}\n\n## {TITLES[experiment]}\n\n{marked}\n"
+    write_atomically(page, new)
+
+
+def relative(path: Path, page: Path) -> str:
+    """A path as a link on the page has it."""
+    return Path(os.path.relpath(path, page.parent)).as_posix()
+
+
+def _counted(rows: Rows) -> str:
+    wrong = sum(row["error"] != "" for row in rows)
+    versions = ", ".join(sorted({row["version"] for row in rows}))
+    codes = len({row["code"] for row in rows})
+    return (
+        f"{len(rows)} trials" + (f", {wrong} failed" if wrong else "") + f", version {versions}"
+        f" ({codes} {'state' if codes == 1 else 'states'} of the code, see the column `code`)"
+    )  # fmt: skip
+
+
+def _of(rows: Rows, **where: Any) -> dict[str, Any] | None:
+    """The summary of the rows with these entries, if there are any."""
+    found = [row for row in rows if all(row[name] == value for name, value in where.items())]
+    return summary(found, group=())[0] if found else None
+
+
+def _table1(rows: Rows) -> str:
+    m = WORLDS["PrereqWorld"].kwargs["m"]
+    header = ["", "CartPole reward", "paper"]
+    for world in ("PrereqWorld", "PotholeWorld"):
+        header += [f"{world} reward", "paper", "depth", "paper"]
+    body, counts = [], []
+    for name, title in NAMES.items():
+        line = [title]
+        for world, (env, _, _) in WORLDS.items():
+            entry = _of(rows, env=env, method=name)
+            reward, depth = PAPER.get(name, {}).get(world, (None, None))
+            line += [spread(entry) if entry else "–", str(reward or "–")]
+            if world != "CartPole":
+                line += [spread(entry, "depth") if entry else "–", str(depth or "–")]
+            if entry:
+                counts.append([title, world, *_counts(entry)])
+        if name in PAPER or any(row["method"] == name for row in rows):
+            body.append(line)
+    value, depth, leaves = smallest_trees((m,))[m]
+    limits, most = pothole_limits()
+    enough = min(limit for limit, best in limits.items() if best > limits[max(limits)] - 1e-6)
+    body.append(
+        ["proved best", "200.00", "", f"{value:.2f}", "", f"{depth} ({leaves} leaves)", "",
+         f"{max(limits.values()):.2f}", "", f"{enough} ({most} leaves)", ""]
+    )  # fmt: skip
+    head = ["", "environment", "trials", "failed", "optimum reached", "trivial trees", "traversal limit hit",
+            "reward, worst … best", "leaves", "processor seconds"]  # fmt: skip
+    return markdown(header, body) + "\n\n" + markdown(head, counts)
+
+
+def _counts(entry: Mapping[str, Any]) -> list[str]:
+    if entry["return"] is None:
+        return [str(entry["trials"]), str(entry["failures"]), "–", "–", "–", "–", "–", "–"]
+    return [
+        str(entry["trials"]), str(entry["failures"]), str(entry["optimal"]), str(entry["trivial"]), str(entry["cut"]),
+        f"{entry['return_min']:.2f} … {entry['return_max']:.2f}", f"{entry['leaves']:.1f}",
+        f"{entry['cpu_seconds']:.1f}",
+    ]  # fmt: skip
+
+
+def _size(rows: Rows) -> str:
+    best = smallest_trees()
+    header = [
+        "m",
+        "method",
+        "trials",
+        "reward",
+        "proved best",
+        "depth",
+        "least",
+        "nodes",
+        "fewest",
+        "smallest tree found",
+    ]
+    body = []
+    for m in SIZES:
+        value, depth, leaves = best[m]
+        for name in METHODS["size"]:
+            args = json.dumps({"m": m})
+            entry = _of(rows, env_args=args, method=name)
+            if entry is None:
+                continue
+            good = [row for row in rows if row["env_args"] == args and row["method"] == name and row["error"] == ""]
+            reached = sum(row["optimal"] == 1 and row["leaves"] == leaves and row["depth"] == depth for row in good)
+            body.append([
+                str(m), NAMES[name], str(entry["trials"]), spread(entry), f"{value:.0f}", spread(entry, "depth"),
+                str(depth), spread(entry, "nodes"), str(2 * leaves - 1), f"{reached} of {entry['trials']}",
+            ])  # fmt: skip
+    return markdown(header, body)
+
+
+def _depth(rows: Rows) -> str:
+    limits, _ = pothole_limits()
+    header = ["depth ≤", "method", "trials", "reward", "worst … best", "proved limit", "within 0.2", "leaves",
+              "trivial trees"]  # fmt: skip
+    body = []
+    for limit in LIMITS:
+        for name in METHODS["depth"]:
+            some = [row for row in rows if row["max_depth"] == str(limit) and row["method"] == name]
+            entry = summary(some, group=())[0] if some else None
+            if entry is None:
+                continue
+            near = sum(row["error"] == "" and row["gap"] <= 0.2 for row in some)
+            shown = entry["return"] is not None
+            body.append([
+                str(limit), NAMES[name], str(entry["trials"]), spread(entry),
+                f"{entry['return_min']:.2f} … {entry['return_max']:.2f}" if shown else "–", f"{limits[limit]:.2f}",
+                f"{near} of {entry['trials']}", f"{entry['leaves']:.1f}" if shown else "–",
+                str(entry["trivial"]) if shown else "–",
+            ])  # fmt: skip
+    return markdown(header, body)
