@@ -84,11 +84,11 @@ def _table1(rows: Rows) -> str:
                 counts.append([title, world, *_counts(entry)])
         if name in PAPER or any(row["method"] == name for row in rows):
             body.append(line)
-    value, depth, leaves = smallest_trees((m,))[m]
+    value, least, leaves = smallest_trees((m,))[m]
     limits, most = pothole_limits()
     enough = min(limit for limit, best in limits.items() if best > limits[max(limits)] - 1e-6)
     body.append(
-        ["proved best", "200.00", "", f"{value:.2f}", "", f"{depth} ({leaves} leaves)", "",
+        ["proved best", "200.00", "", f"{value:.2f}", "", f"{least} ({leaves} leaves)", "",
          f"{max(limits.values()):.2f}", "", f"{enough} ({most} leaves)", ""]
     )  # fmt: skip
     head = ["", "environment", "trials", "failed", "optimum reached", "trivial trees", "traversal limit hit",

@@ -61,19 +61,28 @@ def grid(
 ) -> list[Trial]:
     """Every environment × depth limit × method × choice of settings × seed.
 
-    `settings` maps a method ("" for all) to settings of its own, `choices` a setting to the values to try in turn.
+    `settings` maps a method ("" for all) to settings of its own. `choices` maps a setting, or "method.setting", to the
+    values to try in turn.
 
     >>> [trial.settings["zeta"] for trial in grid(["CartPole-v1"], ["tpi"], [0], choices={"zeta": [-0.1, -0.01]})]
     [-0.1, -0.01]
     """
     places = [(env, {}) if isinstance(env, str) else env for env in envs]
-    ways = [dict(zip(choices or {}, values, strict=True)) for values in itertools.product(*(choices or {}).values())]
-    given = settings or {}
+    given, seeds = settings or {}, list(seeds)
     return [
         Trial(env, name, seed, dict(kwargs), max_depth=depth,
               settings={**given.get("", {}), **given.get(name, {}), **way}, **common)
-        for (env, kwargs), depth, name, way, seed in itertools.product(places, max_depths, methods, ways, list(seeds))
+        for (env, kwargs), depth, name in itertools.product(places, max_depths, methods)
+        for way in _ways(name, choices or {}) for seed in seeds
     ]  # fmt: skip
+
+
+def _ways(method: str, choices: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Every combination of the settings a method is to try."""
+    own = {
+        name.rpartition(".")[2]: values for name, values in choices.items() if name.rpartition(".")[0] in ("", method)
+    }
+    return [dict(zip(own, values, strict=True)) for values in itertools.product(*own.values())]
 
 
 def key(trial: Trial) -> dict[str, str]:

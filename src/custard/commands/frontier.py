@@ -1,0 +1,125 @@
+"""`custard frontier`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from custard.commands.engine import Engine
+
+if TYPE_CHECKING:
+    from custard.lab.trials import Trial
+
+__all__ = ["Command"]
+
+
+@dataclass(frozen=True)
+class Command:
+    """Draw return against tree size over depth limits and prices of a question, with the best trees among all."""
+
+    env: Annotated[str, tyro.conf.Positional]
+    """The environment's id. 'module:Id-v0' imports a module first."""
+
+    method: str | None = None
+    """How to learn; the best default if not given."""
+
+    max_depth: tuple[int, ...] = (1, 2, 3, 4, 5)
+    """Depth limits to try."""
+
+    zeta: tuple[float, ...] = (-0.1, -0.01, -0.001)
+    """Prices of a question to try, where the method has one."""
+
+    seeds: int = 1
+    """Trials of each combination."""
+
+    first_seed: int = 0
+    """The first trial's seed."""
+
+    preset: str | None = None
+    """The method's settings to start from: tuned (default) or paper."""
+
+    set: tuple[str, ...] = ()
+    """Further settings of the method, as key=value."""
+
+    env_args: tuple[str, ...] = ()
+    """Arguments of the environment, as key=value."""
+
+    episodes: int = 1000
+    """Evaluation episodes of each tree, the same ones for all."""
+
+    out: Path | None = None
+    """Where trials.csv, frontier.json, .png and .svg go; runs/frontier-<environment>-<method> unless given."""
+
+    json: bool = False
+    """Print the frontier as JSON, and no progress."""
+
+    engine: Engine = field(default_factory=Engine)
+
+    def run(self) -> int:
+        """Run what is missing, draw, print; the exit code is 1 if every trial failed."""
+        import json
+
+        from custard.commands.common import print_json
+        from custard.files import write_atomically
+        from custard.lab.methods import method
+        from custard.lab.sweep import sweep
+        from custard.lab.tradeoff import draw_front, front
+        from custard.tree.draw import save_figure
+
+        name, _ = method(self.method)
+        out = self.out or Path("runs") / f"frontier-{self.env.replace('/', '-').replace(':', '-')}-{name}"
+        rows = sweep(self._trials(name), out / "trials.csv", show=not self.json, title="frontier", **self.engine.how())
+        if all(row["error"] != "" for row in rows):
+            print(f"every trial failed: {rows[0]['error']}")
+            return 1
+        points = [_point(row) for row in front(rows)]
+        result = {"env": self.env, "method": name, "trials": len(rows), "frontier": points}
+        write_atomically(out / "frontier.json", json.dumps(result, indent=2) + "\n")
+        drawn = draw_front(rows, f"{self.env}, {name}")
+        files = [out / f"frontier.{ending}" for ending in ("png", "svg")]
+        for file in files:
+            save_figure(drawn, file)
+        if self.json:
+            print_json(result)
+            return 0
+        print("leaves  depth    return   95 % interval        learned by")
+        for point in points:
+            low, high = point["ci95"]
+            print(
+                f"{point['leaves']:6d} {point['depth']:6d} {point['return']:9.2f}   {low:8.2f} … {high:8.2f}   "
+                f"{point['command']}"
+            )
+        print(f"wrote {', '.join(str(file) for file in [*files, out / 'frontier.json', out / 'trials.csv'])}")
+        return 0
+
+    def _trials(self, name: str) -> list[Trial]:
+        import dataclasses
+
+        from custard.commands.common import assignments
+        from custard.errors import CustardError
+        from custard.lab.methods import method
+        from custard.lab.trials import grid
+
+        if self.seeds < 1 or self.episodes < 1:
+            raise CustardError("frontier needs at least one seed and one episode")
+        priced = "zeta" in {entry.name for entry in dataclasses.fields(method(name)[1].Settings)}
+        return grid(
+            [(self.env, assignments(self.env_args, "--env-args"))], [name],
+            range(self.first_seed, self.first_seed + self.seeds), max_depths=self.max_depth or (None,),
+            settings={"": assignments(self.set, "--set")},
+            choices={"zeta": self.zeta} if priced and self.zeta else {}, preset=self.preset or "tuned",
+            episodes=self.episodes, experiment="frontier",
+        )  # fmt: skip
+
+
+def _point(row: Any) -> dict[str, Any]:
+    """A tree of the frontier as plain data."""
+    from custard.lab.tradeoff import train_command
+
+    return {
+        "leaves": int(row["leaves"]), "depth": int(row["depth"]), "return": row["return"],
+        "ci95": [row["ci_low"], row["ci_high"]], "command": train_command(row),
+    }  # fmt: skip

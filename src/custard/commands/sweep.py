@@ -1,0 +1,155 @@
+"""`custard sweep`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from custard.commands.engine import Engine
+
+if TYPE_CHECKING:
+    from custard.lab.trials import Trial
+
+__all__ = ["Command"]
+
+
+@dataclass(frozen=True)
+class Command:
+    """Run environments × methods × depth limits × settings × seeds, on all cores or on a cluster."""
+
+    envs: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    """The environments' ids. 'module:Id-v0' imports a module first."""
+
+    file: Path | None = None
+    """A TOML or JSON file that describes the sweep; what is given here comes before what it says."""
+
+    methods: str | None = None
+    """The methods, separated by commas; the best default unless given."""
+
+    seeds: int | None = None
+    """Trials of each combination (10 unless given); they use the seeds from --first-seed on."""
+
+    first_seed: int | None = None
+    """The first trial's seed (0 unless given)."""
+
+    max_depth: tuple[int, ...] = ()
+    """Depth limits, one or several; none unless given."""
+
+    preset: str | None = None
+    """The methods' settings to start from: tuned (default) or paper."""
+
+    set: tuple[str, ...] = ()
+    """Settings, as key=value for every method or method.key=value for one."""
+
+    vary: tuple[str, ...] = ()
+    """Settings to try in turn, as key=[value, value, …] or method.key=[…]; several are combined."""
+
+    env_args: tuple[str, ...] = ()
+    """Arguments of the environments, as key=value."""
+
+    episodes: int | None = None
+    """Evaluation episodes of each tree, the same ones for all (1,000 unless given)."""
+
+    evaluation_seed: int | None = None
+    """Where the evaluation episodes' seeds come from (1 unless given)."""
+
+    out: Path | None = None
+    """A CSV with one row a trial, written as it finishes; trials it holds already are not run again."""
+
+    plot: Path | None = None
+    """A picture of the results (.png, .svg or .pdf)."""
+
+    json: bool = False
+    """Print rows and summary as JSON."""
+
+    engine: Engine = field(default_factory=Engine)
+
+    def run(self) -> int:
+        """Run, print, draw; the exit code is 1 if every trial failed."""
+        from custard.commands.engine import run_and_print
+
+        plan = {} if self.file is None else _read(self.file)
+        return run_and_print(self._trials(plan), self.out, self.engine, self.plot, self.json)
+
+    def _trials(self, plan: dict[str, Any]) -> list[Trial]:
+        from custard.commands.common import assignments
+        from custard.commands.engine import method_settings, names
+        from custard.errors import CustardError
+        from custard.lab.methods import DEFAULT
+        from custard.lab.trials import grid
+
+        methods = names(self.methods) if self.methods is not None else plan.get("methods", [DEFAULT])
+        arguments = assignments(self.env_args, "--env-args")
+        envs = [(env, arguments) for env in self.envs] or [_place(env, arguments) for env in plan.get("envs", [])]
+        count = self.seeds if self.seeds is not None else plan.get("seeds", 10)
+        first = self.first_seed if self.first_seed is not None else plan.get("first_seed", 0)
+        seeds = count if isinstance(count, list) else range(first, first + count)
+        if not envs or not methods or not seeds:
+            raise CustardError("a sweep needs at least one environment, one method and one seed")
+        settings = _by_method(plan.get("settings", {}))
+        for name, own in method_settings(self.set, methods, "--set").items():
+            settings[name] = {**settings.get(name, {}), **own}
+        given = method_settings(self.vary, methods, "--vary")
+        vary = dict(plan.get("vary", {}))
+        vary |= {
+            ".".join(filter(None, [name, key])): values for name, some in given.items() for key, values in some.items()
+        }
+        for name, values in vary.items():
+            if not isinstance(values, list) or not values:
+                raise CustardError(f"--vary {name}: a list of values is needed, such as {name}=[0.1, 0.2]")
+        common = {
+            name: value if value is not None else plan[name]
+            for name in ("preset", "episodes", "evaluation_seed")
+            if (value := getattr(self, name)) is not None or name in plan
+        }
+        limits = self.max_depth or plan.get("max_depth", [None])
+        limits = limits if isinstance(limits, list | tuple) else [limits]
+        return grid(
+            envs, methods, seeds, max_depths=limits, settings=settings, choices=vary, experiment="sweep", **common
+        )
+
+
+KEYS = ("envs", "methods", "seeds", "first_seed", "max_depth", "preset", "settings", "vary", "episodes",
+        "evaluation_seed")  # fmt: skip
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """The description of a sweep."""
+    import json
+    import tomllib
+
+    from custard.errors import CustardError, one_line, one_of
+
+    try:
+        text = file.read_text(encoding="utf-8")
+        plan = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
+        raise CustardError(f"cannot read {file}: {one_line(error)}") from None
+    if not isinstance(plan, dict):
+        raise CustardError(f"{file} must hold a table of {', '.join(KEYS)}")
+    for key in plan:
+        if key not in KEYS:
+            raise CustardError(f"{file}: {one_of('entry', key, KEYS)}")
+    return plan
+
+
+def _place(env: Any, arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """An environment of the file: its id, or a table with the id and its arguments."""
+    from custard.errors import CustardError
+
+    if isinstance(env, str):
+        return env, arguments
+    if isinstance(env, dict) and isinstance(env.get("id"), str):
+        return env["id"], {**{key: value for key, value in env.items() if key != "id"}, **arguments}
+    raise CustardError(f"envs: {env!r} is neither an id nor a table with an entry id")
+
+
+def _by_method(settings: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Settings by method; those outside a method's own table hold for all, under ""."""
+    from custard.lab.methods import METHODS
+
+    own = {name: dict(values) for name, values in settings.items() if name in METHODS and isinstance(values, dict)}
+    return {"": {name: value for name, value in settings.items() if name not in own}, **own}

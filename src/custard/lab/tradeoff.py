@@ -1,0 +1,92 @@
+"""Return against tree size: which trees of many trials no other tree beats in both, as a list and as a picture."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from custard.errors import CustardError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["draw_front", "front", "train_command"]
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def front(rows: Rows) -> list[Mapping[str, Any]]:
+    """The trials whose tree returned more than every tree with as few leaves, smallest first.
+
+    >>> rows = [{"error": "", "leaves": n, "depth": 1, "return": r} for n, r in ((2, 9.0), (3, 8.0), (4, 10.0))]
+    >>> [row["leaves"] for row in front(rows)]
+    [2, 4]
+    """
+    good = [row for row in rows if row["error"] == "" and not math.isnan(float(row["return"]))]
+    best: list[Mapping[str, Any]] = []
+    for row in sorted(good, key=lambda row: (row["leaves"], -row["return"], row["depth"])):
+        if not best or row["return"] > best[-1]["return"]:
+            best.append(row)
+    return best
+
+
+def train_command(row: Mapping[str, Any]) -> str:
+    """The command that learns a row's tree again.
+
+    >>> train_command({"env": "CartPole-v1", "env_args": "{}", "method": "tpi", "preset": "tuned", "max_depth": "2",
+    ...                "settings": '{"zeta": -0.01}', "seed": "3"})
+    'custard train CartPole-v1 --method tpi --max-depth 2 --set zeta=-0.01 --seed 3'
+    """
+    words = ["custard", "train", str(row["env"]), "--method", str(row["method"])]
+    words += ["--preset", str(row["preset"])] if row["preset"] != "tuned" else []
+    words += ["--max-depth", str(row["max_depth"])] if row["max_depth"] != "" else []
+    for option, values in (("--env-args", json.loads(row["env_args"])), ("--set", json.loads(row["settings"]))):
+        words += [option, *(f"{name}={value}" for name, value in values.items())] if values else []
+    return shlex.join([*words, "--seed", str(row["seed"])])
+
+
+def draw_front(rows: Rows, title: str, further: Sequence[tuple[int, float]] = (), name: str = "") -> Figure:
+    """Every trial a dot, coloured by its depth limit, and the best trees joined.
+
+    `further` is another line by that name: (leaves, return) each.
+    """
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    best = front(rows)
+    if not best:
+        raise CustardError("there is no finished trial to draw")
+    drawn = Figure(figsize=(7.2, 4.6), layout="constrained")
+    panel = drawn.subplots()
+    good = [row for row in rows if row["error"] == ""]
+    limits = sorted({str(row["max_depth"]) for row in good}, key=lambda limit: int(limit or 1000))
+    shades = mpl.colormaps["viridis"]
+    for k, limit in enumerate(limits):
+        some = [row for row in good if str(row["max_depth"]) == limit]
+        label = f"depth ≤ {limit}" if limit else "no depth limit"
+        colour = shades(0.9 * k / max(1, len(limits) - 1))
+        panel.plot([row["leaves"] for row in some], [row["return"] for row in some], "o", color=colour, alpha=0.7,
+                   markersize=5, markeredgewidth=0, label=label)  # fmt: skip
+    panel.plot([row["leaves"] for row in best], [row["return"] for row in best], "-", color="black", linewidth=1.2,
+               drawstyle="steps-post", label="best so far")  # fmt: skip
+    if further:
+        panel.plot([leaves for leaves, _ in further], [value for _, value in further], "x--", color="#d9480f",
+                   linewidth=1, markersize=5, label=name)  # fmt: skip
+    bounds = [float(row["bound"]) for row in good if row["bound"] != "" and math.isfinite(float(row["bound"]))]
+    if bounds:
+        panel.axhline(max(bounds), color="black", linestyle=":", linewidth=1, label="no tree returns more")
+    panel.set_xlabel("leaves")
+    panel.set_ylabel("mean return")
+    panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if max(row["leaves"] for row in good) > 20 * min(row["leaves"] for row in good):
+        panel.set_xscale("log")
+    panel.set_title(title, fontsize=10)
+    panel.grid(alpha=0.25)
+    for side in ("top", "right"):
+        panel.spines[side].set_visible(False)
+    panel.legend(frameon=False, fontsize=8)
+    return drawn
