@@ -81,9 +81,12 @@ class Overview:
             if name in self.todo
         ]
         header, *body = table(summary(numbered(self.rows))) if self.rows else [("no trial finished yet",)]
-        shown = Table(*header, box=None, header_style="bold")
+        kept = [i for i, name in enumerate(header) if name not in ("min … max", "nodes", "gap")]
+        shown = Table(box=None, header_style="bold", padding=(0, 1, 0, 0))
+        for i in kept:
+            shown.add_column(header[i], no_wrap=True)
         for line in body[-30:]:
-            shown.add_row(*line)
+            shown.add_row(*(line[i] for i in kept))
         return Group(Text(head, style="bold"), *lines, shown)
 
     def _say(self, line: str) -> None:

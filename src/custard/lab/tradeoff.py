@@ -72,7 +72,7 @@ def draw_front(rows: Rows, title: str, further: Sequence[tuple[int, float]] = ()
         panel.plot([row["leaves"] for row in some], [row["return"] for row in some], "o", color=colour, alpha=0.7,
                    markersize=5, markeredgewidth=0, label=label)  # fmt: skip
     panel.plot([row["leaves"] for row in best], [row["return"] for row in best], "-", color="black", linewidth=1.2,
-               drawstyle="steps-post", label="best so far")  # fmt: skip
+               drawstyle="steps-post", label="best of these")  # fmt: skip
     if further:
         panel.plot([leaves for leaves, _ in further], [value for _, value in further], "x--", color="#d9480f",
                    linewidth=1, markersize=5, label=name)  # fmt: skip
