@@ -105,5 +105,5 @@ class Command:
 
     def _command(self, experiment: str, count: int) -> str:
         """What makes the section again."""
-        quick = " --quick" if self.quick else ""
-        return f"custard paper {experiment} --trials {count}{quick}"
+        words = ["custard paper", experiment, f"--trials {count}", *(["--quick"] if self.quick else [])]
+        return " ".join([*words, *([f"--page {self.page}"] if self.page is not None else [])])
