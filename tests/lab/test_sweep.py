@@ -236,5 +236,11 @@ def test_losing_a_node_of_a_ray_cluster_loses_no_trial(log: Path, tmp_path: Path
         cluster.shutdown()
 
 
+def test_a_cluster_that_is_not_there_is_told_at_once() -> None:
+    pytest.importorskip("ray", reason="the extra 'ray' is not installed")
+    with pytest.raises(custard.CustardError, match="no Ray cluster at 127.0.0.1:1 "):
+        sweep(trials(1), engine="ray", address="127.0.0.1:1", strict=False)
+
+
 def _workers(log: Path) -> list[str]:
     return [line.split()[2] for line in log.read_text().splitlines()] if log.exists() else []

@@ -185,10 +185,12 @@ def _ray(jobs: Sequence[Mapping[str, Any]], run: str, workers: int | None, addre
     ours = not ray.is_initialized()
     if ours:
         try:
+            _knock(address)
             ray.init(address=address or "auto", log_to_driver=False, logging_level=logging.ERROR)
         except Exception as error:  # Ray raises many kinds
+            place = address or "this machine"
             raise CustardError(
-                f"no Ray cluster at {address or 'this machine'} (start one with 'ray start --head'): {one_line(error)}"
+                f"no Ray cluster at {place} ('ray start --head' starts one): {one_line(error)}"
             ) from None
     try:
         task = ray.remote(_call).options(
@@ -214,6 +216,13 @@ def _ray(jobs: Sequence[Mapping[str, Any]], run: str, workers: int | None, addre
     finally:
         if ours:
             ray.shutdown()
+
+
+def _knock(address: str | None) -> None:
+    """Raise at once where nobody listens: Ray itself would go on trying for minutes."""
+    host, colon, port = (address or "").rpartition("://")[2].rpartition(":")
+    if colon and port.isdecimal():
+        socket.create_connection((host, int(port)), timeout=10.0).close()
 
 
 def _call(run: str, job: dict[str, Any]) -> dict[str, Any]:
