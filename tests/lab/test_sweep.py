@@ -238,7 +238,7 @@ def test_losing_a_node_of_a_ray_cluster_loses_no_trial(log: Path, tmp_path: Path
 
 def test_a_cluster_that_is_not_there_is_told_at_once() -> None:
     pytest.importorskip("ray", reason="the extra 'ray' is not installed")
-    with pytest.raises(custard.CustardError, match="no Ray cluster at 127.0.0.1:1 "):
+    with pytest.raises(custard.CustardError, match=r"no Ray cluster at 127\.0\.0\.1:1 "):
         sweep(trials(1), engine="ray", address="127.0.0.1:1", strict=False)
 
 
