@@ -88,3 +88,14 @@ def test_frontier(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert [(point["leaves"], point["return"]) for point in found["frontier"]] == [(1, -1000.0), (3, -2.0)]
     assert json.loads((tmp_path / "frontier.json").read_text()) == found
     assert [(tmp_path / name).read_bytes() for name in ("frontier.png", "frontier.svg")] == pictures
+
+
+def test_frontier_tries_leaf_limits_where_there_are_such(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    how = ("frontier", "custard/PrereqWorld-v0", "--env-args", "m=4", "--method", "viper-bi", "--set", "iterations=2",
+           "--max-depth", "1", "--max-leaves", "2", "3", "--episodes", "10", "--workers", "0",
+           "--out", str(tmp_path))  # fmt: skip
+    assert run(*how, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["trials"] == 3
+    assert found["frontier"][-1]["return"] == -2.0
+    assert "max_leaves=3" in found["frontier"][-1]["command"]

@@ -18,7 +18,7 @@ __all__ = ["Command"]
 
 @dataclass(frozen=True)
 class Command:
-    """Draw return against tree size over depth limits and prices of a question, with the best trees among all."""
+    """Draw return against tree size over depth limits, leaf limits and prices of a question; list the best trees."""
 
     env: Annotated[str, tyro.conf.Positional]
     """The environment's id. 'module:Id-v0' imports a module first."""
@@ -30,7 +30,10 @@ class Command:
     """Depth limits to try."""
 
     zeta: tuple[float, ...] = (-0.1, -0.01, -0.001)
-    """Prices of a question to try, where the method has one."""
+    """Prices of a question to try with each depth limit, where the method has one."""
+
+    max_leaves: tuple[int, ...] = (2, 3, 4, 5, 6, 8, 12, 16)
+    """Leaf limits to try without a depth limit, where the method has one."""
 
     seeds: int = 1
     """Trials of each combination."""
@@ -105,14 +108,20 @@ class Command:
 
         if self.seeds < 1 or self.episodes < 1:
             raise CustardError("frontier needs at least one seed and one episode")
-        priced = "zeta" in {entry.name for entry in dataclasses.fields(method(name)[1].Settings)}
-        return grid(
-            [(self.env, assignments(self.env_args, "--env-args"))], [name],
-            range(self.first_seed, self.first_seed + self.seeds), max_depths=self.max_depth or (None,),
-            settings={"": assignments(self.set, "--set")},
-            choices={"zeta": self.zeta} if priced and self.zeta else {}, preset=self.preset or "tuned",
-            episodes=self.episodes, experiment="frontier",
-        )  # fmt: skip
+        known = {entry.name for entry in dataclasses.fields(method(name)[1].Settings)}
+        common: dict[str, Any] = {
+            "envs": [(self.env, assignments(self.env_args, "--env-args"))], "methods": [name],
+            "seeds": range(self.first_seed, self.first_seed + self.seeds),
+            "settings": {"": assignments(self.set, "--set")}, "preset": self.preset or "tuned",
+            "episodes": self.episodes, "experiment": "frontier",
+        }  # fmt: skip
+        prices = {"zeta": self.zeta} if "zeta" in known and self.zeta else {}
+        trials = grid(max_depths=self.max_depth, choices=prices, **common)
+        if "max_leaves" in known:
+            trials += grid(choices={"max_leaves": self.max_leaves}, **common)
+        if not trials:
+            raise CustardError(f"there is nothing to vary: give --max-depth, or --max-leaves if {name} has it")
+        return trials
 
 
 def _point(row: Any) -> dict[str, Any]:

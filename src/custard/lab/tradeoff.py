@@ -48,11 +48,8 @@ def train_command(row: Mapping[str, Any]) -> str:
     return shlex.join([*words, "--seed", str(row["seed"])])
 
 
-def draw_front(rows: Rows, title: str, further: Sequence[tuple[int, float]] = (), name: str = "") -> Figure:
-    """Every trial a dot, coloured by its depth limit, and the best trees joined.
-
-    `further` is another line by that name: (leaves, return) each.
-    """
+def draw_front(rows: Rows, title: str) -> Figure:
+    """Every trial a dot, coloured by its depth limit, and the best trees joined."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
@@ -73,9 +70,6 @@ def draw_front(rows: Rows, title: str, further: Sequence[tuple[int, float]] = ()
                    markersize=5, markeredgewidth=0, label=label)  # fmt: skip
     panel.plot([row["leaves"] for row in best], [row["return"] for row in best], "-", color="black", linewidth=1.2,
                drawstyle="steps-post", label="best of these")  # fmt: skip
-    if further:
-        panel.plot([leaves for leaves, _ in further], [value for _, value in further], "x--", color="#d9480f",
-                   linewidth=1, markersize=5, label=name)  # fmt: skip
     bounds = [float(row["bound"]) for row in good if row["bound"] != "" and math.isfinite(float(row["bound"]))]
     if bounds:
         panel.axhline(max(bounds), color="black", linestyle=":", linewidth=1, label="no tree returns more")
