@@ -1,0 +1,45 @@
+"""What a person sees while trials run."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from custard.lab.overview import Overview
+from custard.lab.store import Store
+from custard.lab.trials import Trial, identity
+
+
+def rows() -> list[dict[str, str]]:
+    store = Store(None)
+    for seed in range(4):
+        about = identity(Trial("CartPole-v1", "tpi", seed, max_depth=2))
+        store.add({**about, "return": 100.0 * seed, "depth": 2, "leaves": 3, "seconds": 50.0, "error": ""})
+    return store.rows
+
+
+def test_the_live_picture_has_counts_time_left_and_the_table() -> None:
+    first, second, third, fourth = rows()
+    overview = Overview("demo", [second, third, fourth], [first], workers=2, notes=[], enabled=False)
+    overview.started(second["trial"])
+    overview.started(third["trial"])
+    overview.finished({**second, "error": "gone wrong"})
+    text = io.StringIO()
+    Console(file=text, width=100).print(overview._picture())
+    lines = text.getvalue().splitlines()
+    assert lines[0] == "demo: 2 of 4 done, 1 running, 1 failed; about 50 s left"
+    assert "CartPole-v1 tpi depth ≤ 2 seed 2, 0 s" in lines[1]
+    assert lines[3].split()[:6] == ["tpi", "2", "2", "1", "0.00", "±"]
+
+
+def test_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    first, second, *_ = rows()
+    with Overview("demo", [second], [first], workers=1, notes=["look here"], enabled=True) as overview:
+        overview.finished({**second, "error": "gone wrong"})
+    assert capsys.readouterr().err.splitlines() == [
+        "demo: 1 trials to run, 1 done before",
+        "[2/2] CartPole-v1 tpi depth ≤ 2 seed 1: failed: gone wrong",
+        "note: look here",
+    ]
