@@ -15,7 +15,7 @@ def test_twins_give_what_gymnasium_gives(name):
     single = gym.make(name)
     many = source(name).vector(4)
     rng = np.random.default_rng(0)
-    for episode in range(4):
+    for _ in range(4):
         seed = int(rng.integers(2**31))
         x, _ = many.reset(seed=seed)
         observation, _ = single.reset(seed=seed)

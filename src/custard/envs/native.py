@@ -89,7 +89,7 @@ def advance(world: int, params: np.ndarray, state: np.ndarray, action: Any, rng:
 @njit(cache=True)
 def observe(world: int, state: np.ndarray, x: np.ndarray) -> None:
     """The features of a state: what the environment's observation holds, widened to float64."""
-    if world == PREREQ or world == POTHOLE:
+    if world in (PREREQ, POTHOLE):
         x[:] = state
         return
     if world == ACROBOT:

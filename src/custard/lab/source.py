@@ -116,7 +116,7 @@ def _from_id(name: str, kwargs: dict[str, Any]) -> Source:
     _made(lambda: gym.make(name, **kwargs), name).close()
     return Source(
         name=name,
-        make=lambda: gym.make(name, **kwargs),
+        make=lambda: gym.make(name, disable_env_checker=True, **kwargs),  # one was checked above
         native=native,
         limit=spec.max_episode_steps,
         threshold=spec.reward_threshold,

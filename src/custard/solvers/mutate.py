@@ -1,18 +1,85 @@
-"""Small random changes to a tree, for searching on the true return."""
+"""Trees as nested tuples, the actions their leaves may have, and small random changes for searching on the return."""
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
 
+from custard.actions import Actions
 from custard.tree.tree import LEAF, Tree
 
-__all__ = ["Shape", "mutated", "random_shape", "shape_of", "tree_of"]
+__all__ = ["Menu", "Shape", "leaves_of", "mutated", "random_shape", "relabelled", "shape_of", "tree_of"]
 
-Shape = Any  # an action (int), or (feature, threshold, left, right)
+Shape = Any  # an action (an int, or an array for vectors), or a tuple (feature, threshold, left, right)
 
-SCALES = (0.5, 0.2, 0.05, 0.02)  # of a feature's spread, for moving thresholds
+SCALES = (0.5, 0.2, 0.05, 0.02)  # of a feature's spread, or an action's range, for moving thresholds and vectors
+GRID = 7  # values of a single real action that are tried in every state
+VECTORS = 12  # vectors of several components that are tried
+
+
+class Menu:
+    """The actions that leaves may have: every discrete one, or vectors within their bounds."""
+
+    def __init__(self, actions: Actions) -> None:
+        self.actions = actions
+        if actions.discrete:
+            self.all: np.ndarray | None = np.arange(actions.start, actions.start + actions.n)
+            return
+        assert actions.low is not None
+        assert actions.high is not None
+        self.low = np.where(np.isfinite(actions.low), actions.low, -1.0)
+        self.high = np.where(np.isfinite(actions.high), actions.high, 1.0)
+        self.whole = actions.kind == "multi"
+        sizes = self.high - self.low + 1
+        small = self.whole and np.prod(sizes) <= VECTORS
+        ranges = [np.arange(lo, hi + 1) for lo, hi in zip(self.low, self.high, strict=True)]
+        self.all = np.array(list(product(*ranges)), dtype=np.int64) if small else None
+
+    def random(self, rng: np.random.Generator) -> Any:
+        """Any action."""
+        if self.all is not None:
+            action = self.all[int(rng.integers(len(self.all)))]
+            return int(action) if self.actions.discrete else action
+        if self.whole:
+            return rng.integers(self.low, self.high + 1).astype(np.int64)
+        if len(self.low) > 1 and rng.random() < 0.3:  # a corner now and then: extreme actions are often the best
+            return np.where(rng.random(len(self.low)) < 0.5, self.low, self.high)
+        return self.low + rng.random(len(self.low)) * (self.high - self.low)
+
+    def other(self, rng: np.random.Generator, action: Any) -> Any:
+        """Another action; of vectors more often one near by."""
+        if self.actions.discrete:
+            n = self.actions.n
+            return (
+                action if n == 1 else (action - self.actions.start + int(rng.integers(1, n))) % n + self.actions.start
+            )
+        if rng.random() < 0.2:
+            return self.random(rng)
+        if self.whole:
+            c = int(rng.integers(len(action)))
+            changed = np.array(action)
+            changed[c] = int(rng.integers(self.low[c], self.high[c] + 1))
+            return changed
+        step = rng.normal(size=len(action)) * (self.high - self.low) * float(rng.choice(SCALES))
+        step *= rng.random(len(action)) < max(0.5, 1.0 / len(action))
+        return np.clip(action + step, self.low, self.high)
+
+    def tried(self, rng: np.random.Generator, tree: Tree) -> np.ndarray:
+        """The actions whose worth is measured in every state: all of them, or a choice with the tree's own."""
+        if self.all is not None:
+            return self.all
+        own = np.unique(tree.value[tree.feature == LEAF], axis=0)
+        own = own[rng.permutation(len(own))[:VECTORS]]
+        if not self.whole and len(self.low) == 1:
+            grid = np.linspace(self.low, self.high, GRID)
+        else:
+            grid = np.array([self.random(rng) for _ in range(VECTORS)])
+            if not self.whole:
+                grid[0] = (self.low + self.high) / 2
+        near = np.array([self.other(rng, action) for action in own[: VECTORS // 3]]).reshape(-1, own.shape[1])
+        return np.unique(np.concatenate([grid, own, near]), axis=0)
 
 
 def shape_of(tree: Tree) -> Shape:
@@ -20,7 +87,7 @@ def shape_of(tree: Tree) -> Shape:
     built: list[Shape] = [None] * tree.n_nodes
     for node in range(tree.n_nodes - 1, -1, -1):
         if tree.feature[node] == LEAF:
-            built[node] = int(tree.value[node])
+            built[node] = int(tree.value[node]) if tree.actions.discrete else tree.value[node]
         else:
             kids = built[tree.children_left[node]], built[tree.children_right[node]]
             built[node] = (int(tree.feature[node]), float(tree.threshold[node]), *kids)
@@ -30,6 +97,8 @@ def shape_of(tree: Tree) -> Shape:
 def tree_of(shape: Shape, like: Tree) -> Tree:
     """Nested tuples as a tree with another's features and actions."""
     rows: list[list[float]] = []
+    values: list[Any] = []
+    nothing: Any = like.actions.start if like.actions.discrete else np.zeros(like.actions.size)
     stack: list[tuple[Shape, int, int]] = [(shape, -1, 0)]
     while stack:
         part, parent, side = stack.pop()
@@ -37,12 +106,21 @@ def tree_of(shape: Shape, like: Tree) -> Tree:
             rows[parent][2 + side] = len(rows)
         if isinstance(part, tuple):
             stack += [(part[3], len(rows), 1), (part[2], len(rows), 0)]
-            rows.append([part[0], part[1], LEAF, LEAF, like.actions.start])
+            rows.append([part[0], part[1], LEAF, LEAF])
+            values.append(nothing)
         else:
-            rows.append([LEAF, 0.0, LEAF, LEAF, part])
+            rows.append([LEAF, 0.0, LEAF, LEAF])
+            values.append(part)
     table = np.array(rows)
-    columns = [table[:, k].astype(np.int64) for k in (0, 2, 3, 4)]
-    return Tree(columns[0], table[:, 1], columns[1], columns[2], columns[3], like.features, like.actions, like.origin)
+    feature, left, right = (table[:, k].astype(np.int64) for k in (0, 2, 3))
+    return Tree(feature, table[:, 1], left, right, np.array(values), like.features, like.actions, like.origin)
+
+
+def relabelled(shape: Shape, actions: np.ndarray) -> Shape:
+    """The shape with each leaf's number replaced by the action of that number."""
+    if isinstance(shape, tuple):
+        return (*shape[:2], relabelled(shape[2], actions), relabelled(shape[3], actions))
+    return int(actions[shape]) if actions.ndim == 1 else actions[shape]
 
 
 def paths(shape: Shape) -> list[tuple[int, ...]]:
@@ -55,6 +133,11 @@ def paths(shape: Shape) -> list[tuple[int, ...]]:
         if isinstance(part, tuple):
             stack += [(part[2], (*path, 2)), (part[3], (*path, 3))]
     return found
+
+
+def leaves_of(shape: Shape) -> int:
+    """How many leaves a shape has."""
+    return leaves_of(shape[2]) + leaves_of(shape[3]) if isinstance(shape, tuple) else 1
 
 
 def part_at(shape: Shape, path: tuple[int, ...]) -> Shape:
@@ -73,39 +156,49 @@ def replaced(shape: Shape, path: tuple[int, ...], part: Shape) -> Shape:
     return tuple(copy)
 
 
-def random_shape(rng: np.random.Generator, x: np.ndarray, actions: range, depth: int) -> Shape:
+def random_shape(rng: np.random.Generator, x: np.ndarray, menu: Menu, depth: int) -> Shape:
     """A random tree whose thresholds are values that states have."""
     if depth == 0:
-        return int(rng.choice(actions))
+        return menu.random(rng)
     c = int(rng.integers(x.shape[1]))
     t = threshold(rng, x, c)
-    return (c, t, *(random_shape(rng, x, actions, depth - 1) for _ in range(2)))
+    return (c, t, *(random_shape(rng, x, menu, depth - 1) for _ in range(2)))
 
 
 def threshold(rng: np.random.Generator, x: np.ndarray, c: int) -> float:
     """A threshold between two values that states have."""
-    a, b = rng.choice(x[:, c], size=2)
-    return float(a + (b - a) * rng.random())
+    a, b = x[rng.integers(len(x), size=2), c].tolist()
+    return a + (b - a) * rng.random()
 
 
-def mutated(shape: Shape, rng: np.random.Generator, x: np.ndarray, actions: range, depth: int) -> Shape:
-    """The shape after one random change that keeps the depth limit."""
+def mutated(
+    shape: Shape, rng: np.random.Generator, x: np.ndarray, spread: np.ndarray, menu: Menu, depth: int, leaves: int
+) -> Shape:
+    """The shape after one random change that keeps the limits of depth and leaves; `spread` is a feature's scale."""
+    for _ in range(20):
+        changed = _changed(shape, rng, x, spread, menu, depth)
+        if leaves_of(changed) <= leaves:
+            return changed
+    return shape
+
+
+def _changed(
+    shape: Shape, rng: np.random.Generator, x: np.ndarray, spread: np.ndarray, menu: Menu, depth: int
+) -> Shape:
     where = paths(shape)
     path = where[int(rng.integers(len(where)))]
     part = part_at(shape, path)
     if not isinstance(part, tuple):
-        others = [a for a in actions if a != part]
-        if len(path) < depth and rng.random() < 0.5:
+        other = menu.other(rng, part)
+        if len(path) < depth and rng.random() < (0.5 if menu.actions.discrete else 0.25):
             c = int(rng.integers(x.shape[1]))
-            sides = [part, int(rng.choice(others)) if others else part]
-            rng.shuffle(sides)
+            sides = (part, other) if rng.random() < 0.5 else (other, part)
             return replaced(shape, path, (c, threshold(rng, x, c), *sides))
-        return replaced(shape, path, int(rng.choice(others)) if others else part)
+        return replaced(shape, path, other)
     c, t, left, right = part
     kind = rng.random()
     if kind < 0.55:
-        spread = float(x[:, c].std()) or 1.0
-        return replaced(shape, path, (c, t + float(rng.normal()) * spread * float(rng.choice(SCALES)), left, right))
+        return replaced(shape, path, (c, t + float(rng.normal() * spread[c] * rng.choice(SCALES)), left, right))
     if kind < 0.7:
         c = int(rng.integers(x.shape[1]))
         return replaced(shape, path, (c, threshold(rng, x, c), left, right))
@@ -113,4 +206,4 @@ def mutated(shape: Shape, rng: np.random.Generator, x: np.ndarray, actions: rang
         return replaced(shape, path, (c, t, right, left))
     if kind < 0.9:
         return replaced(shape, path, left if rng.random() < 0.5 else right)
-    return replaced(shape, path, random_shape(rng, x, actions, min(2, depth - len(path))))
+    return replaced(shape, path, random_shape(rng, x, menu, min(2, depth - len(path))))

@@ -1,29 +1,32 @@
 """Trees rolled out in base environments: their returns, and what each action is worth where they go.
 
-`Native` does both in compiled loops over the native environments' rows of state. `Foreign` steps Gymnasium
-environments, and values actions by copying environments, where that is possible. Both count environment steps.
+`Compiled` does both in compiled loops over rows of state: of the native environments, or of a table of transitions
+learned elsewhere (`custard.solvers.learned`). `Foreign` steps Gymnasium environments, and values actions by copying
+environments or, where they cannot be copied, by repeating an episode up to the state in question.
 """
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any, Protocol
 
-import gymnasium as gym
 import numpy as np
 from numba import njit
 
 from custard.envs.native import NativeVectorEnv, advance, begin, observe
 from custard.envs.pcg64 import streams, uniform
-from custard.ibmdp.parts import parts_of
-from custard.lab.evaluate import play
+from custard.errors import CustardError, one_line
 from custard.lab.source import DEFAULT_LIMIT
 from custard.solvers.api import Problem
+from custard.solvers.mutate import Menu
 from custard.spaces import describe
 from custard.tree.tree import Tree
 
-__all__ = ["Simulator", "simulator"]
+__all__ = ["TABLE", "Compiled", "Foreign", "Simulator", "native_world", "simulator"]
+
+TABLE = -1  # the world whose transitions are in its parameters
 
 
 class Simulator(Protocol):
@@ -32,145 +35,293 @@ class Simulator(Protocol):
     steps: int  # environment steps used so far
     most_a_step: float  # the largest reward of a single step seen so far
     limit: int  # steps of an episode at the most
+    length: float  # steps of an episode, on average of late
     values_actions: bool  # whether `action_values` works here
 
     def returns(self, tree: Tree, seeds: np.ndarray, noise: float = 0.0) -> np.ndarray:
         """The return of one episode for each seed; with `noise` that share of the actions is random."""
 
-    def action_values(self, tree: Tree, seed: int, count: int, noise: float) -> tuple[np.ndarray, np.ndarray]:
+    def action_values(
+        self, tree: Tree, seed: int, count: int, noise: float, tried: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """States x [N, n] that the tree meets if it acts at random with probability `noise`, and q [N, A]: the return
-        from there on of each action first, then the same noisy tree, all actions meeting the same chance."""
+        from there on of each action tried first, then the same noisy tree, all actions meeting the same chance."""
 
 
 def simulator(problem: Problem) -> Simulator:
     """The quickest simulator for a problem."""
-    native = problem.source.native is not None and problem.encoder is None
-    return Native(problem) if native else Foreign(problem)
+    if problem.source.native is None or problem.encoder is not None:
+        return Foreign(problem)
+    world, params, limit = native_world(problem)
+    return Compiled(problem, world, params, limit)
 
 
-class Native:
+def native_world(problem: Problem) -> tuple[int, np.ndarray, int]:
+    """Number, parameters and time limit of a native environment."""
+    venv = problem.source.vector(1)
+    assert isinstance(venv, NativeVectorEnv)
+    return venv.world, venv.params, int(min(venv.limit, DEFAULT_LIMIT))
+
+
+class Compiled:
     """Compiled rollouts."""
 
     values_actions = True
 
-    def __init__(self, problem: Problem) -> None:
-        venv = problem.source.vector(1)
-        assert isinstance(venv, NativeVectorEnv)
-        self.world, self.params, self.n = venv.world, venv.params, problem.base.features.n
-        self.limit = int(min(venv.limit, DEFAULT_LIMIT))
-        self.n_actions = problem.base.actions.n
-        self.steps, self.most_a_step = 0, -np.inf
+    def __init__(self, problem: Problem, world: int, params: np.ndarray, limit: int) -> None:
+        self.world, self.params, self.limit, self.n = world, params, limit, problem.base.features.n
+        self.start = problem.base.actions.start if problem.base.actions.discrete else 0
+        menu = Menu(problem.base.actions)
+        nothing = Tree.leaf(menu.random(np.random.default_rng(0)), problem.base.features, problem.base.actions)
+        self.moves = self._plain(menu.tried(np.random.default_rng(0), nothing))  # what random actions are drawn from
+        self.steps, self.most_a_step, self.length = 0, -np.inf, 50.0
+        self.rows: dict[int, np.ndarray] = {}  # random streams of seeds: made once
 
     def returns(self, tree: Tree, seeds: np.ndarray, noise: float = 0.0) -> np.ndarray:
+        """See `Simulator`."""
         place = self.world, self.params, self.limit, self.n
-        result, steps, most = _returns(_arrays(tree), place, self.n_actions, streams(seeds.tolist()), noise)
+        result, steps, most = _returns(self._arrays(tree), place, self.moves, self._streams(seeds), noise)
         self.steps += steps
+        self.length = steps / max(1, len(seeds))
         self.most_a_step = max(self.most_a_step, most)
         return result
 
-    def action_values(self, tree: Tree, seed: int, count: int, noise: float) -> tuple[np.ndarray, np.ndarray]:
-        episodes = np.random.SeedSequence(seed).generate_state(64).tolist()
-        rng = streams([*episodes, seed])
+    def action_values(
+        self, tree: Tree, seed: int, count: int, noise: float, tried: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """See `Simulator`."""
+        episodes = int(np.clip(1.5 * count / max(1.0, self.length), 64, 4096))
+        rng = streams([*np.random.SeedSequence(seed).generate_state(episodes).tolist(), seed])
         place = self.world, self.params, self.limit, self.n
-        x, q, steps = _action_values(_arrays(tree), place, self.n_actions, rng, count, noise)
+        arrays = self._arrays(tree)
+        x, q, steps = _action_values(arrays, place, self.moves, self._plain(tried), rng, count, noise)
         self.steps += steps
         return x, q
+
+    def _arrays(self, tree: Tree) -> tuple[np.ndarray, ...]:
+        return tree.feature, tree.threshold, tree.children_left, tree.children_right, self._plain(tree.value)
+
+    def _plain(self, actions: np.ndarray) -> np.ndarray:
+        """Actions as compiled loops take them: numbers from zero on, or the one component of a vector."""
+        return np.ascontiguousarray(actions - self.start if actions.ndim == 1 else actions[:, 0])
+
+    def _streams(self, seeds: np.ndarray) -> np.ndarray:
+        if len(self.rows) > 200_000:
+            self.rows.clear()
+        listed = seeds.tolist()
+        fresh = [seed for seed in listed if seed not in self.rows]
+        self.rows.update(zip(fresh, streams(fresh), strict=True))
+        return np.array([self.rows[seed] for seed in listed], dtype=np.uint64).reshape(-1, 4)
 
 
 class Foreign:
     """Gymnasium environments, stepped from Python."""
 
-    def __init__(self, problem: Problem, width: int = 8) -> None:
+    def __init__(self, problem: Problem) -> None:
         self.problem, self.base = problem, problem.base
-        self.venv = problem.source.vector(width)
-        self.own = describe(self.venv, features=problem.encoder)
-        self.parts = parts_of(self.venv, self.own)
+        self.env = problem.source.make()
+        self.own = describe(self.env, features=problem.encoder)
+        self.menu = Menu(problem.base.actions)
         self.limit = problem.source.limit or DEFAULT_LIMIT
-        self.n_actions = problem.base.actions.n
-        self.steps, self.most_a_step = 0, -np.inf
-        self.values_actions = isinstance(self.venv, gym.vector.SyncVectorEnv) and _copies(self.venv.envs[0])
+        self.steps, self.most_a_step, self.length = 0, -np.inf, 50.0
+        self.copies = _copies(self.env)
+        self.values_actions = self.copies or _repeats(self.env)
 
     def returns(self, tree: Tree, seeds: np.ndarray, noise: float = 0.0) -> np.ndarray:
+        """See `Simulator`."""
         if len(seeds) == 0:
             return np.zeros(0)
-        limit = None if self.problem.source.limit else DEFAULT_LIMIT
-        rng = np.random.default_rng(seeds)
+        result, before = np.zeros(len(seeds)), self.steps
+        for k, seed in enumerate(seeds.tolist()):
+            rng = np.random.default_rng([seed, 1]) if noise else None
+            result[k], _ = self.episode(self.env, tree.act, seed, rng, noise)
+        self.length = (self.steps - before) / len(seeds)
+        return result
 
-        def act(x: np.ndarray) -> np.ndarray:
-            other = rng.integers(self.n_actions, size=len(x)) + self.base.actions.start
-            return np.where(rng.random(len(x)) < noise, other, tree.predict(x))
+    def episode(
+        self, env: Any, act: Callable[[np.ndarray], Any], seed: int, rng: np.random.Generator | None, noise: float,
+        see: Callable[..., None] | None = None,
+    ) -> tuple[float, int]:  # fmt: skip
+        """Return and length of one episode; `see` is shown every state, action, reward, next state and ending."""
+        total, t, over = 0.0, 0, False
+        observe, action_of, step = self.own.observe, self.own.action, env.step
+        try:
+            observation, _ = env.reset(seed=seed)
+            x = observe(observation)
+            while not over and t < self.limit:
+                action = act(x) if rng is None or rng.random() >= noise else self.menu.random(rng)
+                observation, reward, terminated, truncated, _ = step(action_of(action))
+                t += 1
+                total += float(reward)
+                if reward > self.most_a_step:
+                    self.most_a_step = float(reward)
+                after = observe(observation)
+                if see is not None:
+                    see(x, action, float(reward), after, bool(terminated))
+                x = after
+                over = terminated or truncated
+        except CustardError:
+            raise
+        except Exception as error:  # an environment may raise anything; say where it did
+            raise CustardError(
+                f"environment {self.problem.source.name!r} raised {type(error).__name__} at step {t + 1}: "
+                f"{one_line(error)}"
+            ) from error
+        if np.isnan(x).any():
+            bad = self.base.features.names[int(np.flatnonzero(np.isnan(x))[0])]
+            raise CustardError(f"environment {self.problem.source.name!r} gave NaN for feature {bad!r}")
+        self.steps += t
+        return total, t
 
-        returns, lengths, _ = play(
-            act if noise else tree.predict, self.parts, self.own, seeds, limit, self.problem.source.name
-        )
-        self.steps += int(lengths.sum())
-        self.most_a_step = max(self.most_a_step, float((returns / np.maximum(lengths, 1)).max()))
-        return returns
-
-    def action_values(self, tree: Tree, seed: int, count: int, noise: float) -> tuple[np.ndarray, np.ndarray]:
+    def action_values(
+        self, tree: Tree, seed: int, count: int, noise: float, tried: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """See `Simulator`."""
         rng = np.random.default_rng(seed)
-        env = self.venv.envs[0]  # type: ignore[attr-defined]
-        start, n_actions = self.base.actions.start, self.n_actions
         xs: list[np.ndarray] = []
         qs: list[list[float]] = []
-        while len(xs) < count:
-            observation, _ = env.reset(seed=int(rng.integers(2**31)))
-            over, t = False, 0
-            gap = int(rng.integers(1, 30))  # a state now and then, so that episodes differ
-            while not over and t < self.limit:
+        leaves = [int(action) if self.base.actions.discrete else action for action in tried]
+        empty = 0
+        while len(xs) < count and empty < 20:
+            begun = int(rng.integers(2**31))
+            observation, _ = self.env.reset(seed=begun)
+            taken: list[Any] = []
+            over, before = False, len(xs)
+            gap = int(rng.integers(0, 1 + int(min(30, self.length / 2))))  # a state now and then: episodes differ
+            while not over and len(taken) < self.limit:
                 x = self.own.observe(observation)
                 if gap == 0 and len(xs) < count:
                     chance = int(rng.integers(2**31))
                     xs.append(x)
-                    qs.append([self._follow(copy.deepcopy(env), tree, a, chance, noise, t) for a in range(n_actions)])
-                    gap = int(rng.integers(1, 60))
+                    qs.append([self._follow(begun, taken, tree, action, chance, noise) for action in leaves])
+                    gap = int(rng.integers(1, 2 + int(min(60, self.length / 2))))
+                    if not self.copies:
+                        self._again(begun, taken)
                 else:
                     gap = max(0, gap - 1)
-                action = int(rng.integers(n_actions)) + start if rng.random() < noise else tree.act(x)
-                observation, _, terminated, truncated, _ = env.step(action)
+                action = self.own.action(self.menu.random(rng) if rng.random() < noise else tree.act(x))
+                observation, _, terminated, truncated, _ = self.env.step(action)
+                taken.append(action)
                 self.steps += 1
-                t += 1
                 over = terminated or truncated
-            if len(xs) == 0 and t < 2:
-                break
-        return np.array(xs).reshape(-1, self.base.features.n), np.array(qs).reshape(-1, n_actions)
+            empty = 0 if len(xs) > before else empty + 1
+        return np.array(xs).reshape(-1, self.base.features.n), np.array(qs).reshape(-1, len(tried))
 
-    def _follow(self, env: Any, tree: Tree, action: int, chance: int, noise: float, t: int) -> float:
-        """The return of an action in a copied environment, then of the noisy tree; the same chance for all actions."""
+    def _again(self, seed: int, taken: list[Any]) -> None:
+        """Bring the environment back to where it was by the same actions from the same seed."""
+        self.env.reset(seed=seed)
+        for action in taken:
+            self.env.step(action)
+        self.steps += len(taken)
+
+    def _follow(self, seed: int, taken: list[Any], tree: Tree, action: Any, chance: int, noise: float) -> float:
+        """The return of an action, then of the noisy tree, from the present state; the same chance for all actions."""
         rng = np.random.default_rng(chance)
-        if hasattr(env.unwrapped, "_np_random"):
-            env.unwrapped._np_random = np.random.default_rng(chance)
-        total, over, start = 0.0, False, self.base.actions.start
-        chosen = action + start
+        if self.copies:
+            env = _copy(self.env)
+            if hasattr(env.unwrapped, "_np_random"):
+                env.unwrapped._np_random = np.random.default_rng(chance)
+        else:
+            self._again(seed, taken)
+            env = self.env
+        total, over, t = 0.0, False, len(taken)
         while not over and t < self.limit:
-            observation, reward, terminated, truncated, _ = env.step(chosen)
+            observation, reward, terminated, truncated, _ = env.step(self.own.action(action))
             total += float(reward)
             self.steps += 1
             t += 1
             over = terminated or truncated
-            random = rng.random() < noise
-            other = int(rng.integers(self.n_actions)) + start
-            chosen = other if random else tree.act(self.own.observe(observation))
+            random, other = rng.random() < noise, self.menu.random(rng)
+            action = other if random else tree.act(self.own.observe(observation))
         return total
+
+
+def _copy(env: Any) -> Any:
+    """A copy that shares what does not change: spaces and specification."""
+    shared: dict[int, Any] = {}
+    layer = env
+    while layer is not None:
+        for name in ("observation_space", "action_space", "_observation_space", "_action_space", "spec", "metadata"):
+            part = layer.__dict__.get(name)
+            if part is not None:
+                shared[id(part)] = part
+        layer = layer.__dict__.get("env")
+    return copy.deepcopy(env, shared)
 
 
 def _copies(env: Any) -> bool:
     """Whether a copied environment goes its own way: the same step in both gives the same, and leaves the other be."""
     try:
+        env.action_space.seed(0)
         env.reset(seed=0)
-        twin = copy.deepcopy(env)
-        action = env.action_space.sample()
-        a, b = env.step(action), twin.step(action)
-        third = copy.deepcopy(env)
-        env.step(action)
-        c = third.step(action)
-        return repr(a[:4]) == repr(b[:4]) and len(c) == 5
+        twin = _copy(env)
+        for _ in range(3):
+            action = env.action_space.sample()
+            a, b = env.step(action), twin.step(action)
+            if repr(a[:4]) != repr(b[:4]) or a[2] or a[3]:
+                break
+            third = _copy(env)
+            env.step(action)
+            if len(third.step(action)) != 5:
+                return False
+            twin = _copy(env)
+        return repr(a[:4]) == repr(b[:4])
     except Exception:  # whatever goes wrong in copying, it means: not this way
         return False
 
 
-def _arrays(tree: Tree) -> tuple[np.ndarray, ...]:
-    return tree.feature, tree.threshold, tree.children_left, tree.children_right, tree.value - tree.actions.start
+def _repeats(env: Any) -> bool:
+    """Whether the same actions after a reset with the same seed give the same."""
+    try:
+        env.action_space.seed(0)
+        actions = [env.action_space.sample() for _ in range(20)]
+        seen = []
+        for _ in range(2):
+            seen.append([repr(env.reset(seed=1)[0])])
+            for action in actions:
+                result = env.step(action)
+                seen[-1].append(repr(result[:4]))
+                if result[2] or result[3]:
+                    break
+        return seen[0] == seen[1]
+    except Exception:
+        return False
+
+
+@njit(cache=True)
+def _start(world, params, state, rng):
+    if world == TABLE:
+        n, first = len(state), int(params[0, 1])  # the rows of start states: cumulative probability, then features
+        pick, row = uniform(rng, 0.0, 1.0), first
+        while params[row, 0] < pick and row < len(params) - 1:
+            row += 1
+        state[:] = params[row, 1 : n + 1]
+    else:
+        begin(world, state, rng)
+
+
+@njit(cache=True)
+def _move(world, params, state, action, rng):
+    if world != TABLE:
+        return advance(world, params, state, action, rng)
+    # Row 0: number of actions, first start row. Row 1: lows. Row 2: strides. Row 3 + s * A + a: where outcomes begin.
+    n, s = len(state), 0
+    for c in range(n):
+        s += int(state[c] - params[1, c]) * int(params[2, c])
+    row = int(params[3 + s * int(params[0, 0]) + int(action), 0])
+    pick = uniform(rng, 0.0, 1.0)
+    while params[row, 0] < pick:
+        row += 1
+    state[:] = params[row, 3 : n + 3]
+    return params[row, 1], params[row, 2] > 0.5
+
+
+@njit(cache=True)
+def _see(world, state, x):
+    if world == TABLE:
+        x[:] = state
+    else:
+        observe(world, state, x)
 
 
 @njit(cache=True)
@@ -183,19 +334,19 @@ def _decide(tree, x):
 
 
 @njit(cache=True)
-def _returns(tree, place, n_actions, rng, noise):
+def _returns(tree, place, moves, rng, noise):
     world, params, limit, n = place
     result = np.zeros(len(rng))
     state, x = np.zeros(n), np.zeros(n)
     steps, most = 0, -np.inf
     for k in range(len(rng)):
-        begin(world, state, rng[k])
+        _start(world, params, state, rng[k])
         for _ in range(limit):
-            observe(world, state, x)
+            _see(world, state, x)
             action = _decide(tree, x)
             if noise > 0.0 and uniform(rng[k], 0.0, 1.0) < noise:
-                action = int(uniform(rng[k], 0.0, float(n_actions)))
-            reward, over = advance(world, params, state, action, rng[k])
+                action = moves[int(uniform(rng[k], 0.0, float(len(moves))))]
+            reward, over = _move(world, params, state, action, rng[k])
             result[k] += reward
             most = max(most, reward)
             steps += 1
@@ -205,7 +356,7 @@ def _returns(tree, place, n_actions, rng, noise):
 
 
 @njit(cache=True)
-def _action_values(tree, place, n_actions, rng, count, noise):
+def _action_values(tree, place, moves, tried, rng, count, noise):
     """Reservoir-sample states of noisy episodes (all rows of `rng` but the last), then value every action there."""
     world, params, limit, n = place
     chance = rng[len(rng) - 1]
@@ -213,40 +364,41 @@ def _action_values(tree, place, n_actions, rng, count, noise):
     state, x = np.zeros(n), np.zeros(n)
     seen = steps = 0
     for k in range(len(rng) - 1):
-        begin(world, state, rng[k])
+        _start(world, params, state, rng[k])
         for t in range(limit):
             slot = seen if seen < count else int(uniform(chance, 0.0, seen + 1.0))
             if slot < count:
                 states[slot] = state
                 elapsed[slot] = t
             seen += 1
-            observe(world, state, x)
+            _see(world, state, x)
             action = _decide(tree, x)
             if uniform(chance, 0.0, 1.0) < noise:
-                action = int(uniform(chance, 0.0, float(n_actions)))
-            _, over = advance(world, params, state, action, rng[k])
+                action = moves[int(uniform(chance, 0.0, float(len(moves))))]
+            _, over = _move(world, params, state, action, rng[k])
             steps += 1
             if over:
                 break
     count = min(count, seen)
-    xs, q = np.zeros((count, n)), np.zeros((count, n_actions))
-    luck, moves = np.zeros(4, np.uint64), np.zeros(4, np.uint64)
+    xs, q = np.zeros((count, n)), np.zeros((count, len(tried)))
+    luck, chances = np.zeros(4, np.uint64), np.zeros(4, np.uint64)
     for i in range(count):
-        observe(world, states[i], xs[i])
-        uniform(chance, 0.0, 1.0)
-        for a in range(n_actions):
+        _see(world, states[i], xs[i])
+        uniform(chance, 0.0, 1.0)  # every state meets a chance of its own
+        uniform(rng[i % (len(rng) - 1)], 0.0, 1.0)
+        for a in range(len(tried)):
             state[:] = states[i]
             luck[:] = chance
-            moves[:] = rng[i % (len(rng) - 1)]
-            action = a
+            chances[:] = rng[i % (len(rng) - 1)]
+            action = tried[a]
             for _ in range(limit - elapsed[i]):
-                reward, over = advance(world, params, state, action, moves)
+                reward, over = _move(world, params, state, action, chances)
                 q[i, a] += reward
                 steps += 1
                 if over:
                     break
-                observe(world, state, x)
+                _see(world, state, x)
                 action = _decide(tree, x)
                 if uniform(luck, 0.0, 1.0) < noise:
-                    action = int(uniform(luck, 0.0, float(n_actions)))
+                    action = moves[int(uniform(luck, 0.0, float(len(moves))))]
     return xs, q, steps

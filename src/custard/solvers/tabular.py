@@ -1,114 +1,85 @@
-"""Where all features are whole numbers: tabular Q-learning on the base environment, and trees of its greedy policies.
+"""Where all features are whole numbers: values of all states by Q-learning or from counts, and trees of their policies.
 
 A policy that is optimal everywhere may need a large tree, one of its trajectories a small one. Ties between actions
 are broken at random many times over; each policy so made is followed, and the smallest tree that does the same along
-its own way is a candidate.
+its own way is a candidate. So are trees that collect most of the values, on the states of the policy and, two times
+more, on those that the tree before went to.
 """
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from numba import njit
 
-from custard.envs.native import advance, begin, observe
 from custard.envs.pcg64 import streams, uniform
-from custard.ibmdp.parts import Parts, parts_of
-from custard.lab.evaluate import play
-from custard.lab.source import DEFAULT_LIMIT, episode_seeds
+from custard.lab.source import episode_seeds
 from custard.solvers.api import Problem
-from custard.spaces import describe
+from custard.solvers.learned import GAMMA, Grid
+from custard.solvers.simulate import Compiled, _move, _see, _start
 from custard.tree.fit import fit_tree
 from custard.tree.tree import Tree
 
 __all__ = ["Expert"]
 
-LARGEST = 1_000_000  # states a table may have
-GAMMA, EXPLORE = 0.999, 0.3
+EXPLORE = 0.3
+MOST = 20_000  # states a tree is fitted to
 
 
 class Expert:
-    """A table of action values, learned on the first call of `trees`."""
+    """A table of action values, and trees that follow it."""
 
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
-        features = problem.base.features
-        self.low = np.ceil(features.low)
-        sizes = np.floor(features.high) - self.low + 1
-        whole = features.integer.all() and not features.unbounded.any() and problem.encoder is None
-        self.possible = bool(whole and np.prod(sizes) <= LARGEST)
-        self.steps = 0
-        if self.possible:
-            self.strides = np.concatenate([[1], np.cumprod(sizes)[:-1]]).astype(np.int64)
-            self.q = np.zeros((int(np.prod(sizes)), problem.base.actions.n))
-            self.visits = np.zeros(self.q.shape)
+    def __init__(self, problem: Problem, grid: Grid) -> None:
+        self.features, self.actions, self.grid = problem.base.features, problem.base.actions, grid
+        self.q = np.zeros((grid.n_states, grid.n_actions))
+        self.visits = np.zeros(self.q.shape)
 
-    def row(self, x: np.ndarray) -> np.ndarray:
-        """The table's row of each state, [B, n] -> [B]."""
-        return ((x - self.low).astype(np.int64) * self.strides).sum(axis=-1).clip(0, len(self.q) - 1)
+    def learn(self, sim: Compiled, steps: int, seed: int) -> None:
+        """Off-policy Q-learning in a compiled world, exploring at random now and then."""
+        place = sim.world, sim.params, sim.limit, sim.n
+        _learn(place, self.grid.low, self.grid.strides, self.q, self.visits, steps, streams([seed]))
+        sim.steps += steps
 
-    def learn(self, steps: int, seed: int) -> None:
-        """Off-policy Q-learning, exploring at random now and then."""
-        venv = self.problem.source.vector(1)
-        limit = self.problem.source.limit or DEFAULT_LIMIT
-        if self.problem.source.native is not None:
-            _learn(venv.world, venv.params, limit, self.low, self.strides, self.q, self.visits, steps, streams([seed]))  # type: ignore[attr-defined]
-            self.steps += steps
-            return
-        base = describe(venv)
-        parts, rng = parts_of(venv, base), np.random.default_rng(seed)
-        nobody, only = np.arange(0), np.arange(1)
-        parts.reset([int(rng.integers(2**31))], {"reset_mask": np.ones(1, dtype=bool)})
-        t = 0
-        for _ in range(steps):
-            s = int(self.row(parts.x)[0])
-            best = self.q[s] == self.q[s].max()
-            a = int(rng.integers(len(best))) if rng.random() < EXPLORE else int(rng.choice(np.flatnonzero(best)))
-            parts.move(only, np.array([a + self.problem.base.actions.start]), nobody)
-            t += 1
-            future = 0.0 if parts.terminated[0] else GAMMA * self.q[int(self.row(parts.x)[0])].max()
-            self.visits[s, a] += 1
-            self.q[s, a] += _rate(self.visits[s, a]) * (parts.reward[0] + future - self.q[s, a])
-            if parts.terminated[0] or parts.truncated[0] or t >= limit:
-                parts.reset([int(rng.integers(2**31))], {"reset_mask": np.ones(1, dtype=bool)})
-                t = 0
-        self.steps += steps
-
-    def trees(self, depth: int, seed: int, count: int = 30, episodes: int = 8) -> Iterator[Tree]:
-        """The smallest trees that follow greedy policies along their own way, each with ties broken its own way."""
+    def trees(
+        self, sim: Compiled, depth: int, max_leaves: int | None, seed: int, count: int = 30, episodes: int = 8
+    ) -> Iterator[Tree]:
+        """Trees of greedy policies, each with ties broken its own way."""
         rng = np.random.default_rng(seed)
-        features, actions = self.problem.base.features, self.problem.base.actions
-        venv = self.problem.source.vector(episodes)
-        base = describe(venv)
-        parts = parts_of(venv, base)
         known = self.visits.min(axis=1) > 0
         gap = self.q.max(axis=1) - self.q.min(axis=1)
         tie = 0.02 * float(np.median(gap[known])) if known.any() else 0.0
-        limit = self.problem.source.limit or DEFAULT_LIMIT
+        limits = {"max_depth": depth, "max_leaves": max_leaves}
         for k in range(count):
             near = self.q >= self.q.max(axis=1, keepdims=True) - (tie if k else 0.0)
             label = (near * (1.0 + rng.random(self.q.shape))).argmax(axis=1)
-            x = self._way(label, parts, base, episode_seeds(int(rng.integers(2**31)), episodes), limit)
-            rows = self.row(x)
-            follow = np.eye(actions.n)[label[rows]]
-            yield fit_tree(x, follow, features, actions, max_depth=depth, price=1e-3).tree
-            value = self.q[rows] - self.q[rows].max(axis=1, keepdims=True)
-            yield fit_tree(x, value, features, actions, max_depth=depth).tree
+            x = self._way(sim, label, int(rng.integers(2**31)), episodes if k else 8 * episodes)
+            follow = np.eye(self.actions.n)[label[self.grid.row(x)]]
+            yield fit_tree(x, follow, self.features, self.actions, price=1e-3, **limits).tree  # type: ignore[arg-type]
+            for again in range(3 if k < 3 else 1):
+                value = self.q[self.grid.row(x)]
+                value = value - value.max(axis=1, keepdims=True)
+                tree = fit_tree(x, value, self.features, self.actions, **limits).tree  # type: ignore[arg-type]
+                yield tree
+                if again < 2 and k < 3:
+                    decided = self._decisions(tree)
+                    more = self._way(sim, decided, int(rng.integers(2**31)), 8 * episodes)
+                    x = np.concatenate([x, more])[-MOST:]
 
-    def _way(self, label: np.ndarray, parts: Parts, base: Any, seeds: np.ndarray, limit: int) -> np.ndarray:
+    def _decisions(self, tree: Tree) -> np.ndarray:
+        """What a tree does in every state of the table, from zero on."""
+        sizes = np.append(self.grid.strides[1:], self.grid.n_states) // self.grid.strides
+        x = np.stack([np.arange(self.grid.n_states) // s % size for s, size in zip(self.grid.strides, sizes)], axis=1)
+        return tree.predict(x + self.grid.low) - self.actions.start
+
+    def _way(self, sim: Compiled, label: np.ndarray, seed: int, episodes: int) -> np.ndarray:
         """The states a policy meets."""
-        met: list[np.ndarray] = []
-
-        def act(x: np.ndarray) -> np.ndarray:
-            met.append(x.copy())
-            return label[self.row(x)] + self.problem.base.actions.start
-
-        _, lengths, _ = play(act, parts, base, seeds, limit, self.problem.source.name)
-        self.steps += int(lengths.sum())
-        return np.concatenate(met)
+        place = sim.world, sim.params, sim.limit, sim.n
+        rng = streams(episode_seeds(seed, episodes).tolist())
+        x, steps = _follow(place, self.grid.low, self.grid.strides, label, rng, MOST)
+        sim.steps += steps
+        return x
 
 
 @njit(cache=True)
@@ -117,33 +88,58 @@ def _rate(visits):
 
 
 @njit(cache=True)
-def _learn(world, params, limit, low, strides, q, visits, steps, rng):
-    n, n_actions = len(low), q.shape[1]
-    state, x = np.zeros(n), np.zeros(n)
-    begin(world, state, rng[0])
-    observe(world, state, x)
-    s = t = 0
-    for c in range(n):
+def _number(x, low, strides):
+    s = 0
+    for c in range(len(x)):
         s += int(x[c] - low[c]) * strides[c]
+    return s
+
+
+@njit(cache=True)
+def _follow(place, low, strides, label, rng, most):
+    world, params, limit, n = place
+    met = np.zeros((most, n))
+    state, x = np.zeros(n), np.zeros(n)
+    count = steps = 0
+    for k in range(len(rng)):
+        _start(world, params, state, rng[k])
+        for _ in range(limit):
+            _see(world, state, x)
+            if count < most:
+                met[count] = x
+                count += 1
+            _, over = _move(world, params, state, label[_number(x, low, strides)], rng[k])
+            steps += 1
+            if over or count >= most:
+                break
+        if count >= most:
+            break
+    return met[:count], steps
+
+
+@njit(cache=True)
+def _learn(place, low, strides, q, visits, steps, rng):
+    world, params, limit, n = place
+    n_actions = q.shape[1]
+    state, x = np.zeros(n), np.zeros(n)
+    _start(world, params, state, rng[0])
+    _see(world, state, x)
+    s, t = _number(x, low, strides), 0
     for _ in range(steps):
         a = int(uniform(rng[0], 0.0, float(n_actions)))
         if uniform(rng[0], 0.0, 1.0) >= EXPLORE:
             for b in range(n_actions):
                 if q[s, b] > q[s, a]:
                     a = b
-        reward, over = advance(world, params, state, a, rng[0])
-        observe(world, state, x)
-        after = 0
-        for c in range(n):
-            after += int(x[c] - low[c]) * strides[c]
+        reward, over = _move(world, params, state, a, rng[0])
+        _see(world, state, x)
+        after = _number(x, low, strides)
         target = reward if over else reward + GAMMA * q[after].max()
         visits[s, a] += 1
         q[s, a] += _rate(visits[s, a]) * (target - q[s, a])
         s = after
         t += 1
         if over or t >= limit:
-            begin(world, state, rng[0])
-            observe(world, state, x)
-            s = t = 0
-            for c in range(n):
-                s += int(x[c] - low[c]) * strides[c]
+            _start(world, params, state, rng[0])
+            _see(world, state, x)
+            s, t = _number(x, low, strides), 0

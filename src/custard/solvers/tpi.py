@@ -5,22 +5,28 @@ every action there and then following the tree (`simulate`). Tree agent: given t
 most, less |zeta| for every question, is an ordinary optimal-tree problem (`custard.tree.fit`). A tree so found, or a
 small change to the present one, replaces it only if its true return is higher on episodes both have run.
 
-A round is: value, fit, compare, then polish by small changes; it depends on nothing but the trees it starts from and
-its own seed, so that a run can stop and go on between rounds. Rounds use fresh episodes, so that luck does not add up.
+A round is: value, fit, compare, then polish by small changes; it depends on nothing but the trees it starts from, what
+was learned of the environment, and its own seed, so that a run can stop and go on between rounds. Rounds use fresh
+episodes, so that luck does not add up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import reduce
+from typing import Any
 
 import numpy as np
 
+from custard.actions import Actions
 from custard.errors import CustardError
 from custard.lab.source import episode_seeds
 from custard.solvers.api import Problem, Snapshot
-from custard.solvers.mutate import Shape, mutated, part_at, paths, random_shape, replaced, shape_of, tree_of
-from custard.solvers.simulate import Simulator, simulator
+from custard.solvers.learned import Grid, LearnedModel
+from custard.solvers.mutate import Menu, Shape, mutated, paths, random_shape, relabelled, replaced, shape_of, tree_of
+from custard.solvers.simulate import TABLE, Compiled, Foreign, Simulator, simulator
+from custard.solvers.starts import imitations, outside_expert
 from custard.solvers.tabular import Expert
 from custard.tree.fit import fit_tree
 from custard.tree.simplify import simplify
@@ -34,32 +40,46 @@ class Settings:
     """Tree policy iteration's settings; None means chosen from the environment."""
 
     budget: int | None = None
-    """Environment steps: 40 million compiled, 500,000 otherwise."""
+    """Environment steps: 60 million compiled, 500,000 otherwise."""
+
+    max_leaves: int | None = None
+    """The largest number of leaves; none unless given."""
 
     zeta: float = -1e-3
     """The price of a question, in shares of what the best action gains over the worst."""
 
     episodes: int | None = None
-    """Episodes two trees are compared on in a round: at most 64 compiled, as many as the budget allows otherwise."""
+    """Episodes two trees are compared on in a round; from their length and the budget unless given."""
 
     states: int | None = None
-    """States in which actions are valued: 1,500 compiled, 150 otherwise."""
+    """States in which actions are valued; as many as fits and budget allow unless given."""
 
     noise: float = 0.1
     """How often the tree acts at random while its actions are valued: it should hold up near its own path too."""
 
-    cuts: int = 15
-    """Thresholds a feature in a fit."""
+    cuts: int | None = None
+    """Thresholds a feature in a fit: 4,000 for one feature, 40 for two, 15 otherwise."""
 
     polish: int | None = None
-    """Small changes tried in a round: 300 compiled, 40 otherwise."""
+    """Small changes tried in a round: 300 compiled, 60 otherwise."""
 
     patience: int = 8
     """Rounds without a better tree after which the run ends."""
 
+    expert: str | Callable[..., Any] | None = None
+    """An expert to begin from: dqn (trained first), a file (.npz, or .zip of Stable-Baselines3), a function to Q."""
+
+    def __post_init__(self) -> None:
+        if self.max_leaves is not None and self.max_leaves < 1:
+            raise CustardError(f"max_leaves={self.max_leaves} must be at least 1")
+
 
 SHAKEN = 0.2  # the share of random actions under which perfect trees are compared
-FIRST_DEPTH, LAST_DEPTH = 3, 5  # without a depth limit trees grow while that pays
+FIRST_DEPTH, LAST_DEPTH, TABLE_DEPTH = 3, 5, 12  # without a depth limit trees grow while that pays
+COMPARISON = 30_000  # compiled steps that comparing two trees takes, about
+EXPLORING, CHECKING = 0.4, 0.03  # shares of the budget for learning a table: at first, and in every round
+MISMATCH = 4.0  # standard errors by which a table may differ from its environment
+PARTS = ("feature", "threshold", "children_left", "children_right", "value")
 
 PRESETS: dict[str, dict[str, dict[str, object]]] = {"tuned": {}}
 
@@ -70,7 +90,7 @@ class Candidate:
 
     tree: Tree
     returns: np.ndarray
-    shaken: float  # the mean return if some actions are random: tells trees apart that are perfect without
+    shaken: np.ndarray  # the same if some actions are random, for trees that are perfect without; empty for others
 
     @property
     def mean(self) -> float:
@@ -83,7 +103,9 @@ class Candidate:
             return self.mean > other.mean
         if (self.tree.n_leaves, self.tree.depth) != (other.tree.n_leaves, other.tree.depth):
             return (self.tree.n_leaves, self.tree.depth) < (other.tree.n_leaves, other.tree.depth)
-        return self.shaken > other.shaken + 1e-3 * abs(other.shaken)
+        if len(self.shaken) == 0 or len(other.shaken) == 0:
+            return len(self.shaken) > 0
+        return float(self.shaken.mean()) > float(other.shaken.mean()) * (1.0 + 1e-3)
 
     def clearly_beats(self, other: Candidate) -> bool:
         """Beats it by more than the standard error of the difference, so that luck does not replace the best tree."""
@@ -94,8 +116,6 @@ class Candidate:
 
 def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | None = None) -> Iterator[Snapshot]:
     """Rounds of tree policy iteration until nothing better is found."""
-    if not problem.base.actions.discrete:
-        raise CustardError("tpi needs discrete actions")
     search = Search(problem, settings)
     if state is not None:
         search.restore(state)
@@ -109,116 +129,176 @@ class Search:
 
     def __init__(self, problem: Problem, settings: Settings) -> None:
         self.problem, self.settings = problem, settings
-        self.sim: Simulator = simulator(problem)
-        self.expert = Expert(problem)
-        compiled = problem.source.native is not None
-        self.budget = settings.budget or (40_000_000 if compiled else 500_000)
-        self.polish = settings.polish or (300 if compiled else 40)
-        self.deepest = LAST_DEPTH if problem.max_depth is None else problem.max_depth
-        self.depth = min(FIRST_DEPTH, self.deepest)
+        self.features, self.actions = problem.base.features, problem.base.actions
+        self.real: Simulator = simulator(problem)
+        self.compiled = isinstance(self.real, Compiled)
+        self.budget = settings.budget or (60_000_000 if self.compiled else 500_000)
+        self.spend = int(0.85 * self.budget)  # the rest is for judging what the last round finds
         self.seed = problem.seeds("tpi")["tpi"]
-        actions = problem.base.actions
-        self.actions = range(actions.start, actions.start + actions.n)
-        self.blank = Tree.leaf(actions.start, problem.base.features, actions)
-        self.spend = int(0.8 * self.budget)  # the rest is for judging what the last round finds
-        whole = self.budget // self.longest()  # about how many episodes the budget buys
-        self.episodes = settings.episodes or int(np.clip(whole // 300, 4, 64 if compiled else 512))
-        self.states = settings.states or int(
-            np.clip(whole // (20 * problem.base.actions.n), 20, 1500 if compiled else 150)
+        self.menu = Menu(self.actions)
+        first = self.menu.random(np.random.default_rng(self.seed)) if self.menu.all is None else self.menu.all[0]
+        self.blank = Tree.leaf(first, self.features, self.actions)
+        self.leaves = settings.max_leaves or 4096
+        self.deepest = LAST_DEPTH if problem.max_depth is None else problem.max_depth
+        self.deepest = min(self.deepest, self.leaves - 1)
+        self.depth = min(FIRST_DEPTH, self.deepest)
+        self.cuts = settings.cuts or {1: 4000, 2: 40}.get(self.features.n, 15)
+        grid = Grid(problem)
+        self.sim = self.real
+        self.table = Expert(problem, grid) if grid.possible else None
+        self.model = (
+            LearnedModel(problem, grid, self.real)
+            if self.table is not None and isinstance(self.real, Foreign)
+            else None
         )
         self.present, self.best = self.blank, self.blank
         self.value, self.number, self.stale, self.message = -np.inf, 0, 0, ""
+        self.hard = np.zeros(0, dtype=np.int64)  # episodes in which nearly perfect trees failed
+        self.sure = False  # whether the best tree was perfect in very many episodes
+        self.seen: list[float] = []  # returns of the best tree in the environment itself, where a table is used
 
-    def longest(self) -> int:
-        """About how long an episode may be: the declared limit, or a few random ones where there is none."""
-        if self.problem.source.limit is not None:
-            return self.sim.limit
-        self.sim.returns(self.blank, episode_seeds(self.seed, 4), 1.0)
-        return max(1, self.sim.steps // 2)
+    # -- a round ----------------------------------------------------------------------------------------------------
 
     def round(self) -> None:
         """One round, starting from the present tree."""
         rng = np.random.default_rng([self.seed, self.number])
-        seeds = episode_seeds(int(rng.integers(2**31)), self.episodes)
+        self.experience(rng)
+        if self.number == 0:
+            self.sim.returns(self.blank, episode_seeds(self.seed, 4), 1.0)  # how long episodes are
         if self.stale == 2 and self.depth < self.deepest:
             self.depth, self.present = self.depth + 1, self.best  # nothing better of this depth: allow one more
+        seeds = self.episodes(rng)
         fresh = self.number == 0 or self.stale in (3, 5, 7)
         tree = self.start(rng, seeds) if fresh else self.present
         self.depth = max(self.depth, tree.depth)
         now = self.measured(tree, seeds)
-        x = np.zeros((0, self.problem.base.features.n))
-        if self.sim.values_actions:
-            x, q = self.sim.action_values(tree, int(rng.integers(2**31)), self.states, self.settings.noise)
-            for other in self.fits(tree, x, q):
-                if self.sim.steps < self.spend:
+        x = np.zeros((0, self.features.n))
+        if self.sim.values_actions and self.going:
+            tried = self.menu.tried(rng, tree)
+            x, q = self.sim.action_values(
+                tree, int(rng.integers(2**31)), self.states(len(tried)), self.settings.noise, tried
+            )
+            for other in self.fits(tree, x, q, tried):
+                if self.going:
                     now = self.compared(other, now, seeds)
         now = self.polished(now, rng, seeds, x)
         self.present = now.tree
         self.judge(now.tree, rng)
         self.number += 1
+        self.check(rng)
         self.finish()
 
+    @property
+    def going(self) -> bool:
+        """Whether there is budget left to search with."""
+        return self.real.steps < self.spend
+
+    def episodes(self, rng: np.random.Generator, times: int = 1) -> np.ndarray:
+        """Seeds of fresh episodes to compare trees on; some of those that were hard before are among the first."""
+        length = max(1.0, self.sim.length)
+        if self.problem.source.limit is not None:
+            length = np.sqrt(length * self.problem.source.limit)  # better trees may last longer
+        if isinstance(self.sim, Compiled):
+            work = COMPARISON if self.sim is self.real else COMPARISON // 3
+            count = int(np.clip(work / length, 64, 1000))
+            count = max(4, min(count, int(self.budget / length / 300)))
+        else:
+            count = int(np.clip(self.budget / length / 400, 4, 200))
+        count = (self.settings.episodes or count) * times
+        seeds = episode_seeds(int(rng.integers(2**31)), count)
+        some = self.hard[-max(1, count // 4) :] if times == 1 else self.hard[:0]
+        seeds[: len(some)] = some
+        return seeds
+
+    def states(self, tried: int) -> int:
+        """How many states to value actions in."""
+        most = {1: 30_000, 2: 5000}.get(self.features.n, 1500) if isinstance(self.sim, Compiled) else 300
+        budget = 100_000_000 if self.sim is not self.real else self.budget
+        return self.settings.states or int(np.clip(budget / (25 * tried * max(4.0, self.sim.length)), 20, most))
+
+    def experience(self, rng: np.random.Generator) -> None:
+        """Learn the table that trees are tried in, where there is one: by exploring, later also along the best tree."""
+        if self.model is None or not self.going:
+            return
+        if self.number == 0:
+            self.model.gather(int(EXPLORING * self.budget), int(rng.integers(2**31)), None, 0.1)
+        else:
+            self.model.gather(int(CHECKING * self.budget), int(rng.integers(2**31)), None, 0.1)
+            self.model.gather(int(CHECKING * self.budget), int(rng.integers(2**31)), self.best.act, 0.2)
+        used = self.sim.steps if self.number else 0
+        self.sim = Compiled(self.problem, TABLE, self.model.params(), self.real.limit)
+        self.sim.steps, self.sim.most_a_step = used, self.real.most_a_step
+
     def start(self, rng: np.random.Generator, seeds: np.ndarray) -> Tree:
-        """A new tree to begin from: fitted to random behaviour, or the best of some random ones."""
-        trees = []
-        x = np.zeros((0, self.problem.base.features.n))
+        """A new tree to begin from: the best of fits to random behaviour, of an expert's, and of random trees."""
+        trees: list[Tree] = []
+        x = np.zeros((0, self.features.n))
         if self.sim.values_actions:
-            x, q = self.sim.action_values(self.blank, int(rng.integers(2**31)), self.states, 1.0)
-            trees += list(self.fits(self.blank, x, q))
-        if len(x) == 0:
-            x = self.problem.base.features.low + rng.random((100, x.shape[1])) * self.spread()
-        if self.expert.possible:
-            share = self.budget // 10 if self.number == 0 else self.budget // 50
-            used = self.expert.steps
-            self.expert.learn(share, int(rng.integers(2**31)))
-            for depth in sorted({self.depth, self.deepest}):
-                trees += list(self.expert.trees(depth, int(rng.integers(2**31))))
-            self.sim.steps += self.expert.steps - used
-        trees += [tree_of(random_shape(rng, x, self.actions, self.depth), self.blank) for _ in range(self.polish // 3)]
+            tried = self.menu.tried(rng, self.blank)
+            x, q = self.sim.action_values(self.blank, int(rng.integers(2**31)), self.states(len(tried)), 1.0, tried)
+            trees += list(self.fits(self.blank, x, q, tried))
+        x = self.places(x, rng)
+        depths = sorted({self.depth, self.deepest})
+        if self.table is not None and isinstance(self.sim, Compiled):
+            if self.model is not None:
+                self.table.q, self.table.visits = self.model.q(), self.model.visits
+                depths += [TABLE_DEPTH] if self.problem.max_depth is None else []
+            else:
+                share = self.budget // 25 if self.number == 0 else self.budget // 125
+                self.table.learn(self.sim, share, int(rng.integers(2**31)))
+            for depth in depths:
+                trees += list(self.table.trees(self.sim, depth, self.settings.max_leaves, int(rng.integers(2**31))))
+        if self.settings.expert is not None and self.number == 0:
+            act, worth, steps = outside_expert(self.problem, self.settings.expert, self.budget // 3, self.seed)
+            self.real.steps += steps
+            for depth in depths:
+                args = depth, self.settings.max_leaves, self.cuts, int(rng.integers(2**31))
+                for tree, used in imitations(self.problem, act, worth, *args):
+                    trees.append(tree)
+                    self.real.steps += used
+        shapes = [random_shape(rng, x, self.menu, self.depth) for _ in range(self.changes // 3)]
+        trees += [tree for tree in (tree_of(shape, self.blank) for shape in shapes) if tree.n_leaves <= self.leaves]
         few = seeds[: max(2, len(seeds) // 8)]
         ranked = [(-np.inf, 0, 0, self.blank)]
         for tree in map(simplify, trees):
-            if self.sim.steps < self.spend // 2 or self.number > 0:
+            if self.real.steps < self.spend // 2 or self.number > 0:
                 ranked.append((float(self.sim.returns(tree, few).mean()), -tree.n_leaves, -tree.depth, tree))
         return max(ranked, key=lambda entry: entry[:3])[3]
 
-    def spread(self) -> np.ndarray:
-        features = self.problem.base.features
-        return np.where(features.unbounded, 2.0, features.high - features.low)
+    def places(self, x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """The states given, or random ones where there are none."""
+        if len(x):
+            return x
+        spread = np.where(self.features.unbounded, 2.0, self.features.high - self.features.low)
+        low = np.where(self.features.unbounded, -1.0, self.features.low)
+        return low + rng.random((100, self.features.n)) * spread
 
-    def fits(self, tree: Tree, x: np.ndarray, q: np.ndarray) -> Iterator[Tree]:
+    # -- fitting and polishing ------------------------------------------------------------------------------------
+
+    def fits(self, tree: Tree, x: np.ndarray, q: np.ndarray, tried: np.ndarray) -> Iterator[Tree]:
         """The best tree for the measured values, and the present one with one branch refitted."""
         if len(x) < 2:
             return
         q = q - q.max(axis=1, keepdims=True)
         price = -self.settings.zeta * float(-q.min(axis=1).mean())
-        features, actions, cuts = self.problem.base.features, self.problem.base.actions, self.settings.cuts
-        for depth in sorted({self.depth, max(0, self.depth - 1)}):
-            yield fit_tree(x, q, features, actions, max_depth=depth, price=price, cuts=cuts).tree
-        shape, where = shape_of(tree), tree.apply(x)
-        nodes = {path: self._under(tree, path) for path in paths(shape) if path}
-        for path, node in nodes.items():
-            inside = np.isin(where, node)
-            if inside.sum() >= 10:
-                part = fit_tree(
-                    x[inside], q[inside], features, actions, max_depth=self.depth - len(path), price=price, cuts=cuts
-                )
-                yield tree_of(replaced(shape, path, shape_of(part.tree)), self.blank)
+        numbers = Actions("discrete", tuple(str(k) for k in range(len(tried))))
 
-    @staticmethod
-    def _under(tree: Tree, path: tuple[int, ...]) -> list[int]:
-        """The leaves below a path."""
-        node = 0
-        for side in path:
-            node = int(tree.children_left[node] if side == 2 else tree.children_right[node])
-        found, stack = [], [node]
-        while stack:
-            at = stack.pop()
-            if tree.feature[at] < 0:
-                found.append(at)
-            else:
-                stack += [int(tree.children_left[at]), int(tree.children_right[at])]
-        return found
+        def best(inside: np.ndarray | slice, depth: int, leaves: int | None) -> Shape:
+            fitted = fit_tree(
+                x[inside], q[inside], self.features, numbers, max_depth=depth, price=price, cuts=self.cuts,
+                max_leaves=leaves,
+            )  # fmt: skip
+            return relabelled(shape_of(fitted.tree), tried)
+
+        for depth in sorted({self.depth, max(0, self.depth - 1)}):
+            yield tree_of(best(slice(None), depth, self.settings.max_leaves), self.blank)
+        shape, where = shape_of(tree), tree.apply(x)
+        for path in [path for path in paths(shape) if path]:
+            below = leaves_below(tree, path)
+            inside = np.isin(where, below)
+            if inside.sum() >= 10:
+                room = None if self.settings.max_leaves is None else self.leaves - tree.n_leaves + len(below)
+                yield tree_of(replaced(shape, path, best(inside, self.depth - len(path), room)), self.blank)
 
     def compared(self, tree: Tree, now: Candidate, seeds: np.ndarray) -> Candidate:
         """The better of two on the same episodes; a fifth of them decides whether the rest is run."""
@@ -229,41 +309,61 @@ class Search:
         some = np.concatenate([some, self.sim.returns(tree, seeds[2:first])])
         if some.mean() < now.returns[:first].mean() - 1e-9 * max(1.0, abs(now.mean)):
             return now
-        other = self.measured(tree, seeds, np.concatenate([some, self.sim.returns(tree, seeds[first:])]))
+        shaken = np.zeros(0)
+        same_size = (tree.n_leaves, tree.depth) == (now.tree.n_leaves, now.tree.depth)
+        if len(now.shaken) and same_size and self.perfect(float(some.mean())):
+            shaken = self.sim.returns(tree, seeds[:first], SHAKEN)
+            if shaken.mean() <= now.shaken[:first].mean():
+                return now
+        rest = self.sim.returns(tree, seeds[first:])
+        other = self.measured(tree, seeds, np.concatenate([some, rest]), shaken)
         return other if other.beats(now) else now
 
-    def measured(self, tree: Tree, seeds: np.ndarray, returns: np.ndarray | None = None) -> Candidate:
+    def measured(
+        self, tree: Tree, seeds: np.ndarray, returns: np.ndarray | None = None, shaken: np.ndarray | None = None
+    ) -> Candidate:
         """A tree with its returns; where they are perfect, also how it stands being shaken."""
         returns = self.sim.returns(tree, seeds) if returns is None else returns
-        shaken = float(self.sim.returns(tree, seeds, SHAKEN).mean()) if self.perfect(float(returns.mean())) else 0.0
-        return Candidate(tree, returns, shaken)
+        shaken = np.zeros(0) if shaken is None else shaken
+        if not self.perfect(float(returns.mean())):
+            return Candidate(tree, returns, np.zeros(0))
+        return Candidate(tree, returns, np.append(shaken, self.sim.returns(tree, seeds[len(shaken) :], SHAKEN)))
+
+    @property
+    def changes(self) -> int:
+        """Small changes tried in a round."""
+        return self.settings.polish or (300 if isinstance(self.sim, Compiled) else 60)
 
     def polished(self, now: Candidate, rng: np.random.Generator, seeds: np.ndarray, x: np.ndarray) -> Candidate:
         """Small changes, kept if the true return rises."""
-        if len(x) == 0:
-            x = self.problem.base.features.low + rng.random((100, x.shape[1])) * self.spread()
+        x = self.places(x, rng)
+        spread = np.where(x.std(axis=0) > 0, x.std(axis=0), 1.0)
         shape = shape_of(now.tree)
-        for _ in range(self.polish):
-            if self.sim.steps >= self.spend:
+        for _ in range(self.changes):
+            if not self.going:
                 break
-            changed: Shape = mutated(shape, rng, x, self.actions, self.depth)
+            changed = mutated(shape, rng, x, spread, self.menu, self.depth, self.leaves)
             if rng.random() < 0.3:
-                changed = mutated(changed, rng, x, self.actions, self.depth)
+                changed = mutated(changed, rng, x, spread, self.menu, self.depth, self.leaves)
             after = self.compared(tree_of(changed, self.blank), now, seeds)
             if after is not now:
                 now, shape = after, changed
         return now
 
+    # -- judging ----------------------------------------------------------------------------------------------------
+
     def judge(self, tree: Tree, rng: np.random.Generator) -> None:
         """Keep the tree if it beats the best one on episodes neither was chosen on."""
         tree = simplify(tree)
-        seeds = episode_seeds(int(rng.integers(2**31)), 8 * self.episodes)
+        seeds = self.episodes(rng, 8)
         best = self.measured(self.best, seeds)
         new = self.compared(tree, best, seeds)
         small = self.smaller(new, seeds)
         better = small.tree is not best.tree and (small.clearly_beats(best) or self.number == 0)
         self.stale = 0 if better else self.stale + 1
         self.best, self.value = (small.tree, small.mean) if better else (best.tree, best.mean)
+        if better:
+            self.seen, self.sure = [], False
 
     def smaller(self, now: Candidate, seeds: np.ndarray) -> Candidate:
         """Drop questions that the return does not need."""
@@ -272,24 +372,35 @@ class Search:
             going = False
             shape = shape_of(now.tree)
             for path in paths(shape):
-                part = part_at(shape, path)
-                if isinstance(part, tuple):
-                    for child in part[2:]:
-                        other = self.compared(tree_of(replaced(shape, path, child), self.blank), now, seeds)
-                        if other is not now:
-                            now, going = other, True
-                            break
+                part = reduce(lambda at, side: at[side], path, shape)
+                for child in part[2:] if isinstance(part, tuple) else ():
+                    other = self.compared(tree_of(replaced(shape, path, child), self.blank), now, seeds)
+                    if other is not now:
+                        now, going = other, True
+                        break
                 if going:
                     break
         return now
 
+    def check(self, rng: np.random.Generator) -> None:
+        """Where trees are tried in a table: run the best in the environment itself, and drop a table that misleads."""
+        if self.model is None:
+            return
+        expected = self.value
+        self.seen += self.model.gather(int(CHECKING * self.budget), int(rng.integers(2**31)), self.best.act, 0.0)
+        returns = np.array(self.seen)
+        self.value = float(returns.mean())
+        error = float(returns.std()) / np.sqrt(len(returns)) + 0.01 * (abs(expected) + float(returns.std()))
+        if self.number > 2 and abs(self.value - expected) > MISMATCH * error:
+            self.model, self.table, self.sim, self.stale = None, None, self.real, 0
+
     def finish(self) -> None:
         """Decide whether to go on."""
-        if self.perfect(self.value) and self.stale >= 2 and self.confirmed():
+        if self.perfect(self.value) and self.confirmed() and self.stale >= 1:
             self.message = "every step earns the most a step has earned"
         elif self.stale >= self.settings.patience:
             self.message = f"no better tree in {self.stale} rounds"
-        elif self.sim.steps >= self.spend:
+        elif not self.going:
             self.message = "budget used"
 
     def perfect(self, mean: float) -> bool:
@@ -298,39 +409,79 @@ class Search:
         return self.sim.most_a_step > 0 and mean >= most - 1e-9 * most
 
     def confirmed(self) -> bool:
-        """Whether that holds on many more episodes: a rare failure sends the search on."""
-        seeds = episode_seeds(
-            int(np.random.default_rng([self.seed, self.number, 1]).integers(2**31)), 64 * self.episodes
-        )
-        self.value = float(self.sim.returns(self.best, seeds).mean())
-        return self.perfect(self.value)
+        """Whether that holds on many more episodes; a rare failure sends the search on, to try such episodes too."""
+        if self.sure:
+            return True
+        rng = np.random.default_rng([self.seed, self.number, 1])
+        for _ in range(5):
+            seeds = episode_seeds(int(rng.integers(2**31)), 4000 if self.compiled else 100)
+            returns = self.sim.returns(self.best, seeds)
+            if not self.perfect(float(returns.mean())):
+                failed = returns < returns.max()
+                self.hard = np.concatenate([self.hard, seeds[failed]])[-64:]
+                self.value = float(returns.mean())
+                return False
+        self.sure = True
+        return True
+
+    # -- stopping and going on --------------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
         """Where the search stands."""
         metrics = {"round": float(self.number), "stale": float(self.stale), "leaves": float(self.best.n_leaves)}
         return Snapshot(
-            self.sim.steps, self.best, self.value, self.budget, metrics, message=self.message, state=self.state
+            self.real.steps, self.best, self.value, self.budget, metrics, message=self.message, state=self.state
         )
 
     def state(self) -> dict[str, np.ndarray]:
         """All that the next round depends on."""
-        numbers = np.array([self.number, self.stale, self.sim.steps, self.depth, bool(self.message)])
-        trees = {
+        numbers = [self.number, self.stale, self.real.steps, self.depth, bool(self.message), self.model is not None,
+                   self.sure]  # fmt: skip
+        data = {
             f"{name}_{part}": getattr(tree, part)
             for name, tree in (("present", self.present), ("best", self.best))
-            for part in ("feature", "threshold", "children_left", "children_right", "value")
+            for part in PARTS
         }
-        return {"numbers": numbers, "floats": np.array([self.value, self.sim.most_a_step]), **trees}
+        data["numbers"], data["hard"], data["seen"] = np.array(numbers), self.hard, np.array(self.seen)
+        data["floats"] = np.array([self.value, self.real.most_a_step, self.sim.length])
+        if self.model is not None:
+            data |= self.model.state()
+        elif self.table is not None:
+            data |= {"table_q": self.table.q.copy(), "table_visits": self.table.visits.copy()}
+        return data
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Go on from a state."""
-        self.number, self.stale, self.sim.steps, self.depth = (int(entry) for entry in state["numbers"][:4])
-        self.value, self.sim.most_a_step = (float(entry) for entry in state["floats"])
-        parts = ("feature", "threshold", "children_left", "children_right", "value")
-        features, actions = self.problem.base.features, self.problem.base.actions
+        self.number, self.stale, self.real.steps, self.depth = (int(entry) for entry in state["numbers"][:4])
+        self.value, self.real.most_a_step, self.sim.length = (float(entry) for entry in state["floats"])
         self.present, self.best = (
-            Tree(**{part: state[f"{name}_{part}"] for part in parts}, features=features, actions=actions)  # type: ignore[arg-type]
+            Tree(**{part: state[f"{name}_{part}"] for part in PARTS}, features=self.features, actions=self.actions)  # type: ignore[arg-type]
             for name in ("present", "best")
         )
+        self.hard, self.seen = state["hard"], state["seen"].tolist()
+        self.sure = bool(state["numbers"][6])
+        if not state["numbers"][5]:
+            self.model = None
+        if self.model is not None:
+            self.model.restore(state)
+        elif "table_q" in state and self.table is not None:
+            self.table.q, self.table.visits = state["table_q"].copy(), state["table_visits"].copy()
+        elif not self.compiled:
+            self.table = None
         if state["numbers"][4]:
             self.finish()
+
+
+def leaves_below(tree: Tree, path: tuple[int, ...]) -> list[int]:
+    """The leaves below a path."""
+    node = 0
+    for side in path:
+        node = int(tree.children_left[node] if side == 2 else tree.children_right[node])
+    found, stack = [], [node]
+    while stack:
+        at = stack.pop()
+        if tree.feature[at] < 0:
+            found.append(at)
+        else:
+            stack += [int(tree.children_left[at]), int(tree.children_right[at])]
+    return found

@@ -4,7 +4,9 @@ An ordinary supervised problem once the values are known: maximise the sum of va
 price for every question asked. Thresholds come from a grid (quantiles unless given), so that a feature is a small
 whole number, and the sums a split needs are read off histograms. Trees of up to three questions are found exactly:
 below every first question, the best two further questions of both branches come from pairwise histograms. Deeper
-trees choose each question by the best three-question tree below it, and come with an upper bound.
+trees choose each question by the best three-question tree below it, and come with an upper bound. With one feature
+the best tree of any depth is found (`custard.tree.intervals`); with very many, questions are chosen by the best two-
+or one-question tree below them.
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -19,11 +21,13 @@ from numba import njit
 from custard.actions import Actions
 from custard.errors import CustardError
 from custard.features import Features
+from custard.tree.intervals import best_intervals
 from custard.tree.tree import LEAF, Tree
 
 __all__ = ["Fitted", "fit_tree", "quantile_cuts"]
 
 EXACT = 3  # questions up to which the answer is proved
+WORK = 2e10  # additions up to which the best three-question tree is looked for
 
 
 @dataclass(frozen=True)
@@ -67,10 +71,12 @@ def fit_tree(
     max_depth: int = EXACT,
     price: float = 0.0,
     cuts: Sequence[np.ndarray] | int = 15,
+    max_leaves: int | None = None,
 ) -> Fitted:
     """The tree of at most `max_depth` questions a path that collects most of `value` [N, A] over states `x` [N, n].
 
     `price` is what one question costs in one state: |zeta|. With the same total, the tree with fewer leaves is taken.
+    A tree with more than `max_leaves` leaves loses those that collect least over what their parent would.
 
     >>> x, value = np.array([[0.0], [1.0], [2.0]]), np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
     >>> fitted = fit_tree(x, value, Features(("x",), [0], [2]), Actions("discrete", ("a", "b")))
@@ -86,18 +92,51 @@ def fit_tree(
     codes = np.stack([np.searchsorted(cut, column) for cut, column in zip(grid, x.T, strict=True)], axis=1)
     codes = np.ascontiguousarray(codes.astype(np.int32))
     sizes = np.array([len(cut) + 1 for cut in grid], dtype=np.int64)
-    builder = _Builder(codes, value, sizes, price)
+    bound = float(value.max(axis=1).sum())
+    if x.shape[1] == 1 and max_depth > 0 and value.shape[1] < 2**15:
+        sums = np.zeros((sizes[0], value.shape[1]))
+        np.add.at(sums, codes[:, 0], value)
+        counts = np.bincount(codes[:, 0], minlength=sizes[0]).astype(np.float64)
+        rows, total, most = best_intervals(sums, counts, max_depth, max_leaves, price)
+        return Fitted(
+            _as_tree(rows, grid, features, actions), total, min(bound, most) if max_depth <= 6 else max(bound, total)
+        )
+    ahead = _questions_ahead(codes, sizes, value.shape[1])
+    builder = _Builder(codes, value, sizes, price, ahead)
     total = builder.grow(np.arange(len(x)), max_depth)
-    bound = total if max_depth <= EXACT else float(value.max(axis=1).sum())
-    return Fitted(builder.tree(grid, features, actions), total, bound)
+    leaves = sum(row[0] == LEAF for row in builder.rows)
+    if max_depth <= ahead and (max_leaves is None or leaves <= max_leaves):
+        bound = total
+    if max_leaves is not None and leaves > max_leaves:
+        total = builder.prune(max_leaves)
+    return Fitted(_as_tree(builder.rows, grid, features, actions), total, bound)
+
+
+def _questions_ahead(codes: np.ndarray, sizes: np.ndarray, n_actions: int) -> int:
+    """How many questions can be looked at together without taking too long."""
+    count, n = codes.shape
+    two = (n * n * count + float(sizes.sum()) ** 2) * n_actions
+    return EXACT if two * float(sizes.sum()) <= WORK else 2 if two <= WORK else 1
+
+
+def _as_tree(rows: list[list[float]], grid: Sequence[np.ndarray], features: Features, actions: Actions) -> Tree:
+    table = np.array(rows, dtype=np.float64)
+    feature = table[:, 0].astype(np.int64)
+    threshold = [0.0 if c == LEAF else grid[c][int(cut)] for c, cut in zip(feature, table[:, 1], strict=True)]
+    return Tree(
+        feature, np.array(threshold), table[:, 2].astype(np.int64), table[:, 3].astype(np.int64),
+        table[:, 4].astype(np.int64) + actions.start, features, actions,
+    )  # fmt: skip
 
 
 class _Builder:
-    """Grows a tree from the root, one question at a time, each the first of the best three below it."""
+    """Grows a tree from the root, one question at a time, each the first of the best `ahead` below it."""
 
-    def __init__(self, codes: np.ndarray, value: np.ndarray, sizes: np.ndarray, price: float) -> None:
-        self.codes, self.value, self.sizes, self.price = codes, value, sizes, price
+    def __init__(self, codes: np.ndarray, value: np.ndarray, sizes: np.ndarray, price: float, ahead: int) -> None:
+        self.codes, self.value, self.sizes, self.price, self.ahead = codes, value, sizes, price, ahead
         self.rows: list[list[float]] = []  # feature, cut, left, right, action
+        self.sums: list[np.ndarray] = []  # what each action collects in a node's states
+        self.sizes_of: list[int] = []  # how many states reach a node
 
     def grow(self, index: np.ndarray, depth: int) -> float:
         stack = [(index, depth, -1, 0)]
@@ -110,9 +149,13 @@ class _Builder:
             sums = self.value[states].sum(axis=0)
             best = float(sums.max()) if len(states) else 0.0
             self.rows.append([LEAF, 0, LEAF, LEAF, int(sums.argmax())])
+            self.sums.append(sums)
+            self.sizes_of.append(len(states))
             gain, c, cut = -np.inf, -1, -1
             if left > 0 and len(states) > 1:
-                gain, c, cut = _best_first(self.codes, self.value, self.sizes, states, min(left, EXACT), self.price)
+                gain, c, cut = _best_first(
+                    self.codes, self.value, self.sizes, states, min(left, self.ahead), self.price
+                )
             if gain <= best + 1e-12 * max(1.0, abs(best)):
                 total += best
                 continue
@@ -123,14 +166,38 @@ class _Builder:
             stack.append((states[goes_left], left - 1, node, 0))
         return total
 
-    def tree(self, grid: Sequence[np.ndarray], features: Features, actions: Actions) -> Tree:
-        rows = np.array(self.rows)
-        feature = rows[:, 0].astype(np.int64)
-        threshold = [0.0 if c == LEAF else grid[c][int(cut)] for c, cut in zip(feature, rows[:, 1], strict=True)]
-        return Tree(
-            feature, np.array(threshold), rows[:, 2].astype(np.int64), rows[:, 3].astype(np.int64),
-            rows[:, 4].astype(np.int64) + actions.start, features, actions,
-        )  # fmt: skip
+    def prune(self, max_leaves: int) -> float:
+        """Close the questions that gain least until few enough leaves are left; what the tree then collects."""
+        best = [float(sums.max()) for sums in self.sums]
+        inner = [i for i, row in enumerate(self.rows) if row[0] != LEAF]
+        total = sum(best[i] for i, row in enumerate(self.rows) if row[0] == LEAF)
+        total -= self.price * sum(self.sizes_of[i] for i in inner)
+        while len(inner) >= max_leaves:
+            gains = []
+            for i in inner:
+                left, right = int(self.rows[i][2]), int(self.rows[i][3])
+                if self.rows[left][0] == LEAF and self.rows[right][0] == LEAF:
+                    gains.append((best[left] + best[right] - best[i] - self.price * self.sizes_of[i], i))
+            gain, node = min(gains)
+            self.rows[node] = [LEAF, 0, LEAF, LEAF, int(self.sums[node].argmax())]
+            inner.remove(node)
+            total -= gain
+        self.rows = _reachable(self.rows)
+        return total
+
+
+def _reachable(rows: list[list[float]]) -> list[list[float]]:
+    """The rows below the root, numbered again."""
+    kept: list[list[float]] = []
+    stack = [(0, -1, 0)]
+    while stack:
+        node, parent, side = stack.pop()
+        if parent >= 0:
+            kept[parent][2 + side] = len(kept)
+        if rows[node][0] != LEAF:
+            stack += [(int(rows[node][3]), len(kept), 1), (int(rows[node][2]), len(kept), 0)]
+        kept.append(list(rows[node]))
+    return kept
 
 
 @njit(cache=True)

@@ -1,0 +1,92 @@
+"""Return against size in one call: the best tree found for each number of leaves."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from custard.errors import CustardError
+from custard.lab.evaluate import Evaluation, evaluate
+from custard.lab.learn import learn
+from custard.lab.record import final_seed
+from custard.lab.source import Source, source
+from custard.planning.yardstick import best_return
+from custard.tree.tree import Tree
+
+__all__ = ["Point", "frontier"]
+
+
+@dataclass(frozen=True)
+class Point:
+    """The best tree of at most so many leaves."""
+
+    leaves: int
+    nodes: int
+    depth: int
+    mean: float  # over fresh episodes, the same for all points
+    ci95: tuple[float, float]
+    gap: float | None  # to the best return any tree could have, or to the expert's; None where neither is known
+    tree: Tree = dataclasses.field(repr=False)
+    steps: int = 0  # environment steps it took to find
+    seconds: float = 0.0
+
+
+def frontier(
+    env: Any,
+    *,
+    max_leaves: int = 16,
+    seed: int = 0,
+    budget: int | None = None,
+    episodes: int = 1000,
+    progress: bool = False,
+    **learn_kwargs: Any,
+) -> list[Point]:
+    """The best tree found for each number of leaves up to a limit, smallest first, each better than those before.
+
+    One run of tree policy iteration for every limit, with `budget` environment steps each and `learn_kwargs` as in
+    `custard.learn` (`max_depth`, `env_kwargs`, …). A limit that an earlier run did not use up is not run again. Trees
+    are evaluated on `episodes` fresh episodes; those that are no better than a smaller one are left out. `gap` is the
+    distance to the best possible return where `plan` or the model tells it, otherwise to the expert given (a function
+    from feature vectors to Q-values).
+
+    >>> points = frontier("custard/PrereqWorld-v0", max_leaves=6, budget=500_000, env_kwargs={"m": 4}, episodes=10)
+    >>> [(point.leaves, point.mean, point.gap) for point in points if point.mean > -3]
+    [(3, -2.0, 0.0)]
+    """
+    if max_leaves < 1:
+        raise CustardError(f"max_leaves={max_leaves} must be at least 1")
+    if learn_kwargs.get("method", "tpi") not in (None, "tpi"):
+        raise CustardError("a frontier is found by tree policy iteration: leave method out")
+    learn_kwargs.pop("method", None)
+    kwargs: Mapping[str, Any] = learn_kwargs.pop("env_kwargs", None) or {}
+    where = source(env, kwargs)
+    best = _most(where, learn_kwargs.get("max_depth"), learn_kwargs.get("expert"), episodes, final_seed(seed))
+    points: list[Point] = []
+    leaves = 1
+    while leaves <= max_leaves:
+        run = learn(
+            where, "tpi", seed=seed, budget=budget, progress=progress, max_leaves=leaves, **learn_kwargs
+        )  # fmt: skip
+        judged = evaluate(run.tree, where, episodes, final_seed(seed), features=learn_kwargs.get("features"))
+        if not points or judged.mean > points[-1].mean:
+            points.append(_point(run.tree, judged, best, run.steps, run.seconds))
+        if best is not None and judged.mean >= best - 1e-9 * max(1.0, abs(best)):
+            break  # nothing is better
+        leaves += 1
+    return points
+
+
+def _point(tree: Tree, judged: Evaluation, best: float | None, steps: int, seconds: float) -> Point:
+    gap = None if best is None else best - judged.mean
+    return Point(tree.n_leaves, tree.n_nodes, tree.depth, judged.mean, judged.ci95, gap, tree, steps, seconds)
+
+
+def _most(where: Source, max_depth: int | None, expert: Any, episodes: int, seed: int) -> float | None:
+    """What a point's gap is measured against: the proved best return, or what an expert given as a function returns."""
+    known = best_return(where, max_depth)
+    if known is not None or not callable(expert):
+        return known
+    start = int(getattr(where.make().action_space, "start", 0))
+    return evaluate(lambda x: expert(x).argmax(axis=1) + start, where, episodes, seed).mean

@@ -1,0 +1,185 @@
+"""Environments with few states that step in Python: their transitions are learned, then trees are tried in the table.
+
+Where all features are whole numbers within bounds and they tell states apart, what followed each action in each state
+can be counted. A tree is then tried in compiled loops over these counts (`custard.solvers.simulate.TABLE`) thousands
+of times for the price of one episode. The environment itself is asked for experience, and for the last word: if trees
+return there what they do in the table, the table is right; otherwise the search goes on without it.
+"""
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from custard.solvers.api import Problem
+from custard.solvers.simulate import Foreign
+
+__all__ = ["LARGEST", "Grid", "LearnedModel", "improve"]
+
+LARGEST = 1_000_000  # entries a table may have
+GAMMA = 0.999
+HEAD = 3  # rows of parameters before the first pair of state and action
+
+
+class Grid:
+    """Numbers for states whose features are whole numbers within bounds."""
+
+    def __init__(self, problem: Problem) -> None:
+        features, actions = problem.base.features, problem.base.actions
+        self.low = np.ceil(features.low)
+        sizes = np.floor(features.high) - self.low + 1
+        whole = actions.discrete and features.integer.all() and not features.unbounded.any()
+        self.possible = bool(whole and problem.encoder is None and np.prod(sizes) * actions.n <= LARGEST)
+        if self.possible:
+            self.n_states, self.n_actions = int(np.prod(sizes)), actions.n
+            self.strides = np.concatenate([[1], np.cumprod(sizes)[:-1]]).astype(np.int64)
+
+    def row(self, x: np.ndarray) -> np.ndarray:
+        """The number of each state, [B, n] -> [B]."""
+        return ((x - self.low).astype(np.int64) * self.strides).sum(axis=-1).clip(0, self.n_states - 1)
+
+
+class LearnedModel:
+    """Counts of what followed each action in each state."""
+
+    def __init__(self, problem: Problem, grid: Grid, real: Foreign) -> None:
+        self.grid, self.real, self.start = grid, real, problem.base.actions.start
+        self.outcomes: dict[tuple[int, int, bool], list[Any]] = {}  # (pair, next, over) -> [count, reward sum, next x]
+        self.visits = np.zeros((grid.n_states, grid.n_actions))
+        self.starts: dict[int, list[Any]] = {}  # state -> [count, x]
+        self.value, self.hoped = np.zeros(grid.n_states), np.zeros(grid.n_states)
+        self.worst = 0.0
+
+    def gather(self, steps: int, seed: int, act: Callable[[np.ndarray], Any] | None, noise: float) -> list[float]:
+        """Run about so many steps of episodes, exploring what is little known if `act` is None; their returns."""
+        rng, goal, returns = np.random.default_rng(seed), self.real.steps + steps, []
+        hopes, planned = self._hopes(), self.real.steps
+        while self.real.steps < goal:
+            if act is None and self.real.steps - planned > steps // 40:
+                hopes, planned = self._hopes(), self.real.steps
+            follow = act or (lambda x, hopes=hopes: int(hopes[int(self.grid.row(x))].argmax()) + self.start)
+            fresh = [True]
+
+            def see(x, action, reward, after, over, fresh=fresh):
+                s, after_s = int(self.grid.row(x)), int(self.grid.row(after))
+                if fresh[0]:
+                    self.starts.setdefault(s, [0, x])[0] += 1
+                    fresh[0] = False
+                pair = s * self.grid.n_actions + int(action) - self.start
+                self.visits.flat[pair] += 1
+                entry = self.outcomes.setdefault((pair, after_s, over), [0, 0.0, after])
+                entry[0] += 1
+                entry[1] += reward
+
+            total, _ = self.real.episode(self.real.env, follow, int(rng.integers(2**31)), rng, noise, see)
+            returns.append(total)
+            self.worst = min(self.worst, total)
+        return returns
+
+    def params(self) -> np.ndarray:
+        """The table as the compiled loops read it; actions never tried end the episode with the worst return seen."""
+        grid, n = self.grid, len(self.grid.low)
+        pairs, keys = grid.n_states * grid.n_actions, sorted(self.outcomes)
+        rows = np.zeros((HEAD + pairs + 1 + len(keys) + len(self.starts), max(2, n + 3)))
+        rows[1, :n], rows[2, :n] = grid.low, grid.strides
+        unknown = HEAD + pairs
+        rows[HEAD:unknown, 0] = unknown
+        rows[unknown, :3] = [2.0, self.worst, 1.0]
+        counts = np.array([self.outcomes[key][0] for key in keys], dtype=np.float64)
+        pair = np.array([key[0] for key in keys], dtype=np.int64)
+        first = np.flatnonzero(np.diff(pair, prepend=-1))
+        rows[HEAD + pair[first], 0] = unknown + 1 + first
+        sums = np.add.reduceat(counts, first)
+        share = counts / np.repeat(sums, np.diff(np.append(first, len(pair))))
+        cumulative = np.cumsum(share)
+        cumulative -= np.repeat(
+            np.concatenate([[0.0], cumulative[first[1:] - 1]]), np.diff(np.append(first, len(pair)))
+        )
+        cumulative[np.append(first[1:], len(pair)) - 1] = 2.0  # the last outcome takes what rounding leaves
+        block = rows[unknown + 1 : unknown + 1 + len(keys)]
+        block[:, 0] = cumulative
+        for k, key in enumerate(keys):
+            count, reward, after = self.outcomes[key]
+            block[k, 1], block[k, 2] = reward / count, key[2]
+            block[k, 3 : n + 3] = after
+        rows[0, :2] = grid.n_actions, unknown + 1 + len(keys)
+        begun = np.array([self.starts[s][0] for s in sorted(self.starts)], dtype=np.float64)
+        ends = rows[unknown + 1 + len(keys) :]
+        ends[:, 0] = np.cumsum(begun) / begun.sum()
+        ends[-1, 0] = 2.0
+        ends[:, 1 : n + 1] = [self.starts[s][1] for s in sorted(self.starts)]
+        return rows
+
+    def q(self, hope: float = 0.0, sweeps: int = 200) -> np.ndarray:
+        """Action values by value iteration over the counts, [S, A]; `hope` counts for what is unknown."""
+        keys = sorted(self.outcomes)
+        table = np.array([[*key[:2], key[2]] for key in keys], dtype=np.int64).reshape(-1, 3)
+        numbers = np.array([self.outcomes[key][:2] for key in keys], dtype=np.float64).reshape(-1, 2)
+        q = improve(table, numbers, self.visits, self.value, 0.0, self.worst, 0.0, sweeps)
+        if hope == 0.0:
+            return q
+        most = max(0.0, float((numbers[:, 1] / numbers[:, 0]).max())) if len(keys) else 0.0
+        best = float(self.value.max()) + most + 1e-3
+        return improve(table, numbers, self.visits, self.hoped, best, self.worst, hope, sweeps)
+
+    def _hopes(self) -> np.ndarray:
+        """Values in which what was never tried looks good, ties broken at random."""
+        q = self.q(hope=1.0, sweeps=60)
+        return q + 1e-9 * np.random.default_rng(len(self.outcomes)).random(q.shape)
+
+    def state(self) -> dict[str, np.ndarray]:
+        """All counts as arrays."""
+        keys, starts = sorted(self.outcomes), sorted(self.starts)
+        rows = [[*key, *self.outcomes[key][:2], *self.outcomes[key][2]] for key in keys]
+        begun = [[s, self.starts[s][0], *self.starts[s][1]] for s in starts]
+        return {
+            "model_outcomes": np.array(rows, dtype=np.float64), "model_starts": np.array(begun, dtype=np.float64),
+            "model_value": np.stack([self.value, self.hoped]), "model_worst": np.array(self.worst),
+        }  # fmt: skip
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        """Go on from what `state` returned."""
+        self.outcomes = {
+            (int(row[0]), int(row[1]), bool(row[2])): [int(row[3]), float(row[4]), row[5:].copy()]
+            for row in state["model_outcomes"]
+        }
+        self.starts = {int(row[0]): [int(row[1]), row[2:].copy()] for row in state["model_starts"]}
+        self.value, self.hoped = state["model_value"].copy()
+        self.worst = float(state["model_worst"])
+        self.visits[:] = 0.0
+        for (pair, _, _), (count, *_) in self.outcomes.items():
+            self.visits.flat[pair] += count
+
+
+@njit(cache=True)
+def improve(table, numbers, visits, value, best, worst, hope, sweeps):
+    """Value iteration in place on `value` [S]; each pair counts `hope` outcomes more that are worth `best`."""
+    n_states, n_actions = visits.shape
+    q = np.zeros((n_states, n_actions))
+    for _ in range(sweeps):
+        for s in range(n_states):
+            for a in range(n_actions):
+                n = visits[s, a]
+                q[s, a] = 0.0 if n > 0 else (best if hope > 0.0 else worst)
+                if n > 0 and hope > 0.0:
+                    q[s, a] = hope * best / (n + hope)
+        for k in range(len(table)):
+            pair, after = table[k, 0], table[k, 1]
+            s, a = pair // n_actions, pair % n_actions
+            total = visits[s, a] + hope
+            q[s, a] += (numbers[k, 1] + (0.0 if table[k, 2] else numbers[k, 0] * GAMMA * value[after])) / total
+        change = 0.0
+        for s in range(n_states):
+            seen = False
+            for a in range(n_actions):
+                seen = seen or visits[s, a] > 0
+            new = q[s].max() if seen else 0.0
+            change = max(change, abs(new - value[s]))
+            value[s] = new
+        if change < 1e-9 * max(1.0, abs(best)):
+            break
+    return q

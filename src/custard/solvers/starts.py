@@ -1,0 +1,93 @@
+"""Where tree policy iteration begins: fits to random behaviour, random trees, tables of values, a given expert."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from custard.errors import CustardError
+from custard.lab.evaluate import rollouts
+from custard.lab.source import episode_seeds
+from custard.solvers.api import Problem
+from custard.tree.fit import fit_tree
+from custard.tree.tree import Tree
+
+__all__ = ["imitations", "outside_expert"]
+
+ROUNDS = 4  # fits, each on the states of the expert and of all trees before
+MOST = 4000  # states in a fit
+EPISODES = 10  # of the expert, and of each tree
+
+
+def outside_expert(
+    problem: Problem, given: str | Callable[..., Any], budget: int, seed: int
+) -> tuple[Callable[[np.ndarray], np.ndarray], Callable[[np.ndarray], np.ndarray], int]:
+    """What an expert does [B] and what it thinks actions are worth [B, A], and the steps it took to train.
+
+    "dqn" trains one of ours with at most `budget` steps; a file holds one of ours (.npz) or a Stable-Baselines3 model
+    (.zip); a function maps feature vectors [B, n] to Q-values [B, A].
+    """
+    from custard.baselines import dqn  # needs jax only to train
+    from custard.baselines.experts import from_function, from_sb3
+    from custard.lab.methods import settings_for
+
+    n = problem.base.actions.n
+    if not problem.base.actions.discrete:
+        raise CustardError("an expert to start from needs discrete actions")
+    steps = 0
+    if callable(given):
+        expert = from_function(given, n)
+    elif given == "dqn":
+        chosen = settings_for(dqn, problem.source.name, "tuned", {"steps": budget, "checks": 8, "check_rollouts": 20})
+        best = None
+        for progress in dqn.train(problem, chosen, seed):
+            best, steps = progress.best, progress.steps
+        if best is None:
+            raise CustardError(f"{budget} steps are too few for a DQN expert")
+        expert = from_function(best.q, n, "DQN")
+    elif str(given).endswith(".npz"):
+        expert = from_function(dqn.Network.load(given).q, n, Path(given).name)
+    elif str(given).endswith(".zip"):
+        expert = from_sb3(Path(given), problem)
+    else:
+        raise CustardError(f"expert={given!r} is not known: choose dqn, a .npz or .zip file, or a function to Q-values")
+    worth = expert.q or expert.log_policy
+    assert worth is not None
+    return expert.act, worth, steps
+
+
+def imitations(
+    problem: Problem,
+    act: Callable[[np.ndarray], np.ndarray],
+    worth: Callable[[np.ndarray], np.ndarray],
+    depth: int,
+    max_leaves: int | None,
+    cuts: int,
+    seed: int,
+) -> Iterator[tuple[Tree, int]]:
+    """Trees fitted to an expert's values on its own states, then also on the states the trees went to (DAgger).
+
+    With each comes the number of environment steps it took.
+    """
+    rng = np.random.default_rng(seed)
+    features, actions = problem.base.features, problem.base.actions
+    tree: Tree | None = None
+    x = np.zeros((0, features.n))
+    for _ in range(ROUNDS):
+        met: list[np.ndarray] = []
+
+        def follow(states: np.ndarray, met: list[np.ndarray] = met, tree: Tree | None = tree) -> np.ndarray:
+            met.append(states.copy())
+            return act(states) + actions.start if tree is None else tree.predict(states)
+
+        seeds = episode_seeds(int(rng.integers(2**31)), EPISODES)
+        _, lengths, _ = rollouts(follow, problem.source, seeds, features=problem.encoder)
+        x = np.concatenate([x, *met])
+        some = x[rng.permutation(len(x))[:MOST]]
+        value = worth(some)
+        value = value - value.max(axis=1, keepdims=True)
+        tree = fit_tree(some, value, features, actions, max_depth=depth, max_leaves=max_leaves, cuts=cuts).tree
+        yield tree, int(lengths.sum())
