@@ -52,15 +52,15 @@ class Judged:
         return self.small.n_leaves, self.small.depth, self.tree.n_leaves
 
 
-def better(a: Judged, b: Judged) -> bool:
+def better(a: Judged, b: Judged, margin: float = 1.0) -> bool:
     """Whether a should replace b: it returns more, or is smaller and not clearly worse, on the episodes both have run.
 
-    "Clearly" is one standard error of the paired difference. A smaller tree can win only by having fewer leaves (or
+    "Clearly" is `margin` standard errors of the paired difference. A smaller tree can win only by having fewer leaves (or
     as many and less depth), so small losses cannot add up for ever.
     """
     k = min(len(a.returns), len(b.returns))
     gain = a.returns[:k] - b.returns[:k]
-    mean, error = gain.mean(), gain.std() / np.sqrt(k)
+    mean, error = gain.mean(), margin * gain.std() / np.sqrt(k)
     if a.size < b.size:
         return bool(mean >= -error)
     if a.size > b.size:
@@ -75,6 +75,7 @@ class Selection:
     problem: Problem
     most: int = 512  # episodes the winner has run at the end
     first: int = 8  # episodes every tree runs
+    margin: float = 1.0  # standard errors by which a smaller tree may be worse, and a larger one must be better
     steps: int = 0  # environment steps spent on judging
     best: Judged | None = None
     last: float = float("nan")  # mean return of the tree shown last
@@ -108,7 +109,7 @@ class Selection:
                 break
         self.known[name] = self.last = judged.mean
         enough = self.best is None or not self.varies or len(judged.returns) == self.most
-        if not enough or (self.best is not None and not better(judged, self.best)):
+        if not enough or (self.best is not None and not better(judged, self.best, self.margin)):
             return False
         self.best = judged
         self.improved += 1

@@ -1,0 +1,69 @@
+"""Trees read off a network over bounds, and smaller ones: splits that gain less than a leaf costs are not asked."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from custard.ibmdp.splits import Rules
+from custard.solvers import networks
+from custard.solvers.mutate import Shape, tree_of
+from custard.solvers.networks import Weights
+from custard.tree.extract import extract
+from custard.tree.tree import LEAF, Tree
+
+__all__ = ["NODES", "pruned", "read_off"]
+
+NODES = 2000  # of a tree at most: one that would have more asks nothing more from there on
+
+
+def read_off(
+    weights: Weights, frequencies: int, rules: Rules, noise: float = 0.0, rng: np.random.Generator | None = None
+) -> tuple[Tree, np.ndarray]:
+    """The tree of the greedy policy over bounds, and the base action that the policy prefers at each of its nodes.
+
+    With `noise` each node's values are perturbed first, by that many times their own spread.
+    """
+    base, acts, nodes = rules.n_base, [], 0
+
+    def policy(bounds: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        nonlocal nodes
+        nodes += len(bounds)
+        if nodes > NODES:
+            mask[:, base:] = False
+        hidden = networks.encode(bounds, frequencies)
+        q = networks.dueling(networks.forward(weights, hidden, lambda h: np.maximum(h, 0.0)))
+        if rng is not None:
+            q = q + noise * q.std(axis=1, keepdims=True) * rng.gumbel(size=q.shape)
+        acts.append(q[:, :base].argmax(axis=1))
+        return np.where(mask, q, -np.inf).argmax(axis=1)
+
+    return extract(policy, rules), np.concatenate(acts)
+
+
+def pruned(tree: Tree, acts: np.ndarray, x: np.ndarray, q: np.ndarray, price: float) -> Tree:
+    """The tree without the splits that gain less than `price` a leaf.
+
+    `acts` [nodes] is the base action that the policy would take at each node, x [N, n] are states the tree meets and
+    q [N, A] what actions are worth there. A branch that none of the states takes is left out.
+    """
+    rows: list[np.ndarray] = [np.zeros(0, dtype=np.int64)] * tree.n_nodes
+    rows[0] = np.arange(len(x))
+    for node in range(tree.n_nodes):
+        if tree.feature[node] != LEAF:
+            yes = x[rows[node], tree.feature[node]] <= tree.threshold[node]
+            rows[tree.children_left[node]], rows[tree.children_right[node]] = rows[node][yes], rows[node][~yes]
+    kept: list[tuple[Shape, float]] = [(0, 0.0)] * tree.n_nodes
+    start = tree.actions.start
+    for node in range(tree.n_nodes - 1, -1, -1):
+        leaf = float(q[rows[node], acts[node]].sum()) / len(x)
+        if tree.feature[node] == LEAF:
+            kept[node] = (int(tree.value[node]), leaf)
+            continue
+        left, right = int(tree.children_left[node]), int(tree.children_right[node])
+        if len(rows[node]) and not (len(rows[left]) and len(rows[right])):
+            kept[node] = kept[left] if len(rows[left]) else kept[right]
+            continue
+        value = kept[left][1] + kept[right][1] - price
+        shape = (int(tree.feature[node]), float(tree.threshold[node]), kept[left][0], kept[right][0])
+        kept[node] = (shape, value) if value > leaf else (int(acts[node]) + start, leaf)
+    return tree_of(kept[0][0], tree)
