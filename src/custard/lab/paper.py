@@ -71,9 +71,10 @@ PAPER: dict[str, dict[str, tuple[Cell, Cell | None]]] = {
 
 #: Smaller budgets, the same code: what `--quick` sets.
 QUICK: dict[str, dict[str, Any]] = {
-    "viper-dqn": {"iterations": 10, "test_rollouts": 50, "final_rollouts": 200, "expert_settings": {"steps": 20_000}},
-    "viper-bi": {"iterations": 10, "test_rollouts": 50, "final_rollouts": 200},
-    "dqn": {"budget": 100_000}, "ppo": {"budget": 100_000}, "mfec": {"budget": 500_000}, "tpi": {"budget": 4_000_000},
+    "viper-dqn": {"iterations": 15, "test_rollouts": 50, "final_rollouts": 200, "expert_settings": {"steps": 30_000}},
+    "viper-bi": {"iterations": 15, "test_rollouts": 50, "final_rollouts": 200},
+    "dqn": {"budget": 400_000}, "ppo": {"budget": 400_000}, "mfec": {"budget": 1_000_000},
+    "tpi": {"budget": 10_000_000},
 }  # fmt: skip
 
 
