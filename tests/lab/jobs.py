@@ -17,6 +17,9 @@ def run(job):
         return {"error": "could not be done"}
     if settings.get("cured") == job["seed"] and not Path(os.environ["JOBS_LOG"] + ".cure").exists():
         return {"error": "ill"}
+    patience = time.monotonic() + 40
+    while len(processes(log)) < settings.get("together", 1) and time.monotonic() < patience:
+        time.sleep(0.02)
     started = time.perf_counter()
     time.sleep(settings.get("sleep", 0.0))
     with log.open("a") as file:
@@ -28,3 +31,8 @@ def run(job):
         "seconds": time.perf_counter() - started,
         "error": "",
     }
+
+
+def processes(log):
+    """The processes that have begun a job."""
+    return {line.split()[2] for line in log.read_text().splitlines()} if log.exists() else set()

@@ -203,6 +203,7 @@ def test_real_trials_resumed_equal_those_never_interrupted(tmp_path: Path) -> No
 def test_losing_a_node_of_a_ray_cluster_loses_no_trial(log: Path, tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="the extra 'ray' is not installed")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    import jobs
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
@@ -213,7 +214,7 @@ def test_losing_a_node_of_a_ray_cluster_loses_no_trial(log: Path, tmp_path: Path
         killed: list[float] = []
 
         def kill() -> None:
-            _until(lambda: len(set(_workers(log))) >= 2 and file.exists() and len(read_rows(file)) >= 2)
+            _until(lambda: len(jobs.processes(log)) >= 2 and file.exists() and len(read_rows(file)) >= 2)
             cluster.remove_node(other, allow_graceful=False)
             killed.append(time.monotonic())
 
@@ -221,7 +222,7 @@ def test_losing_a_node_of_a_ray_cluster_loses_no_trial(log: Path, tmp_path: Path
 
         thread = threading.Thread(target=kill)
         thread.start()
-        rows = run(trials(8, sleep=0.7), file, engine="ray", address=cluster.address, workers=None)
+        rows = run(trials(8, sleep=0.7, together=2), file, engine="ray", address=cluster.address, workers=None)
         thread.join()
         assert killed
         assert [row["return"] for row in rows] == [float(seed) for seed in range(8)]
@@ -230,7 +231,7 @@ def test_losing_a_node_of_a_ray_cluster_loses_no_trial(log: Path, tmp_path: Path
         assert set(ends) == set(range(8))
         assert len(told(log, "begin")) <= 8 + 2, "only what ran on the lost node is repeated"
         before = log.read_text()
-        run(trials(8, sleep=0.7), file, engine="ray", address=cluster.address)
+        run(trials(8, sleep=0.7, together=2), file, engine="ray", address=cluster.address)
         assert log.read_text() == before
     finally:
         cluster.shutdown()
@@ -240,7 +241,3 @@ def test_a_cluster_that_is_not_there_is_told_at_once() -> None:
     pytest.importorskip("ray", reason="the extra 'ray' is not installed")
     with pytest.raises(custard.CustardError, match=r"no Ray cluster at 127\.0\.0\.1:1 "):
         sweep(trials(1), engine="ray", address="127.0.0.1:1", strict=False)
-
-
-def _workers(log: Path) -> list[str]:
-    return [line.split()[2] for line in log.read_text().splitlines()] if log.exists() else []
