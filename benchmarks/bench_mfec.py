@@ -26,7 +26,7 @@ def learning(env: str, kwargs: dict | None = None, max_depth: int | None = None,
     where = source(env, kwargs)
     learner = Learner(Problem(where, describe(where.vector(1)), 0, max_depth), Settings(budget=10**9))
     memory = learner.memory
-    schedule(memory, learner.settings, 0.5, 1, learner.gamma_b)  # the middle of a cycle, all through
+    schedule(memory, learner.settings, 0.5, 1, 0, learner.gamma_b)  # the middle of a cycle, all through
     learner.env.run(memory, 1000, learner.settings.k)  # compile
     assert memory.count[LEARNING] == 1
     print(f"{env} {kwargs or ''}")

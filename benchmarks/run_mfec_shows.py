@@ -1,6 +1,9 @@
 """The trials behind results/mfec.md: one CSV row for each finished trial; trials already in the file are passed over.
 
-    python benchmarks/run_mfec_shows.py prereq pothole depths cartpole random foreign ablation --seeds 10 --first 100
+    python benchmarks/run_mfec_shows.py prereq pothole cartpole foreign random depths --seeds 10 --first 200
+    python benchmarks/run_mfec_shows.py ablation paper --seeds 3 --first 200
+
+All shows are run with one seed before the next seed has its turn, so that tables grow evenly.
 
 `seconds` is wall-clock time, `cpu_seconds` the processor's; both without compilation, which a first, unrecorded run of
 each environment takes on itself.
@@ -26,7 +29,8 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "tuned": {},
     "one action a visit": {"all_actions": False},
     "constant rates": {"kappa": 0.0, "alpha_b": 0.01, "alpha_o": 0.3},
-    "one-step targets": {"trace": 0.0},
+    "no remembered outcomes": {"recall": False},
+    "only remembered outcomes": {"trace": 0.0},
     "no guide": {"guided": False},
     "no drawn trees": {"samples": 0},
     "one neighbour": {"k": 1},
@@ -62,8 +66,8 @@ def trials(show: str, seeds: list[int]) -> list[dict[str, Any]]:
         for name, given in ABLATIONS.items():
             for s in seeds:
                 out.append(_trial(f"prereq: {name}", PREREQ, s, env_kwargs={"m": 7}, budget=1_000_000, **given))
-                out.append(_trial(f"pothole: {name}", POTHOLE, s, budget=3_000_000, **given))
-                out.append(_trial(f"cartpole: {name}", "CartPole-v1", s, max_depth=2, budget=3_000_000, **given))
+                out.append(_trial(f"pothole: {name}", POTHOLE, s, budget=2_000_000, **given))
+                out.append(_trial(f"cartpole: {name}", "CartPole-v1", s, max_depth=2, budget=2_000_000, **given))
         return out
     if show == "paper":
         return [_trial("prereq", PREREQ, s, env_kwargs={"m": 7}, preset="paper", budget=1_000_000) for s in seeds] + [
@@ -101,29 +105,38 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("shows", nargs="+")
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--first", type=int, default=100)
+    parser.add_argument("--first", type=int, default=200)
     args = parser.parse_args()
-    for show in args.shows:
-        path = RESULTS / f"mfec_{show}.csv"
-        done = set()
-        if path.exists():
-            with path.open() as file:
-                done = {(row["label"], int(row["seed"])) for row in csv.DictReader(file)}
-        warm = set()
-        for trial in trials(show, list(range(args.first, args.first + args.seeds))):
-            if (trial["label"], trial["seed"]) in done:
-                continue
-            if trial["env"] not in warm:
-                custard.learn(trial["env"], "mfec", seed=1, **{**trial["given"], "budget": 30_000})
-                warm.add(trial["env"])
-            row = run(trial)
-            new = not path.exists()
-            with path.open("a", newline="") as file:
-                writer = csv.DictWriter(file, list(row), lineterminator="\n")
-                if new:
-                    writer.writeheader()
-                writer.writerow(row)
-            print(row, flush=True)
+    warm: set[str] = set()
+    for seed in range(args.first, args.first + args.seeds):
+        for show in args.shows:
+            path = RESULTS / f"mfec_{show}.csv"
+            for trial in trials(show, [seed]):
+                if (trial["label"], seed) in finished(path):
+                    continue
+                if trial["env"] not in warm:
+                    custard.learn(trial["env"], "mfec", seed=1, **{**trial["given"], "budget": 30_000})
+                    warm.add(trial["env"])
+                store(path, run(trial))
+
+
+def finished(path: Path) -> set[tuple[str, int]]:
+    """Label and seed of the trials a file holds."""
+    if not path.exists():
+        return set()
+    with path.open() as file:
+        return {(row["label"], int(row["seed"])) for row in csv.DictReader(file)}
+
+
+def store(path: Path, row: dict[str, Any]) -> None:
+    """Add a trial's row."""
+    new = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.DictWriter(file, list(row), lineterminator="\n")
+        if new:
+            writer.writeheader()
+        writer.writerow(row)
+    print(row, flush=True)
 
 
 if __name__ == "__main__":

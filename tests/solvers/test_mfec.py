@@ -16,10 +16,13 @@ from custard.lab.source import source
 from custard.planning.env import FiniteEnv
 from custard.planning.evaluate import tree_value
 from custard.planning.exhaustive import best_tree_exhaustive
+from custard.planning.model import model_of
 from custard.planning.random import random_mdp
+from custard.planning.solve import value_iteration
 from custard.solvers import mfec
 from custard.solvers.api import Problem
 from custard.solvers.bounds_table import TablePolicy, walk
+from custard.solvers.episodes import refresh
 from custard.solvers.selection import Judged, Selection, better
 from custard.spaces import describe
 from custard.tree.extract import extract
@@ -62,6 +65,20 @@ def test_the_extracted_tree_is_the_tables_own_policy():
     assert tree.apply(x).shape == (len(x),)
     assert tree.predict(x).tolist() == walked
     assert tree.depth <= 3
+
+
+def test_remembered_outcomes_give_the_values_of_the_mdp():
+    """Once everything has been tried, what is remembered of a deterministic MDP is the MDP."""
+    learner = mfec.Learner(problem_of(PREREQ, {"m": 4}), mfec.Settings(budget=40_000, gamma_b=0.9))
+    while learner.at[mfec.CYCLE] == 0:
+        learner.advance()
+    memory, size = learner.memory, int(learner.memory.states.size[0])
+    for _ in range(10):
+        refresh(memory, np.arange(size))
+    mdp = model_of(source(PREREQ, {"m": 4}), gamma=0.9)
+    exact = {tuple(x): value for x, value in zip(mdp.x, value_iteration(mdp)[0], strict=True)}
+    assert size > 4
+    assert memory.v_star[:size].tolist() == pytest.approx([exact[tuple(x)] for x in memory.point[:size]])
 
 
 @pytest.mark.parametrize(

@@ -227,14 +227,16 @@ def learn_node(nodes, lattice, o, x, q_o, zeta, kappa, alpha_b, only):
                 target += discount * zeta
                 discount *= gamma
             target += discount * q_o[action]
-            child_visits[o, m, side] += 1
-            step = rate(child_visits[o, m, side], kappa, alpha_b)
-            leaf = 0
-            for b in range(base):
-                child_q[o, m, side, b] += step * (q_o[b] - child_q[o, m, side, b])
-                if child_q[o, m, side, b] > child_q[o, m, side, leaf]:
-                    leaf = b
-            child_best[o, m, side] = leaf
+            below = child[o, m, side]
+            if below < 0 or visits[below] == 0:  # the answer is still a leaf
+                child_visits[o, m, side] += 1
+                step = rate(child_visits[o, m, side], kappa, alpha_b)
+                leaf = 0
+                for b in range(base):
+                    child_q[o, m, side, b] += step * (q_o[b] - child_q[o, m, side, b])
+                    if child_q[o, m, side, b] > child_q[o, m, side, leaf]:
+                        leaf = b
+                child_best[o, m, side] = leaf
             if child_visits[o, m, 1 - side] == 0:  # an answer never given would lead to the leaf this node could be
                 child_best[o, m, 1 - side] = here
             q[o, base + m] += alpha * (target - q[o, base + m])

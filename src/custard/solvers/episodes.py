@@ -14,6 +14,7 @@ from numba import njit
 from custard.envs.native import advance, begin, observe
 from custard.envs.pcg64 import uniform
 from custard.solvers.bounds_table import grow, learn_node, rate, root_node, walk
+from custard.solvers.loops import GOES_ON, INVALID, OVER, TERMINATED
 from custard.solvers.memory import (
     ACTIONS,
     ALL,
@@ -21,6 +22,7 @@ from custard.solvers.memory import (
     ALPHA_O,
     DARING,
     DISCOVERING,
+    DRAWS,
     EPISODE,
     EPISODES,
     EPSILON,
@@ -38,9 +40,11 @@ from custard.solvers.memory import (
     LENGTH,
     MISSES,
     MU,
+    OUTCOMES,
     PATIENT,
     RETURN,
     RETURNS,
+    REWARDS,
     SHARE,
     STILL,
     UNDECIDED,
@@ -49,7 +53,7 @@ from custard.solvers.memory import (
 )
 from custard.solvers.tables import find, insert, nearest
 
-__all__ = ["decide", "end", "go_on", "learn_tree", "record", "run_native", "state_row", "sweep"]
+__all__ = ["converse", "decide", "learn_tree", "record", "run_native", "state_row", "sweep"]
 
 
 # -- the omniscient Q_o ---------------------------------------------------------------------------------------------
@@ -72,6 +76,8 @@ def state_row(memory, x, k):
     row = np.int64(find(memory.states, key))
     if row >= 0:
         memory.count[HITS] += 1
+        for c in range(n):
+            memory.point[row, c] = x[c]
         return row
     memory.count[MISSES] += 1
     rows = np.empty(k, np.int64)
@@ -80,6 +86,8 @@ def state_row(memory, x, k):
     row = np.int64(insert(memory.states, key))
     if row < 0:  # the table is full: the nearest base state stands for this one
         return rows[0]
+    for c in range(n):
+        memory.point[row, c] = x[c]
     for b in range(memory.q_o.shape[1]):
         for i in range(found):
             memory.q_o[row, b] += memory.q_o[rows[i], b] / found
@@ -95,29 +103,40 @@ def sweep(memory, x, terminal, over, k):
     """
     count, now = memory.count, memory.now
     gamma, mu = now[GAMMA_B], now[MU]
-    v_star, g = 0.0, 0.0
+    g, after = 0.0, -1
     if not terminal:
-        row = state_row(memory, x, k)
+        after = state_row(memory, x, k)
         leaf, _ = walk(memory.nodes, memory.lattice, root_node(memory.nodes, memory.lattice), x)
-        v_star = _most(memory.q_star, row)
-        g = _value(memory.q_o, row, mu, _advice(memory, x), leaf)
+        g = _value(memory.q_o, after, mu, _advice(memory, x), leaf)
+        memory.v_star[after], memory.v_o[after] = _most(memory.q_star, after), g
     for t in range(count[LENGTH] - 1, -1, -1):
         row, a, r = memory.row[t], memory.action[t], memory.reward[t]
-        memory.learned[row, a] += 1
-        alpha = rate(memory.learned[row, a], now[KAPPA], now[ALPHA_O])
-        memory.q_star[row, a] += alpha * (r + gamma * v_star - memory.q_star[row, a])
-        memory.followed[row, a] += 1
-        alpha = rate(memory.followed[row, a], now[KAPPA], now[ALPHA_O])
-        g = r + gamma * g
-        change = alpha * (g - memory.q_o[row, a])
-        memory.q_o[row, a] += change
-        if count[GUIDED] == 1 and not memory.strayed[t]:  # the state is better or worse than thought: so are the rest
-            for b in range(memory.q_o.shape[1]):
-                if b != a:
-                    memory.q_o[row, b] += change
-        v_star = _most(memory.q_star, row)
-        v_o = _value(memory.q_o, row, mu, memory.advice[t], memory.leaf[t])
-        g = v_o if memory.strayed[t] else (1.0 - now[LAMBDA]) * v_o + now[LAMBDA] * g
+        n = memory.learned[row, a]
+        memory.after[row, a, n % OUTCOMES] = after
+        memory.learned[row, a] = n + 1
+        memory.gain[row, a] += (r - memory.gain[row, a]) / (n + 1.0)
+        memory.when[row] = t
+        memory.q_star[row, a] = _expected(memory, memory.v_star, row, a)
+        memory.v_star[row] = _most(memory.q_star, row)
+        if now[LAMBDA] == 0.0:
+            memory.q_o[row, a] = _expected(memory, memory.v_o, row, a)
+            memory.v_o[row] = _value(memory.q_o, row, mu, memory.advice[t], memory.leaf[t])
+        else:
+            memory.followed[row, a] += 1
+            alpha = rate(memory.followed[row, a], now[KAPPA], now[ALPHA_O])
+            g = r + gamma * g
+            change = alpha * (g - memory.q_o[row, a])
+            memory.q_o[row, a] += change
+            if (
+                count[GUIDED] == 1 and not memory.strayed[t]
+            ):  # the state is better or worse than thought: so are the rest
+                for b in range(memory.q_o.shape[1]):
+                    if b != a:
+                        memory.q_o[row, b] += change
+            v_o = _value(memory.q_o, row, mu, memory.advice[t], memory.leaf[t])
+            memory.v_o[row] = v_o
+            g = v_o if memory.strayed[t] else (1.0 - now[LAMBDA]) * v_o + now[LAMBDA] * g
+        after = row
     count[LENGTH] = 0
     if over:
         count[EPISODE] += 1
@@ -127,6 +146,35 @@ def sweep(memory, x, terminal, over, k):
         now[RETURN] = 0.0
         count[STILL] = 0
         count[KIND] = UNDECIDED
+
+
+@njit(cache=True)
+def _expected(memory, v, row, a):
+    """The mean reward of an action, and what the states it led to are worth."""
+    n = min(memory.learned[row, a], OUTCOMES)
+    total = 0.0
+    for i in range(n):
+        after = memory.after[row, a, i]
+        if after >= 0:
+            total += v[after]
+    return memory.gain[row, a] + memory.now[GAMMA_B] * total / n
+
+
+@njit(cache=True)
+def refresh(memory, order):
+    """Bring the values of all base states up to date with what is remembered of them."""
+    root = root_node(memory.nodes, memory.lattice)
+    for i in range(len(order)):
+        row = order[i]
+        for b in range(memory.q_o.shape[1]):
+            if memory.learned[row, b] > 0:
+                memory.q_star[row, b] = _expected(memory, memory.v_star, row, b)
+                if memory.now[LAMBDA] == 0.0:
+                    memory.q_o[row, b] = _expected(memory, memory.v_o, row, b)
+        x = memory.point[row]
+        leaf, _ = walk(memory.nodes, memory.lattice, root, x)
+        memory.v_star[row] = _most(memory.q_star, row)
+        memory.v_o[row] = _value(memory.q_o, row, memory.now[MU], _advice(memory, x), leaf)
 
 
 @njit(cache=True)
@@ -173,6 +221,10 @@ def learn_tree(memory, x, row):
         a = np.int64(nodes.best[o])
         if uniform(rng, 0.0, 1.0) < now[EPSILON]:
             a = base + int(uniform(rng, 0.0, 1.0) * questions)
+            for _ in range(DRAWS - 1):
+                other = base + int(uniform(rng, 0.0, 1.0) * questions)
+                if nodes.q[o, other] > nodes.q[o, a]:
+                    a = other
         only = -1 if count[ALL] == 1 else a
         learn_node(nodes, lattice, o, x, memory.q_o[row], now[ZETA], now[KAPPA], now[ALPHA_B], only)
         if a < base or np.isnan(nodes.threshold[o, a - base]):
@@ -254,22 +306,31 @@ def record(memory, reward):
     memory.count[LENGTH] += 1
     memory.count[ACTIONS] += 1
     memory.now[RETURN] += reward
+    memory.now[REWARDS] += abs(reward)
 
 
 @njit(cache=True)
-def go_on(memory, reward, x, k):
-    """`record` and `decide` in one call: from Python, calls are what costs."""
-    record(memory, reward)
-    if memory.count[LENGTH] == HORIZON:
-        sweep(memory, x, False, False, k)
-    return decide(memory, x, k)
+def converse(memory, x, news, k):
+    """The same loop as a generator, for environments that Python steps; a call with all of `memory` would cost more.
 
-
-@njit(cache=True)
-def end(memory, reward, x, terminal, k):
-    """`record` and `sweep` in one call."""
-    record(memory, reward)
-    sweep(memory, x, terminal, True, k)
+    It yields base actions (INVALID if x holds NaN). Before it goes on, x [n] must hold the next state and news [2] the
+    reward and what became of the episode: GOES_ON, TRUNCATED or TERMINATED. After an end it yields once more, to wait
+    for the start of the next episode in x.
+    """
+    while True:
+        action = decide(memory, x, k)
+        yield action
+        bad = False
+        for c in range(len(x)):
+            bad = bad or np.isnan(x[c])
+        if bad:
+            yield INVALID
+        record(memory, news[0])
+        over = news[1] != GOES_ON or memory.count[STILL] >= PATIENT
+        if over or memory.count[LENGTH] == HORIZON:
+            sweep(memory, x, news[1] == TERMINATED, over, k)
+        if over:
+            yield OVER
 
 
 @njit(cache=True)

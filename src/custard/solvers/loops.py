@@ -10,9 +10,11 @@ import numpy as np
 from custard.errors import CustardError
 from custard.lab.source import DEFAULT_LIMIT
 from custard.solvers.api import Problem
-from custard.solvers.memory import PATIENT, STILL
 
-__all__ = ["Foreign", "Native"]
+__all__ = ["GOES_ON", "INVALID", "OVER", "TERMINATED", "TRUNCATED", "Foreign", "Native"]
+
+GOES_ON, TRUNCATED, TERMINATED = 0.0, 1.0, 2.0  # what became of an episode
+OVER, INVALID = -1, -2  # instead of an action: the episode is over; the state holds NaN
 
 
 class Native:
@@ -38,48 +40,45 @@ class Native:
 
 
 class Foreign:
-    """Any Gymnasium environment: whole episodes, each with a seed of its own, so that a run can be resumed."""
+    """Any Gymnasium environment: whole episodes, each with a seed of its own, so that a run can be resumed.
 
-    def __init__(self, problem: Problem, seed: int, decide: Any, go_on: Any, end: Any) -> None:
+    `converse(memory, x, news, k)` is a compiled generator of actions: see `custard.solvers.episodes.converse`.
+    """
+
+    def __init__(self, problem: Problem, seed: int, converse: Any) -> None:
         self.env, self.base, self.name = problem.source.make(), problem.base, problem.source.name
         self.limit = problem.source.limit or DEFAULT_LIMIT
         self.number = np.array([seed, 0], dtype=np.int64)  # the run's seed, and how many episodes there were
-        self.decide, self.go_on, self.end = decide, go_on, end
+        self.x, self.news, self.converse = np.zeros(problem.base.features.n), np.zeros(2), converse
 
     def run(self, memory: Any, steps: int, k: int) -> int:
         """Learn from whole episodes until at least so many steps are taken; returns how many were."""
+        talk = self.converse(memory, self.x, self.news, k)
         taken = 0
         while taken < steps:
-            taken += self._episode(memory, k)
+            taken += self._episode(talk)
         return taken
 
     def arrays(self) -> dict[str, np.ndarray]:
         """What a checkpoint keeps: these very arrays."""
         return {"env.number": self.number}
 
-    def _episode(self, memory: Any, k: int) -> int:
+    def _episode(self, talk: Any) -> int:
         seed = int(np.random.SeedSequence(self.number.tolist()).generate_state(1)[0])
         self.number[1] += 1
-        start, step, limit = self.base.actions.start, self.env.step, self.limit
+        start, step, observe, x, news = self.base.actions.start, self.env.step, self.base.observe, self.x, self.news
+        length = 0
         try:
-            observation, _ = self.env.reset(seed=seed)
-            action = self.decide(memory, self._features(observation), k)
-            for length in range(1, limit + 1):
-                observation, reward, terminal, truncated, _ = step(int(action) + start)
-                x = self._features(observation)
-                if terminal or truncated or length == limit or memory.count[STILL] >= PATIENT:
-                    self.end(memory, float(reward), x, bool(terminal), k)
-                    break
-                action = self.go_on(memory, float(reward), x, k)
-        except CustardError:
-            raise
+            x[:] = observe(self.env.reset(seed=seed)[0])
+            while (action := next(talk)) >= 0:
+                observation, reward, terminated, truncated, _ = step(action + start)
+                x[:] = observe(observation)
+                length += 1
+                ended = truncated or length >= self.limit
+                news[0], news[1] = reward, TERMINATED if terminated else TRUNCATED if ended else GOES_ON
         except Exception as error:  # an environment may raise anything; say which one did
             raise CustardError(f"environment {self.name!r} raised {type(error).__name__}: {error}") from error
-        return length
-
-    def _features(self, observation: Any) -> np.ndarray:
-        x = self.base.observe(observation)
-        if np.isnan(x).any():
+        if action == INVALID:
             bad = self.base.features.names[int(np.flatnonzero(np.isnan(x))[0])]
             raise CustardError(f"environment {self.name!r} gave NaN for feature {bad!r}")
-        return x
+        return length

@@ -15,12 +15,14 @@ from custard.tree.tree import Tree
 __all__ = ["Guide", "Memory", "guide_of", "load", "make_memory", "new_cycle", "save"]
 
 PATIENT = 32  # base steps without any change after which an episode is given up
+DRAWS = 2  # random questions drawn, of which the best is asked
+OUTCOMES = 16  # what followed an action is remembered that many times
 HORIZON = 4096  # base steps after which an episode that still goes on is learned from
 
 # Entries of `Memory.count` …
 LENGTH, EPISODE, HITS, MISSES, VISITS, ACTIONS, KIND, EPISODES, LEARNING, GUIDED, STILL, ALL = range(12)
 # … and of `Memory.now`.
-MU, EPSILON, SHARE, KAPPA, ALPHA_B, ALPHA_O, GAMMA_B, ZETA, EXPAND, RETURN, RETURNS, DARING, LAMBDA = range(13)
+MU, EPSILON, SHARE, KAPPA, ALPHA_B, ALPHA_O, GAMMA_B, ZETA, EXPAND, RETURN, RETURNS, DARING, LAMBDA, REWARDS = range(14)
 UNDECIDED, FOLLOWING, EXPLORING, DISCOVERING = -1, 0, 1, 2  # kinds of episode
 
 
@@ -45,6 +47,12 @@ class Memory(NamedTuple):
     states: Keys  # base states
     q_o: Any  # [S, B] Q_o(s_b, b): take b, then do as the behaviour being learned about does
     q_star: Any  # [S, B] the same, but always doing what is best afterwards
+    v_o: Any  # [S] what the behaviour is worth
+    v_star: Any  # [S] what the best action is worth
+    gain: Any  # [S, B] the mean reward of each base action
+    after: Any  # [S, B, OUTCOMES] int32: the base states it led to last (NONE: the episode's end)
+    point: Any  # [S, n]: the base state last met there
+    when: Any  # [S] int32: and at which step of its episode
     tried: Any  # [S, B] int32: how often each base action was taken,
     learned: Any  # [S, B] int32: how often q_star was learned from that,
     followed: Any  # [S, B] int32: and q_o in this cycle
@@ -77,6 +85,12 @@ def make_memory(rules: Rules, grid: np.ndarray, scale: np.ndarray, capacity: int
         states=make_keys(capacity, n),
         q_o=np.zeros((capacity, base)),
         q_star=np.zeros((capacity, base)),
+        v_o=np.zeros(capacity),
+        v_star=np.zeros(capacity),
+        gain=np.zeros((capacity, base)),
+        after=np.zeros((capacity, base, OUTCOMES), dtype=np.int32),
+        point=np.zeros((capacity, n)),
+        when=np.zeros(capacity, dtype=np.int32),
         tried=np.zeros((capacity, base), dtype=np.int32),
         learned=np.zeros((capacity, base), dtype=np.int32),
         followed=np.zeros((capacity, base), dtype=np.int32),
@@ -92,7 +106,7 @@ def make_memory(rules: Rules, grid: np.ndarray, scale: np.ndarray, capacity: int
         strayed=np.zeros(HORIZON, dtype=np.bool_),
         reward=np.zeros(HORIZON),
         count=np.zeros(12, dtype=np.int64),
-        now=np.zeros(13),
+        now=np.zeros(14),
         rng=streams([seed])[0],
     )
     memory.count[KIND] = UNDECIDED
@@ -127,7 +141,7 @@ def new_cycle(memory: Memory, rules: Rules, guide: Tree | None) -> Memory:
     return memory if guide is None else memory._replace(guide=guide_of(guide))
 
 
-_ROWS = ("q_o", "q_star", "tried", "learned", "followed", "seen")
+_ROWS = ("q_o", "q_star", "v_o", "v_star", "gain", "after", "point", "when", "tried", "learned", "followed", "seen")
 _WHOLE = (
     "last",
     "grid",

@@ -32,6 +32,7 @@ from custard.solvers.api import Problem, Snapshot
 from custard.solvers.bounds_table import TablePolicy, make_lattice
 from custard.solvers.loops import Foreign, Native
 from custard.solvers.memory import (
+    ACTIONS,
     ALL,
     ALPHA_B,
     ALPHA_O,
@@ -47,6 +48,7 @@ from custard.solvers.memory import (
     MISSES,
     MU,
     RETURNS,
+    REWARDS,
     SHARE,
     VISITS,
     ZETA,
@@ -69,18 +71,19 @@ __all__ = ["PRESETS", "Settings", "solve"]
 class Settings:
     """Settings of CUSTARD (MFEC). The defaults are the preset "tuned" and are meant for any environment."""
 
-    budget: int | None = None  # environment steps, judging included; None: 10 million, 1 million where Python steps
-    splits: int | None = None  # p, thresholds a feature; None: as many as whole numbers need, 7 for real features
-    zeta: float = -0.01  # the reward of a question
+    budget: int | None = None  # environment steps, judging included; None: 5 million, 1 million where Python steps
+    splits: int | None = None  # p, thresholds a feature; None: see `default_splits`
+    zeta: float | None = None  # the reward of a question; None: see `price`
     gamma_b: float | None = None  # discount of a base action; None: 0.99 under a time limit, else 1
     gamma_w: float = 1.0  # discount of a question
     alpha_b: float = 0.0  # least learning rate of Q
     alpha_o: float = 0.02  # least learning rate of Q_o
     kappa: float = 4.0  # the rate at the n-th visit is kappa / (n - 1 + kappa), until the least is reached; 0: constant
-    trace: float = 1.0  # lambda in three of four cycles: how much what followed counts beside what was expected to
+    trace: float = 1.0  # lambda in cycles of the kinds 1 and 2: how much what really followed counts
+    recall: bool = True  # in the other kinds Q_o is brought up to date with the outcomes remembered; False: never
     k: int = 5  # neighbours that stand in for a base state never seen
     cells: int = 4096  # base states with real features are told apart on a grid of about this many cells
-    epsilon: float = 0.3  # share of random questions while learning
+    epsilon: float = 0.1  # share of random questions at the end of a cycle; it starts with nothing else
     explore: float = 0.2  # share of episodes that explore
     expand: int = 16  # states an answer must have seen before it becomes a node
     cycle: int = 20_000  # environment steps of the first cycle; every second one is twice as long
@@ -89,7 +92,7 @@ class Settings:
     capacity: int = 50_000  # nodes, and base states, kept at most
     all_actions: bool = True  # learn every action of a node at every visit, not only the one taken
     shared: bool = True  # keep Q_o of base actions by base state; False: both tables as the paper writes them
-    guided: bool = True  # follow the best tree so far in every second cycle
+    guided: bool = True  # follow the best tree so far in cycles of the kinds 1 and 3
     keep: bool = True  # hand back the best tree judged; False: the last one
     low: Any = None  # bounds of the features, where the environment's own do not suit
     high: Any = None
@@ -99,20 +102,21 @@ _CARTPOLE = {"splits": 10, "gamma_b": 0.99, "k": 9, "alpha_b": 0.01, "alpha_o": 
              "low": [-2.0, -2.0, -0.14, -1.4], "high": [2.0, 2.0, 0.14, 1.4]}  # fmt: skip
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
-    "tuned": {},
+    "tuned": {"CartPole": {"budget": 15_000_000}},  # its steps are quick, and good trees are few
     "paper": {
-        "": {"splits": 3, "gamma_b": 1.0, "k": 9, "alpha_b": 0.01, "alpha_o": 0.3, "kappa": 0.0, "epsilon": 0.1,
-             "trace": 0.0, "samples": 0, "all_actions": False, "shared": False, "guided": False, "keep": False},
+        "": {"splits": 3, "zeta": -0.01, "gamma_b": 1.0, "k": 9, "alpha_b": 0.01, "alpha_o": 0.3, "kappa": 0.0,
+             "epsilon": 0.1, "trace": 0.0, "samples": 0, "all_actions": False, "shared": False, "guided": False,
+             "keep": False},
         "CartPole": _CARTPOLE,
         "PrereqWorld": {"splits": 1, "gamma_b": 1.0, "k": 9, "alpha_b": 0.1, "alpha_o": 0.7},
         "PotholeWorld": {"splits": 10, "gamma_b": 1.0, "k": 2, "alpha_b": 0.01, "alpha_o": 0.3},
     },
 }  # fmt: skip
 
-NATIVE_BUDGET, FOREIGN_BUDGET = 10_000_000, 1_000_000
+NATIVE_BUDGET, FOREIGN_BUDGET = 5_000_000, 1_000_000
 NOISE = 0.4  # of the trees drawn, in units of the spread of a node's values; a half, a quarter, an eighth of it
 SURVEY = 10_000  # random steps that tell where real features lie
-STEPS, CYCLE, DONE, JUDGED, FOUND, WAITED, IMPROVED = range(7)  # entries of `Learner.at`
+STEPS, CYCLE, DONE, JUDGED, FOUND, WAITED, IMPROVED, KIND, STALE = range(9)  # entries of `Learner.at`
 
 
 def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | None = None) -> Iterator[Snapshot]:
@@ -163,10 +167,10 @@ class Learner:
         self.env: Any = (
             Native(problem, seeds["environment"], episodes.run_native)
             if problem.source.native is not None
-            else Foreign(problem, seeds["environment"], episodes.decide, episodes.go_on, episodes.end)
+            else Foreign(problem, seeds["environment"], episodes.converse)
         )
-        self.selection = Selection(problem, most=int(np.clip(self.budget // 5000, 32, 512)))
-        self.at = np.zeros(7, dtype=np.int64)
+        self.selection = Selection(problem, most=int(np.clip(self.budget // 1000, 32, 512)))
+        self.at = np.zeros(9, dtype=np.int64)
         self.at[STEPS] = SURVEY if real.any() else 0
         self.final: Tree | None = None
         self.final_value, self.message = float("nan"), ""
@@ -177,9 +181,9 @@ class Learner:
             self._restore(state)
 
     def _rules(self, features: Features) -> Rules:
-        s, splits = self.settings, self.settings.splits or default_splits(features)
-        actions, depth = self.problem.base.actions, self.problem.max_depth
-        return Rules(features, actions, splits, s.zeta, self.gamma_b, s.gamma_w, depth)
+        s, actions, depth = self.settings, self.problem.base.actions, self.problem.max_depth
+        splits, zeta = s.splits or default_splits(features, depth), -0.01 if s.zeta is None else s.zeta
+        return Rules(features, actions, splits, zeta, self.gamma_b, s.gamma_w, depth)
 
     # -- cycles -----------------------------------------------------------------------------------------------------
 
@@ -192,9 +196,9 @@ class Learner:
         best, cycle = self.selection.best, int(self.at[CYCLE])
         if cycle and self.free.any():
             self._choose_bounds()
-        guide = best.small if best is not None and self.settings.guided and cycle % 2 == 1 else None
+        guide = best.small if best is not None and self.settings.guided and self.at[KIND] % 2 == 1 else None
         self.memory = new_cycle(self.memory, self.rules, guide)
-        self.at[[DONE, JUDGED]] = 0
+        self.at[[DONE, JUDGED]], self.at[STALE] = 0, self.settings.capacity
         self.at[IMPROVED] = self.selection.improved
 
     def _choose_bounds(self) -> None:
@@ -217,9 +221,13 @@ class Learner:
         """Learn for a fortieth of a cycle; whether a tree was judged."""
         at, length = self.at, self.length
         tau = at[DONE] / length
-        schedule(self.memory, self.settings, tau, int(at[CYCLE]), self.gamma_b)
+        schedule(self.memory, self.settings, tau, int(at[CYCLE]), int(at[KIND]), self.gamma_b)
         used = self.env.run(self.memory, max(1, min(length // 40, length - int(at[DONE]))), self.settings.k)
-        at[[DONE, STEPS]] += used
+        at[[DONE, STEPS, STALE]] += used
+        size = int(self.memory.states.size[0])
+        if at[STALE] >= size:  # so refreshing costs a fixed share however many base states there are
+            at[STALE] = 0
+            episodes.refresh(self.memory, np.argsort(-self.memory.when[:size], kind="stable"))
         self.learned += used
         end = bool(at[DONE] >= length or at[STEPS] >= self.budget)
         if not end and not (tau > 0.4 and tau * 10 > at[JUDGED]):
@@ -257,6 +265,7 @@ class Learner:
             at[WAITED], at[FOUND] = 0, at[STEPS]
         else:
             at[WAITED] += 1
+            at[KIND] = (at[KIND] + 1) % 4
         threshold = self.problem.source.threshold
         met = self.selection.surely_above(threshold)
         if met and not self.selection.varying:
@@ -264,8 +273,7 @@ class Learner:
         elif threshold is not None:
             patience *= 3
         waited = at[WAITED] >= patience and self.selection.asks
-        least = self.budget / (10 if self.selection.varies else 20)
-        if waited and self.settings.keep and (met or at[STEPS] >= max(least, 1.25 * at[FOUND])):
+        if waited and self.settings.keep and (met or at[STEPS] >= max(self.budget / 10, 1.25 * at[FOUND])):
             self.message = "reward threshold met, and no better tree since" if met else "no better tree for long"
         elif at[STEPS] >= self.budget:
             self.message = "budget used"
@@ -283,7 +291,8 @@ class Learner:
         now = time.perf_counter()
         looked_up = max(1, int(memory.count[HITS] + memory.count[MISSES]))
         metrics = {
-            "cycle": float(self.at[CYCLE]), "return": float(memory.now[RETURNS] / max(1, memory.count[EPISODES])),
+            "cycle": float(self.at[CYCLE]), "kind": float(self.at[KIND]),
+            "return": float(memory.now[RETURNS] / max(1, memory.count[EPISODES])),
             "tree_return": self.final_value, "depth": final.depth, "leaves": final.n_leaves,
             "best_depth": best.small.depth, "best_leaves_raw": best.tree.n_leaves, "best_leaves": best.small.n_leaves,
             "best_leaves_reached": best.reachable, "nodes": int(memory.nodes.keys.size[0]),
@@ -311,7 +320,7 @@ class Learner:
             array[...] = state[name]
 
 
-def schedule(memory: Memory, s: Settings, tau: float, cycle: int, gamma_b: float) -> None:
+def schedule(memory: Memory, s: Settings, tau: float, cycle: int, kind: int, gamma_b: float) -> None:
     """Rates, exploration and the price of a question at the share tau of a cycle.
 
     At first the guide (or the best known action) is followed, then more and more the tree itself. Questions are free
@@ -322,13 +331,24 @@ def schedule(memory: Memory, s: Settings, tau: float, cycle: int, gamma_b: float
     count[LEARNING], count[ALL] = tau >= warm, s.all_actions
     now[SHARE] = s.explore if tau >= warm else 1.0
     now[MU] = 1.0 if count[GUIDED] else min(1.0, max(0.0, (0.6 - tau) / (0.6 - warm)))
-    now[ZETA] = s.zeta * min(1.0, max(0.0, (tau - 0.3) / 0.3))
-    now[EPSILON], now[KAPPA], now[ALPHA_B], now[ALPHA_O] = s.epsilon, s.kappa, s.alpha_b, s.alpha_o
+    now[ZETA] = price(memory, s) * min(1.0, max(0.0, (tau - 0.3) / 0.3))
+    now[EPSILON] = s.epsilon + (1.0 - s.epsilon) * min(1.0, max(0.0, (0.7 - tau) / 0.6))
+    now[KAPPA], now[ALPHA_B], now[ALPHA_O] = s.kappa, s.alpha_b, s.alpha_o
     now[EXPAND], now[GAMMA_B] = s.expand, gamma_b
-    # A guide's behaviour is fixed, so what really followed teaches it best; the tree's own is still changing, and what
-    # is expected to follow can be brought up to date. But a coarse grid hides less from the former: every other such
-    # cycle learns from it too.
-    now[LAMBDA] = s.trace if count[GUIDED] or cycle % 4 == 2 else 0.0
+    # What was remembered is exact where base states are told apart exactly and always up to date; what really followed
+    # is right even where a grid cell hides what matters. Neither serves everywhere, so cycles differ in it.
+    now[LAMBDA] = s.trace if kind in (1, 2) or not s.recall else 0.0
+
+
+def price(memory: Memory, s: Settings) -> float:
+    """The reward of a question: as set, or a hundredth of what a step brings or costs on average.
+
+    Under a depth limit, which keeps trees small by itself, it is a tenth of that.
+    """
+    if s.zeta is not None:
+        return s.zeta
+    scale = memory.now[REWARDS] / max(1, memory.count[ACTIONS])
+    return -(0.001 if memory.lattice.by_depth else 0.01) * float(scale)
 
 
 def survey(problem: Problem, seed: int) -> Features:
@@ -341,11 +361,15 @@ def survey(problem: Problem, seed: int) -> Features:
     return estimate_bounds(problem.source.make(), replace(problem.base, features=opened), seed=seed, steps=SURVEY)
 
 
-def default_splits(features: Features) -> int:
+def default_splits(features: Features, max_depth: int | None = None) -> int:
     """p: as many as the widest whole-number feature has cuts, at most 10; 7 if there are real features.
+
+    Under a depth limit a threshold cannot be approached by asking again: then 31 for one or two, 15 for four.
 
     >>> default_splits(Features(("a", "b"), [0, 0], [1, 3], ("binary", "integer")))
     3
     """
-    cuts = np.where(features.integer, features.high - features.low, 7)
-    return int(np.clip(cuts.max(), 1, 10))
+    real = ~features.integer
+    fine = 7 if max_depth is None else int(np.clip(64 // max(1, real.sum()) - 1, 7, 31))
+    whole = (features.high - features.low)[~real]
+    return int(max(np.clip(whole.max(initial=1), 1, 10), fine if real.any() else 1))

@@ -23,7 +23,7 @@ from custard.ibmdp.kernels import _project, _separates
 from custard.ibmdp.splits import Rules
 from custard.solvers.api import Problem, Snapshot
 from custard.solvers.bounds_table import Lattice, make_lattice
-from custard.solvers.loops import Foreign, Native
+from custard.solvers.loops import GOES_ON, INVALID, OVER, TERMINATED, Foreign, Native
 from custard.solvers.selection import Selection
 from custard.solvers.tables import Keys, find, insert, make_keys, nearest, restore_keys
 from custard.tree.extract import extract
@@ -198,17 +198,17 @@ def sweep(w, x, terminal, over, k):
 
 
 @njit(cache=True)
-def go_on(w, reward, x, k):
-    """`record` and `decide` in one call."""
-    record(w, reward)
-    return decide(w, x, k)
-
-
-@njit(cache=True)
-def end(w, reward, x, terminal, k):
-    """`record` and `sweep` in one call."""
-    record(w, reward)
-    sweep(w, x, terminal, True, k)
+def converse(w, x, news, k):
+    """The same loop for environments that Python steps: see `custard.solvers.episodes.converse`."""
+    while True:
+        action = decide(w, x, k)
+        yield action
+        if np.isnan(x).any():
+            yield INVALID
+        record(w, news[0])
+        if news[1] != GOES_ON:
+            sweep(w, x, news[1] == TERMINATED, True, k)
+            yield OVER
 
 
 @njit(cache=True)
@@ -273,7 +273,7 @@ def solve_as_written(problem: Problem, rules: Rules, s: Any, state: dict[str, np
     env: Any = (
         Native(problem, seeds["environment"], run_native)
         if problem.source.native is not None
-        else Foreign(problem, seeds["environment"], decide, go_on, end)
+        else Foreign(problem, seeds["environment"], converse)
     )
     selection = Selection(problem)
     steps = 0
