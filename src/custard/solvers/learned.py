@@ -37,6 +37,14 @@ class Grid:
         if self.possible:
             self.n_states, self.n_actions = int(np.prod(sizes)), actions.n
             self.strides = np.concatenate([[1], np.cumprod(sizes)[:-1]]).astype(np.int64)
+            self.lows, self.steps = self.low.tolist(), self.strides.tolist()
+
+    def number(self, x: np.ndarray) -> int:
+        """The number of one state; quick, as it is asked for at every step."""
+        s = 0
+        for value, low, stride in zip(x.tolist(), self.lows, self.steps, strict=True):
+            s += int(value - low) * stride
+        return min(max(s, 0), self.n_states - 1)
 
     def row(self, x: np.ndarray) -> np.ndarray:
         """The number of each state, [B, n] -> [B]."""
@@ -57,25 +65,29 @@ class LearnedModel:
     def gather(self, steps: int, seed: int, act: Callable[[np.ndarray], Any] | None, noise: float) -> list[float]:
         """Run about so many steps of episodes, exploring what is little known if `act` is None; their returns."""
         rng, goal, returns = np.random.default_rng(seed), self.real.steps + steps, []
-        hopes, planned = self._hopes(), self.real.steps
+        choice, planned = self._hopeful() if act is None else [], self.real.steps
+        number, outcomes, visits, n_actions = self.grid.number, self.outcomes, self.visits, self.grid.n_actions
+        at = [-1]  # the state's number, -1 at the start of an episode
+
+        def explore(x: np.ndarray) -> int:
+            return choice[at[0] if at[0] >= 0 else number(x)] + self.start
+
+        def see(x: np.ndarray, action: int, reward: float, after: np.ndarray, over: bool) -> None:
+            if at[0] < 0:
+                at[0] = number(x)
+                self.starts.setdefault(at[0], [0, x])[0] += 1
+            pair, after_s = at[0] * n_actions + action - self.start, number(after)
+            visits.flat[pair] += 1
+            entry = outcomes.setdefault((pair, after_s, over), [0, 0.0, after])
+            entry[0] += 1
+            entry[1] += reward
+            at[0] = after_s
+
         while self.real.steps < goal:
             if act is None and self.real.steps - planned > steps // 40:
-                hopes, planned = self._hopes(), self.real.steps
-            follow = act or (lambda x, hopes=hopes: int(hopes[int(self.grid.row(x))].argmax()) + self.start)
-            fresh = [True]
-
-            def see(x, action, reward, after, over, fresh=fresh):
-                s, after_s = int(self.grid.row(x)), int(self.grid.row(after))
-                if fresh[0]:
-                    self.starts.setdefault(s, [0, x])[0] += 1
-                    fresh[0] = False
-                pair = s * self.grid.n_actions + int(action) - self.start
-                self.visits.flat[pair] += 1
-                entry = self.outcomes.setdefault((pair, after_s, over), [0, 0.0, after])
-                entry[0] += 1
-                entry[1] += reward
-
-            total, _ = self.real.episode(self.real.env, follow, int(rng.integers(2**31)), rng, noise, see)
+                choice, planned = self._hopeful(), self.real.steps
+            at[0] = -1
+            total, _ = self.real.episode(self.real.env, act or explore, int(rng.integers(2**31)), rng, noise, see)
             returns.append(total)
             self.worst = min(self.worst, total)
         return returns
@@ -126,10 +138,10 @@ class LearnedModel:
         best = float(self.value.max()) + most + 1e-3
         return improve(table, numbers, self.visits, self.hoped, best, self.worst, hope, sweeps)
 
-    def _hopes(self) -> np.ndarray:
-        """Values in which what was never tried looks good, ties broken at random."""
+    def _hopeful(self) -> list[int]:
+        """The choice in every state if what was never tried looks good, ties broken at random."""
         q = self.q(hope=1.0, sweeps=60)
-        return q + 1e-9 * np.random.default_rng(len(self.outcomes)).random(q.shape)
+        return (q + 1e-9 * np.random.default_rng(len(self.outcomes)).random(q.shape)).argmax(axis=1).tolist()
 
     def state(self) -> dict[str, np.ndarray]:
         """All counts as arrays."""

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Protocol
 
+import gymnasium as gym
 import numpy as np
 from numba import njit
 
@@ -121,6 +123,9 @@ class Foreign:
         self.problem, self.base = problem, problem.base
         self.env = problem.source.make()
         self.own = describe(self.env, features=problem.encoder)
+        self.observe = self.own.observe
+        if isinstance(self.env.observation_space, gym.spaces.Discrete):  # few observations: encoded once each
+            self.observe = lru_cache(100_000)(self.own.observe)
         self.menu = Menu(problem.base.actions)
         self.limit = problem.source.limit or DEFAULT_LIMIT
         self.steps, self.most_a_step, self.length = 0, -np.inf, 50.0
@@ -144,7 +149,7 @@ class Foreign:
     ) -> tuple[float, int]:  # fmt: skip
         """Return and length of one episode; `see` is shown every state, action, reward, next state and ending."""
         total, t, over = 0.0, 0, False
-        observe, action_of, step = self.own.observe, self.own.action, env.step
+        observe, action_of, step = self.observe, self.own.action, env.step
         try:
             observation, _ = env.reset(seed=seed)
             x = observe(observation)
@@ -189,7 +194,7 @@ class Foreign:
             over, before = False, len(xs)
             gap = int(rng.integers(0, 1 + int(min(30, self.length / 2))))  # a state now and then: episodes differ
             while not over and len(taken) < self.limit:
-                x = self.own.observe(observation)
+                x = self.observe(observation)
                 if gap == 0 and len(xs) < count:
                     chance = int(rng.integers(2**31))
                     xs.append(x)
@@ -232,7 +237,7 @@ class Foreign:
             t += 1
             over = terminated or truncated
             random, other = rng.random() < noise, self.menu.random(rng)
-            action = other if random else tree.act(self.own.observe(observation))
+            action = other if random else tree.act(self.observe(observation))
         return total
 
 

@@ -3,7 +3,7 @@
 A policy that is optimal everywhere may need a large tree, one of its trajectories a small one. Ties between actions
 are broken at random many times over; each policy so made is followed, and the smallest tree that does the same along
 its own way is a candidate. So are trees that collect most of the values, on the states of the policy and, two times
-more, on those that the tree before went to.
+more, on those that the tree before went to; and trees that are optimal wherever they can be.
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -51,6 +51,11 @@ class Expert:
         gap = self.q.max(axis=1) - self.q.min(axis=1)
         tie = 0.02 * float(np.median(gap[known])) if known.any() else 0.0
         limits = {"max_depth": depth, "max_leaves": max_leaves}
+        if known.any():
+            everywhere = rng.permutation(np.flatnonzero(known))[:MOST]
+            x, best = self._states(everywhere), self.q[everywhere].max(axis=1, keepdims=True)
+            for value in ((self.q[everywhere] >= best - tie).astype(np.float64), self.q[everywhere] - best):
+                yield fit_tree(x, value, self.features, self.actions, **limits).tree  # type: ignore[arg-type]
         for k in range(count):
             near = self.q >= self.q.max(axis=1, keepdims=True) - (tie if k else 0.0)
             label = (near * (1.0 + rng.random(self.q.shape))).argmax(axis=1)
@@ -69,9 +74,13 @@ class Expert:
 
     def _decisions(self, tree: Tree) -> np.ndarray:
         """What a tree does in every state of the table, from zero on."""
+        return tree.predict(self._states(np.arange(self.grid.n_states))) - self.actions.start
+
+    def _states(self, numbers: np.ndarray) -> np.ndarray:
+        """The feature vectors of states given by number."""
         sizes = np.append(self.grid.strides[1:], self.grid.n_states) // self.grid.strides
-        x = np.stack([np.arange(self.grid.n_states) // s % size for s, size in zip(self.grid.strides, sizes)], axis=1)
-        return tree.predict(x + self.grid.low) - self.actions.start
+        digits = [numbers // stride % size for stride, size in zip(self.grid.strides, sizes, strict=True)]
+        return np.stack(digits, axis=1) + self.grid.low
 
     def _way(self, sim: Compiled, label: np.ndarray, seed: int, episodes: int) -> np.ndarray:
         """The states a policy meets."""

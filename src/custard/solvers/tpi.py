@@ -77,7 +77,7 @@ class Settings:
 SHAKEN = 0.2  # the share of random actions under which perfect trees are compared
 FIRST_DEPTH, LAST_DEPTH, TABLE_DEPTH = 3, 5, 12  # without a depth limit trees grow while that pays
 COMPARISON = 30_000  # compiled steps that comparing two trees takes, about
-EXPLORING, CHECKING = 0.4, 0.03  # shares of the budget for learning a table: at first, and in every round
+EXPLORING, CHECKING = 0.4, 0.015  # shares of the budget for learning a table: at first, and in every round
 MISMATCH = 4.0  # standard errors by which a table may differ from its environment
 PARTS = ("feature", "threshold", "children_left", "children_right", "value")
 
@@ -201,7 +201,8 @@ class Search:
         if isinstance(self.sim, Compiled):
             work = COMPARISON if self.sim is self.real else COMPARISON // 3
             count = int(np.clip(work / length, 64, 1000))
-            count = max(4, min(count, int(self.budget / length / 300)))
+            if self.sim is self.real:
+                count = max(4, min(count, int(self.budget / length / 300)))
         else:
             count = int(np.clip(self.budget / length / 400, 4, 200))
         count = (self.settings.episodes or count) * times
@@ -258,7 +259,7 @@ class Search:
                     self.real.steps += used
         shapes = [random_shape(rng, x, self.menu, self.depth) for _ in range(self.changes // 3)]
         trees += [tree for tree in (tree_of(shape, self.blank) for shape in shapes) if tree.n_leaves <= self.leaves]
-        few = seeds[: max(2, len(seeds) // 8)]
+        few = seeds[: max(2, len(seeds) // 8, 16 if isinstance(self.sim, Compiled) else 0)]
         ranked = [(-np.inf, 0, 0, self.blank)]
         for tree in map(simplify, trees):
             if self.real.steps < self.spend // 2 or self.number > 0:
