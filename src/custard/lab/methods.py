@@ -17,6 +17,7 @@ __all__ = ["DEFAULT", "METHODS", "method", "settings_for"]
 METHODS: dict[str, str] = {
     "tpi": "custard.solvers.tpi",
     "mfec": "custard.solvers.mfec",
+    "ppo": "custard.solvers.ppo",
     "dqn": "custard.solvers.dqn",
     "viper-dqn": "custard.baselines.viper",
     "viper-bi": "custard.baselines.viper_bi",

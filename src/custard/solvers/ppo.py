@@ -1,0 +1,435 @@
+"""CUSTARD (PPO): an actor over bounds that is the tree, and an omniscient critic that teaches it.
+
+* The actor's input is s_w without s_b: the bounds. Its masked softmax pi(a | o) is the policy; extraction takes the
+  largest output. In the parameterised form further outputs say where each feature is split.
+* The critic Q_o is omniscient. The value of a base action does not depend on the bounds, so Q_o(s_b, .) is learned for
+  base actions from base states; the value of a question is zeta a question plus Q_o at the leaf which the greedy tree
+  reaches from its answer.
+
+An iteration: compiled rollouts (`custard.solvers.acting`) follow the policy in the environment and descend to imagined
+nodes for every base state met. Then one compiled JAX call moves the critic to the merged agent's targets, and the actor
+by PPO's clipped ratio, for all actions of a node at once. Every few iterations a tree is extracted and judged.
+
+`docs/ppo.md` says why, `docs/deviations.md` lists what differs from the paper.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from custard.envs.pcg64 import streams
+from custard.errors import CustardError
+from custard.features import Features
+from custard.ibmdp.splits import Rules
+from custard.solvers.acting import SQUASH, Game, Rows, make_game, make_node, make_rows
+from custard.solvers.api import Problem, Snapshot
+from custard.solvers.mfec import default_splits, survey
+from custard.solvers.networks import Weights, dueling, encode, forward, make
+from custard.solvers.selection import Selection
+from custard.solvers.stepping import Foreign, Native
+from custard.tree.extract import extract
+from custard.tree.tree import Tree
+
+__all__ = ["PRESETS", "Settings", "solve"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of CUSTARD (PPO). The defaults are the preset "tuned"."""
+
+    budget: int | None = None  # environment steps, judging included; None: 1 million, 200,000 where Python steps
+    splits: Any = None  # p, thresholds a feature, or "parameterised"; None: as MFEC chooses p
+    zeta: float = -0.01  # the reward of a question
+    gamma_b: float | None = None  # discount of a base action; None: 0.99 under a time limit, else 1
+    gamma_w: float = 1.0  # discount of a question
+    trace: float = 0.8  # lambda of the critic's targets
+    hidden: int = 64  # units in each of the two hidden layers of actor and critic
+    frequencies: int = 0  # sines and cosines of each bound added to the actor's input
+    critic_frequencies: int = 0  # and of each feature to the critic's
+    num_envs: int = 32  # environments side by side
+    num_steps: int = 64  # rows an iteration takes from each
+    epochs: int = 4
+    minibatches: int = 16
+    learning_rate: float = 1e-3  # Adam, falling linearly to 0.3 of this
+    clip: float = 0.2  # PPO's epsilon
+    floor: float = 0.03  # probabilities are not pushed below this, falling to 0.001
+    uniform: float = 1.0  # how evenly a node's actions count, beside their probabilities; falls to `uniform_end`
+    uniform_end: float = 0.0
+    epsilon: float = 0.9  # share of random questions in imagined descents, falling to `epsilon_end`
+    epsilon_end: float = 0.3
+    spread: float = 1.0  # standard deviation of v before it is squashed, falling to a tenth (parameterised form)
+    explore: float = 0.25  # share of the environments in which random base actions teach the critic
+    random: float = 0.2  # share of random base actions there, falling to this from 1
+    warmup: float = 0.05  # share of the budget in which only the critic learns
+    deepest: int = 12  # depth limit where none is given
+    greedy: float = 1.0  # share of the greedy tree's own actions in the environment at the end, rising from 0
+    every: int = 2  # iterations between two extracted trees
+    draws: int = 2  # trees drawn from the stochastic policy and judged beside the greedy one
+    keep: bool = True  # hand back the best tree judged; False: the last one
+    low: Any = None  # bounds of the features, where the environment's own do not suit
+    high: Any = None
+
+
+_POTHOLE = {"gamma_b": 0.5, "trace": 0.0, "frequencies": 7, "critic_frequencies": 9, "random": 1.0, "splits": 3,
+            "epsilon_end": 0.9, "uniform_end": 1.0}  # fmt: skip
+
+PRESETS: dict[str, dict[str, dict[str, Any]]] = {
+    "tuned": {
+        "CartPole": {"splits": 3, "low": [-2.0, -2.0, -0.14, -1.4], "high": [2.0, 2.0, 0.14, 1.4]},
+        "PotholeWorld": _POTHOLE,
+    },
+}
+
+NATIVE_BUDGET, FOREIGN_BUDGET = 1_000_000, 200_000
+FLOOR_END, RATE_END, SPREAD_END = 0.001, 0.3, 0.1
+STEPS, ITERATION, FOUND = range(3)  # entries of `Learner.at`
+
+
+def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | None = None) -> Iterator[Snapshot]:
+    """Learn in iterations; yields the best tree so far whenever one was judged."""
+    if not problem.base.actions.discrete:
+        raise CustardError(f"ppo needs discrete actions, but this environment has {problem.base.actions.kind} actions")
+    if settings.budget is None:
+        native = problem.source.native is not None
+        settings = replace(settings, budget=NATIVE_BUDGET if native else FOREIGN_BUDGET)
+    learner = Learner(problem, settings, state)
+    while not learner.message:
+        if learner.advance():
+            yield learner.snapshot()
+
+
+# -- the update -------------------------------------------------------------------------------------------------------
+
+
+class Networks(NamedTuple):
+    """All that is learned."""
+
+    actor: Weights
+    critic: Weights
+    actor_moments: Any  # Adam's
+    critic_moments: Any
+    scale: Any  # [3]: mean and deviation of the critic's targets, by which its outputs are scaled; rate of change
+
+
+class Now(NamedTuple):
+    """What changes from iteration to iteration."""
+
+    rate: Any  # learning rate
+    actor_rate: Any
+    floor: Any  # logarithm of the least probability that is still pushed down
+    uniform: Any
+    spread: Any
+
+
+ADAM = optax.chain(optax.clip_by_global_norm(1.0), optax.scale_by_adam())
+
+
+def price(asked: Any, zeta: float, gamma_w: float) -> Any:
+    """The discounted reward of so many questions: zeta + gamma_w zeta + ..."""
+    return zeta * asked if gamma_w == 1.0 else zeta * (1.0 - gamma_w**asked) / (1.0 - gamma_w)
+
+
+def q_values(critic: Weights, scale: Any, x: Any, frequencies: int) -> Any:
+    """Q_o(s_b, .) for base states [..., n]: [..., n_base]."""
+    return scale[0] + scale[1] * dueling(forward(critic, encode(x, frequencies, jnp), jnp.tanh))
+
+
+def targets(rows: Any, after: Any, zeta: float, gamma_b: float, gamma_w: float, trace: float) -> Any:
+    """The merged agent's targets of all base actions, [environments, steps].
+
+    A base action's target is r + gamma_b times what the policy gets from the next base state on: the price of its
+    questions there, then Q_o of the base action it takes (`after`, the values at the next base states), in part
+    replaced by that action's own target where it was the one taken (lambda-returns). Nothing follows termination;
+    a truncated episode's last state keeps its value.
+    """
+    leaf = jnp.take_along_axis(after, rows.meant[..., None], -1)[..., 0]
+    asked = rows.meant_asked.astype(jnp.float32)
+    cost, shrink = price(asked, zeta, gamma_w), gamma_w**asked
+
+    def backward(carry: Any, row: Any) -> Any:
+        later, follows = carry
+        acts, reward, q, cost, shrink, terminated, over, own = row
+        share = jnp.where(over, 0.0, trace * follows)
+        future = cost + shrink * ((1.0 - share) * q + share * later)
+        target = reward + gamma_b * jnp.where(terminated, 0.0, future)
+        return (jnp.where(acts, target, later), jnp.where(acts, own, follows)), target
+
+    columns = (rows.acts, rows.reward, leaf, cost, shrink, rows.terminated, rows.over, rows.follows * 1.0)
+    start = jnp.zeros(rows.acts.shape[0]), jnp.zeros(rows.acts.shape[0])
+    return jax.lax.scan(backward, start, tuple(c.T for c in columns), reverse=True)[1].T
+
+
+def questions(q: Any, leaf: Any, asked: Any, zeta: float, gamma_w: float) -> Any:
+    """What questions are worth, [R, k]: their own price and that of those after them, then Q_o at the leaf reached."""
+    asked = asked.astype(jnp.float32) + 1.0
+    return price(asked, zeta, gamma_w) + gamma_w**asked * jnp.take_along_axis(q, leaf, -1)
+
+
+def clipped(ratio: Any, advantage: Any, clip: float) -> Any:
+    """PPO's surrogate: min(r A, clip(r, 1 - epsilon, 1 + epsilon) A)."""
+    return jnp.minimum(ratio * advantage, jnp.clip(ratio, 1.0 - clip, 1.0 + clip) * advantage)
+
+
+@partial(jax.jit, static_argnums=(4, 5, 6))
+def improve(
+    nets: Networks, rows: Rows, order: Any, now: Now, s: Settings, gammas: tuple, parameterised: bool
+) -> tuple[Networks, Any]:
+    """One iteration's learning. `order` [2, epochs * minibatches, rows of one] says which rows each minibatch has."""
+    gamma_b, gamma_w = gammas
+    actor, critic, actor_moments, critic_moments, scale = nets
+    count = rows.acts.size
+    flat = jax.tree.map(lambda a: a.reshape(count, *a.shape[2:]), rows)
+    acts = flat.acts.astype(jnp.float32)
+
+    # Critic: targets, kept at mean 0 and deviation 1 by moving the last layer along (PopArt), then regression.
+    after = q_values(critic, scale, rows.after, s.critic_frequencies)
+    target = targets(rows, after, s.zeta, gamma_b, gamma_w, s.trace).reshape(count)
+    mean = (acts * target).sum() / acts.sum()
+    deviation = jnp.sqrt((acts * (target - mean) ** 2).sum() / acts.sum())
+    share = jnp.maximum(0.05, scale[2])
+    new = jnp.stack([
+        scale[0] + share * (mean - scale[0]), jnp.maximum(scale[1] + share * (deviation - scale[1]), 1e-2),
+        0.7 * scale[2],
+    ])  # fmt: skip
+    last = (critic[-1] * scale[1] / new[1]).at[-1, 0].add((scale[0] - new[0]) / new[1])
+    critic, scale = (*critic[:-1], last), new
+    taken = jax.nn.one_hot(flat.action, critic[-1].shape[1] - 1) * acts[:, None]
+    wanted = taken * ((target - scale[0]) / scale[1])[:, None]
+    inputs = encode(flat.x, s.critic_frequencies, jnp)
+
+    def critic_loss(critic: Weights, index: Any) -> Any:
+        q = dueling(forward(critic, inputs[index], jnp.tanh))
+        chosen = taken[index]
+        return ((chosen * q - wanted[index]) ** 2).sum() / jnp.maximum(chosen.sum(), 1.0)
+
+    critic, critic_moments, critic_losses = descend(critic_loss, critic, critic_moments, order[0], now.rate)
+
+    # Advantages of all actions, from the critic just learned.
+    q = q_values(critic, scale, flat.x, s.critic_frequencies)
+    mask, learns = flat.mask, flat.learns.astype(jnp.float32)
+    bounds = encode(flat.obs, s.frequencies, jnp)
+    n_actions = mask.shape[1]
+    n_base = q.shape[1]
+    asking = questions(q, flat.leaf[:, n_base:], flat.asked[:, n_base:], s.zeta, gamma_w)
+    value = jnp.where(mask, jnp.concatenate([q, asking], axis=1), 0.0)
+
+    def policy(actor: Weights, bounds: Any, mask: Any) -> Any:
+        z = forward(actor, bounds, jnp.tanh)
+        return jax.nn.log_softmax(jnp.where(mask, z[:, :n_actions], -1e9)), z[:, n_actions:]
+
+    old, old_middle = policy(actor, bounds, mask)
+    pi = jnp.where(mask, jnp.exp(old), 0.0)
+    advantage = jnp.where(mask, value - (pi * value).sum(axis=1, keepdims=True), 0.0)
+    rows_learned = jnp.maximum(learns.sum(), 1.0)
+    size = jnp.sqrt((learns[:, None] * pi * advantage**2).sum() / rows_learned) + 1e-8
+    advantage = advantage / size
+    weight = now.uniform * mask / jnp.maximum(mask.sum(axis=1, keepdims=True), 1) + (1.0 - now.uniform) * pi
+    if parameterised:
+        n = flat.noise.shape[1]
+        varied = questions(q, flat.varied_leaf, flat.varied_asked, s.zeta, gamma_w)
+        better = jnp.where(mask[:, -n:], (varied - value[:, -n:]) / size, 0.0)
+
+    # Actor: PPO's clipped surrogate, for all actions of a node.
+    def actor_loss(actor: Weights, index: Any) -> Any:
+        m, a, w = mask[index], advantage[index], weight[index]
+        new, middle = policy(actor, bounds[index], m)
+        ratio = jnp.exp(jnp.where(m, new - old[index], 0.0))
+        low_already = (a < 0.0) & (new < now.floor)
+        gain = (w * jnp.where(m & ~low_already, clipped(ratio, a, s.clip), 0.0)).sum(axis=1)
+        if parameterised:
+            noise = flat.noise[index]
+            moved = noise + (old_middle[index] - middle) / now.spread
+            ratio = jnp.exp(jnp.clip(0.5 * (noise**2 - moved**2), -5.0, 5.0))
+            gain += (w[:, -n:] * clipped(ratio, better[index], s.clip)).sum(axis=1)
+            gain -= 0.01 * (jnp.maximum(jnp.abs(middle) - SQUASH, 0.0) ** 2).sum(axis=1)
+        return -(learns[index] * gain).sum() / jnp.maximum(learns[index].sum(), 1.0)
+
+    actor, actor_moments, actor_losses = descend(actor_loss, actor, actor_moments, order[1], now.actor_rate)
+    entropy = -(learns[:, None] * jnp.where(mask, pi * old, 0.0)).sum() / rows_learned
+    report = jnp.stack([critic_losses.mean(), actor_losses.mean(), entropy, size])
+    return Networks(actor, critic, actor_moments, critic_moments, scale), report
+
+
+def descend(loss: Callable[..., Any], weights: Weights, moments: Any, order: Any, rate: Any) -> tuple[Any, Any, Any]:
+    """Adam over all minibatches in their order."""
+
+    def step(carry: Any, index: Any) -> Any:
+        weights, moments = carry
+        value, gradient = jax.value_and_grad(loss)(weights, index)
+        change, moments = ADAM.update(gradient, moments)
+        return (jax.tree.map(lambda w, d: w - rate * d, weights, change), moments), value
+
+    (weights, moments), losses = jax.lax.scan(step, (weights, moments), order)
+    return weights, moments, losses
+
+
+# -- the run ----------------------------------------------------------------------------------------------------------
+
+
+class BoundsNetwork:
+    """The greedy policy over bounds that a network is; with a generator, a tree drawn from the stochastic one."""
+
+    def __init__(self, actor: Weights, frequencies: int, rules: Rules, rng: np.random.Generator | None = None) -> None:
+        self.actor, self.frequencies = tuple(np.asarray(w) for w in actor), frequencies
+        self.parameterised, self.n_base, self.rng = rules.parameterised, rules.n_base, rng
+
+    def __call__(self, bounds: np.ndarray, mask: np.ndarray) -> Any:
+        """The afforded action with the largest output for each of many bounds, and v where it belongs to it."""
+        z = forward(self.actor, encode(bounds, self.frequencies), np.tanh)
+        n_actions = mask.shape[1]
+        logits = z[:, :n_actions]
+        if self.rng is not None:
+            logits = logits + self.rng.gumbel(size=logits.shape)  # the largest is then a draw from the softmax
+        choice = np.argmax(np.where(mask, logits, -np.inf), axis=1)
+        if not self.parameterised:
+            return choice
+        middle = z[np.arange(len(z)), n_actions + np.maximum(choice - self.n_base, 0)].astype(np.float64)
+        return {"choice": choice, "v": 1.0 / (1.0 + np.exp(-np.clip(middle, -SQUASH, SQUASH)))}
+
+
+class Learner:
+    """One run: the networks, the environments, the selection, and where it stands."""
+
+    def __init__(self, problem: Problem, settings: Settings, state: dict[str, np.ndarray] | None = None) -> None:
+        self.problem, self.settings, self.budget = problem, settings, settings.budget or NATIVE_BUDGET
+        s, seeds = settings, problem.seeds("learner", "environment", "bounds")
+        features, self.at = bounded(problem, seeds["bounds"]), np.zeros(3, dtype=np.int64)
+        gamma_b = s.gamma_b if s.gamma_b is not None else (0.99 if problem.source.limit else 1.0)
+        depth = problem.max_depth if problem.max_depth is not None else s.deepest
+        splits = s.splits if s.splits is not None else default_splits(features)
+        self.rules = Rules(features, problem.base.actions, splits, s.zeta, gamma_b, s.gamma_w, depth)
+        self.gammas = (gamma_b, s.gamma_w)
+        self.game: Game = make_game(self.rules, s.frequencies)
+        rng, n, n_base = np.random.default_rng(seeds["learner"]), features.n, self.rules.n_base
+        outputs = self.rules.n_actions + (n if self.rules.parameterised else 0)
+        hidden = (s.hidden,) * 2 if s.hidden else ()
+        actor = make(rng, (2 * n * (1 + 2 * s.frequencies), *hidden, outputs), last=0.01)
+        critic = make(rng, (n * (1 + 2 * s.critic_frequencies), *hidden, 1 + n_base), last=0.1)
+        scale = np.array([0.0, 1.0, 1.0], dtype=np.float32)
+        self.nets = Networks(actor, critic, ADAM.init(actor), ADAM.init(critic), scale)  # type: ignore[arg-type]
+        self.order = seeds["learner"]
+        where = Native if problem.source.native is not None else Foreign
+        self.env: Any = where(problem, s.num_envs, seeds["environment"])
+        count = self.env.count
+        self.nodes = make_node(self.game, actor), make_node(self.game, actor)
+        self.rng = streams(np.random.SeedSequence(seeds["learner"]).spawn(count))
+        self.rows = make_rows(self.game, count, s.num_steps)
+        self.exploring = np.arange(count) < max(round(s.explore * count), min(count - 1, s.explore > 0))
+        self.selection = Selection(problem, most=int(np.clip(self.budget // 2000, 32, 512)))
+        self.final: Tree | None = None
+        self.final_value, self.message, self.report = float("nan"), "", np.zeros(4)
+        self.ended, self.clock, self.learned = np.zeros(2), time.perf_counter(), 0
+        if state is not None:
+            self._restore(state)
+
+    def advance(self) -> bool:
+        """One iteration; whether a tree was judged."""
+        at, s = self.at, self.settings
+        tau = min(1.0, at[STEPS] / self.budget)
+
+        def between(start: float, end: float) -> float:
+            return start + (end - start) * tau
+
+        random = max(s.random, 1.0 + (s.random - 1.0) * tau / 0.3) if s.random < 1.0 else 1.0
+        rate = s.learning_rate * between(1.0, RATE_END)
+        floor = np.exp(between(np.log(s.floor), np.log(min(s.floor, FLOOR_END))))
+        spread = s.spread * between(1.0, SPREAD_END)
+        now = Now(rate, rate if tau >= s.warmup else 0.0, np.log(floor), between(s.uniform, s.uniform_end), spread)
+        for node in self.nodes:
+            node.spread[0], node.greed[0] = spread, s.greedy * tau
+        weights = tuple(np.array(w) for w in self.nets.actor)
+        epsilon, explores = between(s.epsilon, s.epsilon_end), np.where(self.exploring, random, 0.0)
+        at[STEPS] += self.env.run(self.game, weights, *self.nodes, self.rng, explores, epsilon, self.rows, self.ended)
+        rng = np.random.default_rng([self.order, int(at[ITERATION])])
+        size = self.rows.acts.size
+        shape = (2, s.epochs * s.minibatches, size // s.minibatches)
+        used = shape[2] * s.minibatches
+        order = np.stack([rng.permutation(size)[:used] for _ in range(2 * s.epochs)]).reshape(shape).astype(np.int32)
+        fixed = replace(s, low=None, high=None, splits=None, budget=None)  # what the compiled call depends on
+        nets, report = improve(self.nets, self.rows, order, now, fixed, self.gammas, self.rules.parameterised)
+        self.nets, self.report = nets, np.asarray(report)
+        self.learned += size
+        at[ITERATION] += 1
+        if at[STEPS] >= self.budget:
+            self.message = "budget used"
+        if at[ITERATION] % s.every and not self.message:
+            return False
+        # Judging may take half of all steps: at first, trees that never end an episode would use them all.
+        if self.selection.best is not None and 2 * self.selection.steps > at[STEPS] and not self.message:
+            return False
+        self._judge()
+        return True
+
+    def _judge(self) -> None:
+        at, s, spent, improved = self.at, self.settings, self.selection.steps, self.selection.improved
+        network = partial(BoundsNetwork, self.nets.actor, s.frequencies, self.rules)
+        self.final = extract(network(), self.rules)
+        if s.keep:
+            self.selection.show(self.final)
+        else:
+            self.selection.replace(self.final)
+        self.final_value = self.selection.last
+        rng = np.random.default_rng([self.order, 1, int(at[ITERATION])])
+        for _ in range(s.draws if s.keep else 0):
+            if 2 * self.selection.steps < at[STEPS]:
+                self.selection.show(extract(network(rng), self.rules))
+        at[STEPS] += self.selection.steps - spent
+        if self.selection.improved > improved:
+            at[FOUND] = at[STEPS]
+        met = self.selection.surely_above(self.problem.source.threshold)
+        settled = at[STEPS] - at[FOUND] > 0.1 * self.budget
+        if s.keep and met and not self.selection.varying and settled:
+            self.message = self.message or "reward threshold met in all episodes, and no better tree since"
+        self.env.break_off()
+
+    def snapshot(self) -> Snapshot:
+        """Where the run stands; everything in it is a copy."""
+        best, final, now = self.selection.best, self.final, time.perf_counter()
+        assert best is not None
+        assert final is not None
+        loss, gain, entropy, size = self.report.tolist()
+        metrics = {
+            "iteration": int(self.at[ITERATION]), "return": float(self.ended[0] / max(1.0, self.ended[1])),
+            "tree_return": self.final_value, "depth": final.depth, "leaves": final.n_leaves,
+            "best_depth": best.small.depth, "best_leaves": best.small.n_leaves, "best_leaves_raw": best.tree.n_leaves,
+            "critic_loss": loss, "actor_loss": gain, "entropy": entropy, "advantage_size": size,
+            "rows_per_second": self.learned / (now - self.clock),
+        }  # fmt: skip
+        self.ended[:], self.clock, self.learned = 0.0, now, 0
+        state, steps = self._state(), int(self.at[STEPS])
+        return Snapshot(steps, best.tree, best.mean, self.budget, metrics, final, self.message, lambda: state)
+
+    def _state(self) -> dict[str, np.ndarray]:
+        data = {f"nets.{k}": np.array(leaf) for k, leaf in enumerate(jax.tree.leaves(self.nets))}
+        data |= {"at": self.at.copy(), "rng": self.rng.copy(), **self.selection.state()}
+        return data | {name: array.copy() for name, array in self.env.arrays().items()}
+
+    def _restore(self, state: dict[str, np.ndarray]) -> None:
+        leaves, shape = jax.tree.flatten(self.nets)
+        self.nets = jax.tree.unflatten(shape, [state[f"nets.{k}"] for k in range(len(leaves))])
+        self.at[...], self.rng[...] = state["at"], state["rng"]
+        self.selection.restore(state)
+        for name, array in self.env.arrays().items():
+            array[...] = state[name]
+        self.env.resume()
+
+
+def bounded(problem: Problem, seed: int) -> Features:
+    """The features with finite bounds: their own where given or of the order of what random actions meet, else that."""
+    features = problem.base.features
+    if features.origin.get("bounds") == "given" or features.integer.all():
+        return features
+    seen = survey(problem, seed)
+    span = np.maximum(seen.high - seen.low, 1e-6)
+    wide = features.unbounded | (~features.integer & (features.high - features.low > 4.0 * span))
+    low, high = np.where(wide, seen.low, features.low), np.where(wide, seen.high, features.high)
+    return replace(features, low=low, high=high, origin={"bounds": "estimate", "seed": problem.seed})

@@ -1,0 +1,127 @@
+"""Where PPO's rows come from: native environments inside the compiled loop, or any Gymnasium environments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from custard.errors import CustardError
+from custard.ibmdp.parts import parts_of
+from custard.lab.source import DEFAULT_LIMIT
+from custard.solvers.acting import note, run_native, think
+from custard.solvers.api import Problem
+from custard.spaces import describe
+
+__all__ = ["Foreign", "Native"]
+
+
+class Native:
+    """Compiled environments, stepped without coming back to Python."""
+
+    def __init__(self, problem: Problem, count: int, seed: int) -> None:
+        venv: Any = problem.source.vector(count)
+        venv.reset(seed=seed)
+        limit = min(venv.limit, DEFAULT_LIMIT) if problem.source.limit is None else venv.limit
+        self.fixed, self.count = (venv.world, venv.params, limit), count
+        self.state, self.rng, self.x, self.elapsed = venv.state, venv.rng, venv.x, venv.elapsed
+        self.total, self.plans = np.zeros(count), np.full((count, 2), -1, dtype=np.int64)
+
+    def run(
+        self, game: Any, weights: Any, node: Any, child: Any, rng: Any, explores: Any, epsilon: float, rows: Any,
+        ended: Any,
+    ) -> int:  # fmt: skip
+        """Fill the rows; how many base actions that took. Returns of ended episodes are added to `ended`."""
+        moving = (self.state, self.rng, self.x, self.elapsed, self.total, self.plans)
+        return run_native(game, weights, node, child, rng, *self.fixed, *moving, explores, epsilon, rows, ended)
+
+    def break_off(self) -> None:
+        """Nothing: these environments' states can be stored."""
+
+    def resume(self) -> None:
+        """Nothing: the arrays are all there is."""
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What a checkpoint keeps: these very arrays."""
+        names = ("state", "rng", "x", "elapsed", "total", "plans")
+        return {f"env.{name}": getattr(self, name) for name in names}
+
+
+class Foreign:
+    """Any Gymnasium environments. Episodes have seeds of their own and are broken off where a checkpoint may be made.
+
+    So a run can be resumed although the environments' states cannot be stored. An episode broken off is one cut short:
+    its last state keeps its value.
+    """
+
+    def __init__(self, problem: Problem, count: int, seed: int) -> None:
+        venv = problem.source.vector(min(count, 8))
+        self.count, self.name, self.seed = venv.num_envs, problem.source.name, seed
+        self.base = describe(venv, features=problem.encoder)
+        self.parts, self.start = parts_of(venv, self.base), problem.base.actions.start
+        self.limit = problem.source.limit or DEFAULT_LIMIT
+        self.episodes, self.elapsed = np.zeros(self.count, dtype=np.int64), np.zeros(self.count, dtype=np.int64)
+        self.total, self.plans = np.zeros(self.count), np.full((self.count, 2), -1, dtype=np.int64)
+        self.nobody, self.only = np.arange(0), [np.array([i]) for i in range(self.count)]
+        self.fresh = True
+
+    def run(
+        self, game: Any, weights: Any, node: Any, child: Any, rng: Any, explores: Any, epsilon: float, rows: Any,
+        ended: Any,
+    ) -> int:  # fmt: skip
+        """Fill the rows; how many base actions that took. Returns of ended episodes are added to `ended`."""
+        parts, taken = self.parts, 0
+        for i in range(self.count):
+            if self.fresh:
+                self._begin(i)
+            t = 0
+            while t < rows.acts.shape[1]:
+                t, action = think(
+                    game, weights, node, child, rng[i], parts.x[i], self.plans[i], explores[i], epsilon, rows, i, t
+                )
+                try:
+                    parts.move(self.only[i], [action + self.start], self.nobody)
+                except CustardError:
+                    raise
+                except Exception as error:  # an environment may raise anything; say which one did
+                    raise CustardError(f"environment {self.name!r} raised {type(error).__name__}: {error}") from error
+                self._check(i)
+                reward, terminated = float(parts.reward[i]), bool(parts.terminated[i])
+                self.elapsed[i] += 1
+                self.total[i] += reward
+                taken += 1
+                over = terminated or bool(parts.truncated[i]) or self.elapsed[i] >= self.limit
+                note(game, weights, node, rng[i], self.plans[i], rows, i, t, reward, parts.x[i], terminated, over)
+                if over:
+                    if explores[i] == 0.0:
+                        ended += (self.total[i], 1.0)
+                    self._begin(i)
+                t += 1
+        self.fresh = False
+        return taken
+
+    def break_off(self) -> None:
+        """Start new episodes everywhere before the next rows."""
+        self.fresh = True
+
+    def resume(self) -> None:
+        """A checkpoint is made where episodes were broken off."""
+        self.fresh = True
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What a checkpoint keeps: these very arrays."""
+        return {"env.episodes": self.episodes}
+
+    def _begin(self, i: int) -> None:
+        seed = int(np.random.SeedSequence([self.seed, i, int(self.episodes[i])]).generate_state(1)[0])
+        self.episodes[i] += 1
+        mask = np.arange(self.count) == i
+        self.parts.reset([seed] * self.count, {"reset_mask": mask})
+        self._check(i)
+        self.elapsed[i], self.total[i], self.plans[i] = 0, 0.0, -1
+
+    def _check(self, i: int) -> None:
+        x = self.parts.x[i]
+        if np.isnan(x).any():
+            bad = self.base.features.names[int(np.flatnonzero(np.isnan(x))[0])]
+            raise CustardError(f"environment {self.name!r} gave NaN for feature {bad!r}")
