@@ -19,6 +19,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -67,11 +68,11 @@ class Settings:
     averaging: float = 0.005  # the same for the averaged Q, whose tree is walked and read off
     depth: int = 10  # questions at most where no depth limit is given
     questions: int = 12  # splits valued at an imagined node, at most
-    draws: int = 4  # trees drawn near the policy's own in each round, to be judged beside it
+    draws: int = 8  # trees drawn near the policy's own in each round, to be judged beside it
     snapshots: int = 60  # how often trees are pruned and progress is shown
     prices: tuple[float, ...] = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0)  # of a leaf, in units of -zeta: for pruning
     margin: float = 0.5  # standard errors by which a smaller tree may be worse
-    patience: int = 6  # snapshots without a better tree before stopping, once the reward threshold is met
+    patience: int = 6  # snapshots without a better tree before stopping, if the threshold is met; else three times that
     shared: bool = True  # Q_o over base states and imagined nodes; False: both networks as the paper writes them
     keep: bool = True  # hand back the best tree judged; False: the last one
     epsilon_steps: int = 200_000  # paper only: steps over which epsilon falls
@@ -132,7 +133,8 @@ class Learner:
 
             self.lesson = Written(problem, self.rules, settings, self.budget)
         most = int(np.clip(self.budget // 2000, 32, 512))
-        self.selection = Selection(problem, most=most, margin=settings.margin)
+        first = int(np.clip(self.budget // 5000, 2, 8))
+        self.selection = Selection(problem, most, first, settings.margin)
         self.shown = self.waited = self.improved = 0
         self.message, self.final_value, self.clock = "", float("nan"), (time.perf_counter(), self.steps)
         self.final: Tree | None = None
@@ -153,17 +155,19 @@ class Learner:
         self.shown = int(self.settings.snapshots * self.steps / self.budget)
         self.waited = 0 if self.selection.improved > self.improved else self.waited + 1
         self.improved = self.selection.improved
-        met = self.settings.keep and self.selection.surely_above(self.problem.source.threshold)
+        patience, met = self.settings.patience, self.selection.surely_above(self.problem.source.threshold)
         if self.steps >= self.budget:
             self.message = "budget used"
-        elif met and not self.selection.varying and self.waited >= self.settings.patience:
+        elif self.settings.keep and met and not self.selection.varying and self.waited >= patience:
             self.message = "reward threshold met, and no better tree since"
+        elif self.settings.keep and self.selection.asks and not self.selection.varies and self.waited >= 3 * patience:
+            self.message = "no better tree for long"  # and chance has no part in that
         return True
 
     @property
     def _affordable(self) -> bool:
-        """Judging takes a third of all steps at the most."""
-        return 3 * self.selection.steps <= self.steps
+        """Judging takes half of all steps at the most."""
+        return 2 * self.selection.steps <= self.steps
 
     def _judge(self, thoroughly: bool) -> None:
         """Judge the policy's tree; the same pruned; and, while it is affordable, trees that look nearly as good."""
@@ -222,6 +226,7 @@ class Imagined:
 
     def __init__(self, problem: Problem, rules: Rules, settings: Settings, budget: int, length: int) -> None:
         self.settings, self.rules, self.length = settings, rules, length
+        self.warmup = min(settings.warmup, budget // 4)
         seeds = problem.seeds("networks", "environment", "actions", "replay", "nodes")
         f, n = rules.features, rules.features.n
         waves = 0 if f.integer.all() else max(2, 9 // n)
@@ -230,7 +235,10 @@ class Imagined:
         rng = np.random.default_rng(seeds["networks"])
         critic = networks.make(rng, (n * wide, *inner, 1 + rules.n_base), 0.01)
         q = networks.make(rng, (2 * n * wide, *inner, 1 + rules.n_actions), 0.0)  # at first nothing is worth asking
-        self.improve, self.values_of, (self.critic, self.q) = compiled(settings, rules, self.frequencies, critic, q)
+        self.improve, self.values_of, begin = compiled(
+            rules.gamma_b, self.frequencies, settings.target_rate, settings.averaging
+        )
+        self.critic, self.q = begin(critic), begin(q)
         self.weights, self.seed, self.rounds = q, seeds["replay"], 0
         row: dict[str, Any] = {
             "x": np.zeros(n),
@@ -258,7 +266,7 @@ class Imagined:
         """One round at this share of the budget; returns how many environment steps it took."""
         s = self.settings
         if self.rounds == 0:
-            rows = self._play(s.warmup, 1.0)
+            rows = self._play(self.warmup, 1.0)
             self._scale(rows["x"])
         else:
             rows = self._play(self.length, s.explore + (s.explore_end - s.explore) * share)
@@ -370,10 +378,12 @@ class Imagined:
         self._renew()
 
 
-def compiled(s: Settings, rules: Rules, frequencies: int, critic: Weights, q: Weights) -> Any:
-    """The updates of Q_o and of Q, many in one call; Q-values of a batch; and both networks' states.
+@cache
+def compiled(gamma_b: float, frequencies: int, target_rate: float, averaging: float) -> Any:
+    """The updates of Q_o and of Q, many in one call; Q-values of a batch; and the state a network begins with.
 
-    A network's state: its weights, their slow copy (Q_o) or average (Q), and the optimiser's memory.
+    A network's state: its weights, their slow copy (Q_o) or average (Q), and the optimiser's memory. What is compiled
+    is kept, so that further seeds need not wait for it again.
     """
     import jax
     import jax.numpy as jnp
@@ -398,14 +408,14 @@ def compiled(s: Settings, rules: Rules, frequencies: int, critic: Weights, q: We
         rows = jnp.arange(len(action))
         ahead, best = values(state[1], after), values(state[0], after).argmax(axis=-1)
         follows = (1.0 - mu) * ahead[rows, then] + mu * ahead[rows, best]
-        goal = reward + rules.gamma_b * jnp.where(ended, 0.0, follows)
-        return descend(lambda w: jnp.square(values(w, x)[rows, action] - goal).mean(), rate, s.target_rate, state)
+        goal = reward + gamma_b * jnp.where(ended, 0.0, follows)
+        return descend(lambda w: jnp.square(values(w, x)[rows, action] - goal).mean(), rate, target_rate, state)
 
     def update_q(rate: Any, state: Any, batch: Any) -> Any:
         """Q moves to what every action is worth at each node."""
         seen, target, known = batch
         error = lambda w: jnp.where(known, jnp.square(values(w, seen) - target), 0.0).sum() / len(seen)  # noqa: E731
-        return descend(error, rate, s.averaging, state)
+        return descend(error, rate, averaging, state)
 
     def improve_critic(state: Any, rate: Any, mu: Any, *batches: Any) -> Any:
         state, cost = jax.lax.scan(lambda a, b: update_critic(rate, mu, a, b), state, batches)
@@ -415,8 +425,8 @@ def compiled(s: Settings, rules: Rules, frequencies: int, critic: Weights, q: We
         state, cost = jax.lax.scan(lambda a, b: update_q(rate, a, b), state, batches)
         return state, cost.mean()
 
-    states = []
-    for weights in (critic, q):
+    def begin(weights: Weights) -> Any:
         arrays = tuple(jnp.asarray(w) for w in weights)
-        states.append((arrays, arrays, optimiser.init(arrays)))
-    return (jax.jit(improve_critic), jax.jit(improve_q)), jax.jit(values), states
+        return arrays, arrays, optimiser.init(arrays)
+
+    return (jax.jit(improve_critic), jax.jit(improve_q)), jax.jit(values), begin

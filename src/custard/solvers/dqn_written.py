@@ -8,7 +8,7 @@ Q(o, a) over bounds o = s_w \\ s_b is the policy; Q_o(s_w, a) is omniscient. Bot
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -53,7 +53,7 @@ def targets(q: Callable[[Any], Any], q_o: Callable[[Any], Any], batch: Mapping[s
     return batch["reward"] + jnp.where(batch["ended"], 0.0, batch["discount"] * future)
 
 
-def update(optimiser: Any, tau_every: int, state: Any, batch: Mapping[str, Any]) -> tuple[Any, Any]:
+def update(optimiser: Any, target_every: int, state: Any, batch: Mapping[str, Any]) -> tuple[Any, Any]:
     """One step of both networks on the squared error; Q_o's values come from a copy that is renewed now and then."""
     pair, slow, memory, number = state
     goal = targets(partial(q_values, pair[0]), partial(q_values, slow), batch)
@@ -68,9 +68,17 @@ def update(optimiser: Any, tau_every: int, state: Any, batch: Mapping[str, Any])
     change, memory = optimiser.update(gradient, memory)
     pair = optax.apply_updates(pair, change)
     number += 1
-    renew = number % tau_every == 0
+    renew = number % target_every == 0
     slow = jax.tree.map(lambda old, new: jnp.where(renew, new, old), slow, pair[1])
     return (pair, slow, memory, number), cost
+
+
+@cache
+def compiled(learning_rate: float, target_every: int) -> tuple[Any, Any]:
+    """RMSProp, and many updates in one call; kept, so that further seeds need not wait for it again."""
+    optimiser = optax.rmsprop(learning_rate, decay=RHO)
+    one = partial(update, optimiser, target_every)
+    return optimiser, jax.jit(lambda state, batches: jax.lax.scan(one, state, batches), donate_argnums=0)
 
 
 class Written:
@@ -83,9 +91,7 @@ class Written:
         rng = np.random.default_rng(self.seeds["networks"])
         inner = (settings.hidden, settings.hidden, 1 + actions)
         pair = networks.make(rng, (2 * n, *inner)), networks.make(rng, (3 * n, *inner))
-        optimiser = optax.rmsprop(settings.learning_rate, decay=RHO)
-        one = partial(update, optimiser, settings.target_every)
-        self.improve = jax.jit(lambda state, batches: jax.lax.scan(one, state, batches), donate_argnums=0)
+        optimiser, self.improve = compiled(settings.learning_rate, settings.target_every)
         pair = jax.tree.map(jnp.asarray, pair)
         self.learned = (
             pair,

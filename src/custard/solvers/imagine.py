@@ -74,13 +74,13 @@ def _node(nodes, key):
     lattice = nodes.lattice
     n, p = len(lattice.low), len(lattice.fractions)
     nodes.best[o] = NONE
-    nodes.child[o] = NONE
     afforded = key[2 * n] < lattice.depth_limit
     for c in range(n):
         for j in range(p):
             v_p = _project(key[c], key[n + c], lattice.fractions[j])
             useful = afforded and _separates(lattice.integer[c], lattice.low[c], key[c], key[n + c], v_p)
             nodes.threshold[o, c * p + j] = v_p if useful else np.nan
+            nodes.child[o, c * p + j, 0] = nodes.child[o, c * p + j, 1] = NONE
     return o
 
 
@@ -102,7 +102,8 @@ def _answer(nodes, o, m, x):
     side = 0 if x[c] <= v_p else 1
     below = nodes.child[o, m, side]
     if below < 0:
-        nodes.key[:] = nodes.keys.key[o]
+        for i in range(2 * n + 1):  # loops: slices would compile their error messages too
+            nodes.key[i] = nodes.keys.key[o, i]
         if side == 0:
             nodes.key[n + c] = min(nodes.key[n + c], v_p + 0.0)
         else:

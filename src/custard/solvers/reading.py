@@ -41,10 +41,11 @@ def read_off(
 
 
 def pruned(tree: Tree, acts: np.ndarray, x: np.ndarray, q: np.ndarray, price: float) -> Tree:
-    """The tree without the splits that gain less than `price` a leaf.
+    """The tree without the questions that gain less than `price` for each leaf they cost.
 
-    `acts` [nodes] is the base action that the policy would take at each node, x [N, n] are states the tree meets and
-    q [N, A] what actions are worth there. A branch that none of the states takes is left out.
+    `acts` [nodes] is the base action that the policy would take at each node, x [N, n] are states that trees met and
+    q [N, A] what actions are worth there. From the leaves up, a question gives way to a leaf, or to one of its
+    branches where that serves for both. A branch that none of the states takes is left out.
     """
     rows: list[np.ndarray] = [np.zeros(0, dtype=np.int64)] * tree.n_nodes
     rows[0] = np.arange(len(x))
@@ -52,18 +53,30 @@ def pruned(tree: Tree, acts: np.ndarray, x: np.ndarray, q: np.ndarray, price: fl
         if tree.feature[node] != LEAF:
             yes = x[rows[node], tree.feature[node]] <= tree.threshold[node]
             rows[tree.children_left[node]], rows[tree.children_right[node]] = rows[node][yes], rows[node][~yes]
-    kept: list[tuple[Shape, float]] = [(0, 0.0)] * tree.n_nodes
-    start = tree.actions.start
+    start, cost = tree.actions.start, (price + 1e-9) * len(x)
+    kept: list[tuple[Shape, float, int]] = [(0, 0.0, 1)] * tree.n_nodes  # what remains, its value, its leaves
     for node in range(tree.n_nodes - 1, -1, -1):
-        leaf = float(q[rows[node], acts[node]].sum()) / len(x)
+        leaf = (int(acts[node]) + start, float(q[rows[node], acts[node]].sum()), 1)
         if tree.feature[node] == LEAF:
-            kept[node] = (int(tree.value[node]), leaf)
+            kept[node] = leaf
             continue
         left, right = int(tree.children_left[node]), int(tree.children_right[node])
         if len(rows[node]) and not (len(rows[left]) and len(rows[right])):
             kept[node] = kept[left] if len(rows[left]) else kept[right]
             continue
-        value = kept[left][1] + kept[right][1] - price
-        shape = (int(tree.feature[node]), float(tree.threshold[node]), kept[left][0], kept[right][0])
-        kept[node] = (shape, value) if value > leaf else (int(acts[node]) + start, leaf)
+        question = (int(tree.feature[node]), float(tree.threshold[node]), kept[left][0], kept[right][0])
+        options = [(question, kept[left][1] + kept[right][1], kept[left][2] + kept[right][2]), leaf]
+        for (shape, value, leaves), other in ((kept[left], rows[right]), (kept[right], rows[left])):
+            options.append((shape, value + float(q[other, _act(shape, x[other]) - start].sum()), leaves))
+        kept[node] = max(options, key=lambda option: option[1] - cost * option[2])
     return tree_of(kept[0][0], tree)
+
+
+def _act(shape: Shape, x: np.ndarray) -> np.ndarray:
+    """The actions of nested tuples for states [N, n]."""
+    if not isinstance(shape, tuple):
+        return np.full(len(x), shape)
+    yes = x[:, shape[0]] <= shape[1]
+    out = np.empty(len(x), dtype=np.int64)
+    out[yes], out[~yes] = _act(shape[2], x[yes]), _act(shape[3], x[~yes])
+    return out
