@@ -73,7 +73,7 @@ PAPER: dict[str, dict[str, tuple[Cell, Cell | None]]] = {
 QUICK: dict[str, dict[str, Any]] = {
     "viper-dqn": {"iterations": 15, "test_rollouts": 50, "final_rollouts": 200, "expert_settings": {"steps": 30_000}},
     "viper-bi": {"iterations": 15, "test_rollouts": 50, "final_rollouts": 200},
-    "dqn": {"budget": 400_000}, "ppo": {"budget": 400_000}, "mfec": {"budget": 1_000_000},
+    "dqn": {"budget": 1_000_000}, "ppo": {"budget": 400_000}, "mfec": {"budget": 1_000_000},
     "tpi": {"budget": 10_000_000},
 }  # fmt: skip
 
