@@ -1,7 +1,7 @@
 """The trials behind results/mfec.md: one CSV row for each finished trial; trials already in the file are passed over.
 
-    python benchmarks/run_mfec_shows.py prereq pothole cartpole foreign random depths --seeds 10 --first 200
-    python benchmarks/run_mfec_shows.py ablation paper --seeds 3 --first 200
+    python benchmarks/run_mfec_shows.py prereq pothole cartpole foreign random depths --seeds 10 --first 300
+    python benchmarks/run_mfec_shows.py ablation paper --seeds 3 --first 300
 
 All shows are run with one seed before the next seed has its turn, so that tables grow evenly.
 
@@ -105,7 +105,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("shows", nargs="+")
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--first", type=int, default=200)
+    parser.add_argument("--first", type=int, default=300)
     args = parser.parse_args()
     warm: set[str] = set()
     for seed in range(args.first, args.first + args.seeds):

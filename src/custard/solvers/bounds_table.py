@@ -40,6 +40,7 @@ class Lattice(NamedTuple):
     high: Any  # [n]
     integer: Any  # [n] bool
     fractions: Any  # [p]
+    feature: Any  # [M] int32: what each question asks about
     n_base: int
     depth_limit: int
     by_depth: bool  # whether depth belongs to the key: there is a depth limit
@@ -65,7 +66,8 @@ def make_lattice(rules: Rules) -> Lattice:
     """The compiled form of an IBMDP's rules."""
     f = rules.features
     return Lattice(
-        np.array(f.low), np.array(f.high), f.integer, fractions(int(rules.splits)), rules.n_base, rules.depth_limit,
+        np.array(f.low), np.array(f.high), f.integer, fractions(int(rules.splits)),
+        np.repeat(np.arange(f.n, dtype=np.int32), int(rules.splits)), rules.n_base, rules.depth_limit,
         rules.max_depth is not None, rules.mask_useless, float(rules.gamma_w),
     )  # fmt: skip
 
@@ -133,8 +135,7 @@ def grow(nodes, lattice, o, m, side):
     there = nodes.child[o, m, side]
     if there >= 0:
         return there
-    n, p = len(lattice.low), len(lattice.fractions)
-    c = m // p
+    n, c = len(lattice.low), lattice.feature[m]
     key = nodes.keys.key[o].copy()
     v_p = nodes.threshold[o, m] + 0.0
     if side == 0:
@@ -158,14 +159,14 @@ def grow(nodes, lattice, o, m, side):
 @njit(cache=True, inline="always")
 def walk(nodes, lattice, o, x):
     """Follow the greedy tree from node o with a base state: the base action of its leaf and the questions asked."""
-    base, p = lattice.n_base, len(lattice.fractions)
+    base, feature = lattice.n_base, lattice.feature
     asked = 0
     while True:
         a = nodes.best[o]
         if a < base:
             return a, asked
         m = a - base
-        side = 0 if x[m // p] <= nodes.threshold[o, m] else 1
+        side = 0 if x[feature[m]] <= nodes.threshold[o, m] else 1
         asked += 1
         below = nodes.child[o, m, side]
         if below < 0 or nodes.visits[below] == 0:
@@ -193,7 +194,7 @@ def learn_node(nodes, lattice, o, x, q_o, zeta, kappa, alpha_b, only):
     fitted to.
     """
     # This loop is where the time goes: arrays are named once and indexed in full, which spares views and look-ups.
-    base, p, gamma = lattice.n_base, len(lattice.fractions), lattice.gamma_w
+    base, feature, gamma = lattice.n_base, lattice.feature, lattice.gamma_w
     q, visits, best, threshold, child = nodes.q, nodes.visits, nodes.best, nodes.threshold, nodes.child
     child_q, child_visits, child_best = nodes.child_q, nodes.child_visits, nodes.child_best
     visits[o] += 1
@@ -210,7 +211,7 @@ def learn_node(nodes, lattice, o, x, q_o, zeta, kappa, alpha_b, only):
         if v_p != v_p:  # NaN: not afforded
             continue
         if only < 0 or only == base + m:
-            side = 0 if x[m // p] <= v_p else 1
+            side = 0 if x[feature[m]] <= v_p else 1
             target, discount = zeta, gamma
             at, k, s = o, m, side
             while True:  # `walk`, from this answer on
@@ -223,7 +224,7 @@ def learn_node(nodes, lattice, o, x, q_o, zeta, kappa, alpha_b, only):
                 if action < base:
                     break
                 k = action - base
-                s = 0 if x[k // p] <= threshold[at, k] else 1
+                s = 0 if x[feature[k]] <= threshold[at, k] else 1
                 target += discount * zeta
                 discount *= gamma
             target += discount * q_o[action]

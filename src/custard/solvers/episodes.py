@@ -13,6 +13,7 @@ from numba import njit
 
 from custard.envs.native import advance, begin, observe
 from custard.envs.pcg64 import uniform
+from custard.solvers.borrowed import borrowed
 from custard.solvers.bounds_table import grow, learn_node, rate, root_node, walk
 from custard.solvers.loops import GOES_ON, INVALID, OVER, TERMINATED
 from custard.solvers.memory import (
@@ -99,7 +100,8 @@ def sweep(memory, x, terminal, over, k):
     """Learn Q_o backward through an episode, or the part of it that has been recorded; x is the state after it.
 
     The target is r + gamma_b * Q_o(s_b', b'), where b' is what the behaviour does next: the tree's action with
-    probability 1 - mu, and the guide's (or, without a guide, the best) with probability mu.
+    probability 1 - mu, and the guide's (or, without a guide, the best) with probability mu. It is the mean over the
+    outcomes remembered of this base state and action if lambda is 0, else what really followed, averaged by rates.
     """
     count, now = memory.count, memory.now
     gamma, mu = now[GAMMA_B], now[MU]
@@ -111,31 +113,30 @@ def sweep(memory, x, terminal, over, k):
         memory.v_star[after], memory.v_o[after] = _most(memory.q_star, after), g
     for t in range(count[LENGTH] - 1, -1, -1):
         row, a, r = memory.row[t], memory.action[t], memory.reward[t]
-        n = memory.learned[row, a]
-        memory.after[row, a, n % OUTCOMES] = after
-        memory.learned[row, a] = n + 1
-        memory.gain[row, a] += (r - memory.gain[row, a]) / (n + 1.0)
+        n = memory.learned[row, a] + 1
+        outcomes = memory.after[row, a]
+        outcomes[(n - 1) % OUTCOMES] = after
+        memory.learned[row, a] = n
+        memory.gain[row, a] += (r - memory.gain[row, a]) / n
         memory.when[row] = t
-        memory.q_star[row, a] = _expected(memory, memory.v_star, row, a)
+        n = min(n, OUTCOMES)
+        memory.q_star[row, a] = _expected(memory.gain[row, a], gamma, outcomes, n, memory.v_star)
         memory.v_star[row] = _most(memory.q_star, row)
         if now[LAMBDA] == 0.0:
-            memory.q_o[row, a] = _expected(memory, memory.v_o, row, a)
-            memory.v_o[row] = _value(memory.q_o, row, mu, memory.advice[t], memory.leaf[t])
+            memory.q_o[row, a] = _expected(memory.gain[row, a], gamma, outcomes, n, memory.v_o)
         else:
             memory.followed[row, a] += 1
             alpha = rate(memory.followed[row, a], now[KAPPA], now[ALPHA_O])
             g = r + gamma * g
             change = alpha * (g - memory.q_o[row, a])
             memory.q_o[row, a] += change
-            if (
-                count[GUIDED] == 1 and not memory.strayed[t]
-            ):  # the state is better or worse than thought: so are the rest
+            if count[GUIDED] == 1 and not memory.strayed[t]:  # the state is better or worse than thought: all of it
                 for b in range(memory.q_o.shape[1]):
                     if b != a:
                         memory.q_o[row, b] += change
-            v_o = _value(memory.q_o, row, mu, memory.advice[t], memory.leaf[t])
-            memory.v_o[row] = v_o
-            g = v_o if memory.strayed[t] else (1.0 - now[LAMBDA]) * v_o + now[LAMBDA] * g
+        v_o = _value(memory.q_o, row, mu, memory.advice[t], memory.leaf[t])
+        memory.v_o[row] = v_o
+        g = v_o if memory.strayed[t] else (1.0 - now[LAMBDA]) * v_o + now[LAMBDA] * g
         after = row
     count[LENGTH] = 0
     if over:
@@ -149,32 +150,33 @@ def sweep(memory, x, terminal, over, k):
 
 
 @njit(cache=True)
-def _expected(memory, v, row, a):
-    """The mean reward of an action, and what the states it led to are worth."""
-    n = min(memory.learned[row, a], OUTCOMES)
+def _expected(gain, gamma, outcomes, n, v):
+    """The mean reward of an action, and what the base states it led to are worth."""
     total = 0.0
     for i in range(n):
-        after = memory.after[row, a, i]
-        if after >= 0:
-            total += v[after]
-    return memory.gain[row, a] + memory.now[GAMMA_B] * total / n
+        if outcomes[i] >= 0:
+            total += v[outcomes[i]]
+    return gain + gamma * total / n
 
 
 @njit(cache=True)
 def refresh(memory, order):
     """Bring the values of all base states up to date with what is remembered of them."""
+    memory = borrowed(memory)
+    now, gamma = memory.now, memory.now[GAMMA_B]
     root = root_node(memory.nodes, memory.lattice)
-    for i in range(len(order)):
-        row = order[i]
+    for row in order:
         for b in range(memory.q_o.shape[1]):
-            if memory.learned[row, b] > 0:
-                memory.q_star[row, b] = _expected(memory, memory.v_star, row, b)
-                if memory.now[LAMBDA] == 0.0:
-                    memory.q_o[row, b] = _expected(memory, memory.v_o, row, b)
+            n = min(memory.learned[row, b], OUTCOMES)
+            if n > 0:
+                gain, outcomes = memory.gain[row, b], memory.after[row, b]
+                memory.q_star[row, b] = _expected(gain, gamma, outcomes, n, memory.v_star)
+                if now[LAMBDA] == 0.0:
+                    memory.q_o[row, b] = _expected(gain, gamma, outcomes, n, memory.v_o)
         x = memory.point[row]
         leaf, _ = walk(memory.nodes, memory.lattice, root, x)
         memory.v_star[row] = _most(memory.q_star, row)
-        memory.v_o[row] = _value(memory.q_o, row, memory.now[MU], _advice(memory, x), leaf)
+        memory.v_o[row] = _value(memory.q_o, row, now[MU], _advice(memory, x), leaf)
 
 
 @njit(cache=True)
@@ -213,7 +215,7 @@ def _advice(memory, x):
 def learn_tree(memory, x, row):
     """Descend from the root with one base state, epsilon-greedily, learning every action of every node on the way."""
     nodes, lattice, rng, count, now = memory.nodes, memory.lattice, memory.rng, memory.count, memory.now
-    base, p = lattice.n_base, len(lattice.fractions)
+    base = lattice.n_base
     questions = nodes.threshold.shape[1]
     o = np.int64(root_node(nodes, lattice))
     while o >= 0:
@@ -230,7 +232,7 @@ def learn_tree(memory, x, row):
         if a < base or np.isnan(nodes.threshold[o, a - base]):
             return
         m = a - base
-        side = 0 if x[m // p] <= nodes.threshold[o, m] else 1
+        side = 0 if x[lattice.feature[m]] <= nodes.threshold[o, m] else 1
         if nodes.child[o, m, side] < 0 and nodes.child_visits[o, m, side] < now[EXPAND]:
             return
         o = np.int64(grow(nodes, lattice, o, m, side))
@@ -317,6 +319,7 @@ def converse(memory, x, news, k):
     reward and what became of the episode: GOES_ON, TRUNCATED or TERMINATED. After an end it yields once more, to wait
     for the start of the next episode in x.
     """
+    memory = borrowed(memory)
     while True:
         action = decide(memory, x, k)
         yield action
@@ -336,6 +339,7 @@ def converse(memory, x, news, k):
 @njit(cache=True)
 def run_native(memory, world, params, limit, state, env_rng, elapsed, x, steps, k):
     """Episodes in a native environment, all compiled; `custard.solvers.loops.Foreign` is the same in Python."""
+    memory = borrowed(memory)
     for _ in range(steps):
         action = decide(memory, x, k)
         reward, terminal = advance(world, params, state, action, env_rng)

@@ -71,7 +71,7 @@ __all__ = ["PRESETS", "Settings", "solve"]
 class Settings:
     """Settings of CUSTARD (MFEC). The defaults are the preset "tuned" and are meant for any environment."""
 
-    budget: int | None = None  # environment steps, judging included; None: 5 million, 1 million where Python steps
+    budget: int | None = None  # environment steps, judging included; None: 10 million, 1 million where Python steps
     splits: int | None = None  # p, thresholds a feature; None: see `default_splits`
     zeta: float | None = None  # the reward of a question; None: see `price`
     gamma_b: float | None = None  # discount of a base action; None: 0.99 under a time limit, else 1
@@ -102,7 +102,7 @@ _CARTPOLE = {"splits": 10, "gamma_b": 0.99, "k": 9, "alpha_b": 0.01, "alpha_o": 
              "low": [-2.0, -2.0, -0.14, -1.4], "high": [2.0, 2.0, 0.14, 1.4]}  # fmt: skip
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
-    "tuned": {"CartPole": {"budget": 15_000_000}},  # its steps are quick, and good trees are few
+    "tuned": {"CartPole": {"budget": 20_000_000}},  # its steps are quick, and good trees are few
     "paper": {
         "": {"splits": 3, "zeta": -0.01, "gamma_b": 1.0, "k": 9, "alpha_b": 0.01, "alpha_o": 0.3, "kappa": 0.0,
              "epsilon": 0.1, "trace": 0.0, "samples": 0, "all_actions": False, "shared": False, "guided": False,
@@ -113,7 +113,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     },
 }  # fmt: skip
 
-NATIVE_BUDGET, FOREIGN_BUDGET = 5_000_000, 1_000_000
+NATIVE_BUDGET, FOREIGN_BUDGET = 10_000_000, 1_000_000
 NOISE = 0.4  # of the trees drawn, in units of the spread of a node's values; a half, a quarter, an eighth of it
 SURVEY = 10_000  # random steps that tell where real features lie
 STEPS, CYCLE, DONE, JUDGED, FOUND, WAITED, IMPROVED, KIND, STALE = range(9)  # entries of `Learner.at`

@@ -22,6 +22,7 @@ from custard.envs.pcg64 import streams, uniform
 from custard.ibmdp.kernels import _project, _separates
 from custard.ibmdp.splits import Rules
 from custard.solvers.api import Problem, Snapshot
+from custard.solvers.borrowed import borrowed
 from custard.solvers.bounds_table import Lattice, make_lattice
 from custard.solvers.loops import GOES_ON, INVALID, OVER, TERMINATED, Foreign, Native
 from custard.solvers.selection import Selection
@@ -200,6 +201,7 @@ def sweep(w, x, terminal, over, k):
 @njit(cache=True)
 def converse(w, x, news, k):
     """The same loop for environments that Python steps: see `custard.solvers.episodes.converse`."""
+    w = borrowed(w)
     while True:
         action = decide(w, x, k)
         yield action
@@ -214,6 +216,7 @@ def converse(w, x, news, k):
 @njit(cache=True)
 def run_native(w, world, params, limit, state, env_rng, elapsed, x, steps, k):
     """Episodes in a native environment, all compiled."""
+    w = borrowed(w)
     for _ in range(steps):
         action = decide(w, x, k)
         reward, terminal = advance(world, params, state, action, env_rng)
