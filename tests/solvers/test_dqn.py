@@ -133,6 +133,18 @@ def test_imagined_walks_agree_with_the_tree_that_is_read_off():
         np.testing.assert_array_equal(target[:, 3 + 3 * first + j], -tree.predict(x))
 
 
+def test_the_quicker_product_has_the_plain_gradient():
+    rng = np.random.default_rng(0)
+    weights, x = networks.make(rng, (6, 8, 8, 4)), rng.random((5, 6)).astype(np.float32)
+    plain = lambda w: networks.dueling(networks.forward(w, x, jax.nn.relu))  # noqa: E731
+    np.testing.assert_allclose(q_values(weights, x), plain(weights), rtol=1e-5)
+    found, wanted = (
+        jax.grad(lambda w, f=f: jnp.square(f(w)).sum())(weights) for f in (lambda w: q_values(w, x), plain)
+    )
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
 # -- the tabular limit ----------------------------------------------------------------------------------------------
 
 

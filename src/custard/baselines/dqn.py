@@ -21,6 +21,7 @@ from custard.ibmdp.parts import parts_of
 from custard.lab.evaluate import rollouts
 from custard.lab.source import DEFAULT_LIMIT, episode_seeds
 from custard.solvers.api import Problem
+from custard.solvers.replay import Replay
 from custard.spaces import describe
 
 __all__ = ["PRESETS", "Network", "Progress", "Settings", "train"]
@@ -139,7 +140,15 @@ def train(problem: Problem, settings: Settings, seed: int) -> Iterator[Progress]
     parts = parts_of(venv, base)
     everyone, nobody = np.arange(count), np.arange(0)
     parts.reset(int(rng.integers(2**31)), None)
-    memory = Memory(min(settings.buffer, settings.steps), base.features.n)
+    row, number = np.zeros(base.features.n), np.zeros((), np.float32)
+    fields: dict[str, Any] = {
+        "x": row,
+        "action": np.zeros((), np.int32),
+        "reward": number,
+        "after": row,
+        "ended": number,
+    }
+    memory = Replay(min(settings.buffer, settings.steps), fields)
     check_seeds = episode_seeds(int(rng.integers(2**31)), settings.check_rollouts)
     limit = None if where.limit is not None else DEFAULT_LIMIT
     elapsed = np.zeros(count, dtype=np.int64)
@@ -161,20 +170,20 @@ def train(problem: Problem, settings: Settings, seed: int) -> Iterator[Progress]
         parts.move(everyone, actions + start, nobody)
         elapsed += 1
         ended = parts.terminated | (parts.truncated if not settings.bootstrap_at_limit else False)
-        memory.add(x, actions, parts.reward, parts.x, ended)
+        memory.add({"x": x, "action": actions, "reward": parts.reward, "after": parts.x, "ended": ended})
         over = parts.terminated | parts.truncated | (elapsed >= limit if limit is not None else False)
         if over.any():
             elapsed[over] = 0
             parts.move(nobody, nobody, np.flatnonzero(over))
         steps += count
         if not ready and steps >= min(settings.warmup, settings.steps // 2):
-            shift, scale = _scaling(base.features, memory)
-            memory.encoded(shift, scale, settings.frequencies)
+            shift, scale = _scaling(base.features, memory.columns["x"][: memory.full])
             ready = True
         if ready:
             owed += count / settings.steps_per_update
             if owed >= UPDATES:
-                state = improve(state, *memory.sample(rng, UPDATES, settings.batch))
+                rows = memory.sample(rng, UPDATES * settings.batch)
+                state = improve(state, *_batches(rows, settings.batch, shift, scale, settings.frequencies))
                 owed -= UPDATES
         if ready and steps >= settings.steps * (checked + 1) / settings.checks:
             checked += 1
@@ -193,39 +202,15 @@ def train(problem: Problem, settings: Settings, seed: int) -> Iterator[Progress]
 UPDATES = 8  # in one compiled call
 
 
-class Memory:
-    """The last transitions, in NumPy; once the scaling is known, as network inputs."""
-
-    def __init__(self, size: int, n: int) -> None:
-        self.size, self.full, self.at = size, 0, 0
-        self.x, self.after = np.zeros((size, n)), np.zeros((size, n))
-        self.action, self.reward = np.zeros(size, dtype=np.int32), np.zeros(size, dtype=np.float32)
-        self.ended = np.zeros(size, dtype=np.float32)
-        self.scaling: tuple[np.ndarray, np.ndarray, int] | None = None
-
-    def add(self, x: np.ndarray, action: np.ndarray, reward: np.ndarray, after: np.ndarray, ended: np.ndarray) -> None:
-        """Remember transitions, the oldest forgotten first."""
-        index = (self.at + np.arange(len(x))) % self.size
-        self.x[index], self.action[index], self.reward[index] = x, action, reward
-        self.after[index], self.ended[index] = after, ended
-        self.at, self.full = int((self.at + len(x)) % self.size), min(self.size, self.full + len(x))
-
-    def encoded(self, shift: np.ndarray, scale: np.ndarray, frequencies: int) -> None:
-        """From now on samples are network inputs."""
-        self.scaling = (shift, scale, frequencies)
-
-    def sample(self, rng: np.random.Generator, updates: int, batch: int) -> tuple[np.ndarray, ...]:
-        """Minibatches, each array [updates, batch, …]."""
-        assert self.scaling is not None
-        index = rng.integers(self.full, size=updates * batch)
-        inputs = [encode(a[index], *self.scaling).reshape(updates, batch, -1) for a in (self.x, self.after)]
-        rest = [a[index].reshape(updates, batch) for a in (self.action, self.reward, self.ended)]
-        return inputs[0], rest[0], rest[1], inputs[1], rest[2]
+def _batches(rows: dict[str, np.ndarray], batch: int, *how: Any) -> tuple[np.ndarray, ...]:
+    """Remembered rows as the minibatches of one compiled call, each array [updates, batch, …]."""
+    x, after = (encode(rows[name], *how) for name in ("x", "after"))
+    columns = (x, rows["action"], rows["reward"], after, rows["ended"])
+    return tuple(column.reshape(UPDATES, batch, *column.shape[1:]) for column in columns)
 
 
-def _scaling(features: Features, memory: Memory) -> tuple[np.ndarray, np.ndarray]:
+def _scaling(features: Features, seen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Bounded features go to [-1, 1]; the others are standardised by what random behaviour showed."""
-    seen = memory.x[: memory.full]
     mean, deviation = seen.mean(axis=0), np.maximum(seen.std(axis=0), 1e-6)
     loose = features.unbounded
     with np.errstate(over="ignore", invalid="ignore"):

@@ -35,9 +35,23 @@ UPDATES = 16  # so many steps, then as many updates, in one compiled call
 RHO = 0.95  # of RMSProp
 
 
+@jax.custom_vjp
+def product(x: Any, w: Any) -> Any:
+    """x @ w, with a gradient whose transposed factor is written out first: XLA multiplies twice as fast so."""
+    return x @ w
+
+
+product.defvjp(
+    lambda x, w: (x @ w, (x, w)),
+    lambda kept, g: (g @ kept[1].T, jax.lax.optimization_barrier(kept[0].T) @ g),
+)
+
+
 def q_values(weights: Weights, x: Any) -> Any:
-    """A dueling network's values, [..., inputs] -> [..., actions]."""
-    return networks.dueling(networks.forward(weights, x, jax.nn.relu))
+    """A dueling network's values, [B, inputs] -> [B, actions]: `networks.forward`, quicker to learn."""
+    for w in weights[:-1]:
+        x = jax.nn.relu(product(x, w[:-1]) + w[-1])
+    return networks.dueling(product(x, weights[-1][:-1]) + weights[-1][-1])
 
 
 def targets(q: Callable[[Any], Any], q_o: Callable[[Any], Any], batch: Mapping[str, Any]) -> Any:
