@@ -1,27 +1,32 @@
 """Environments with few states that step in Python: their transitions are learned, then trees are tried in the table.
 
 Where all features are whole numbers within bounds and they tell states apart, what followed each action in each state
-can be counted. A tree is then tried in compiled loops over these counts (`custard.solvers.simulate.TABLE`) thousands
-of times for the price of one episode. The environment itself is asked for experience, and for the last word: if trees
-return there what they do in the table, the table is right; otherwise the search goes on without it.
+can be counted, and what a tree returns is worked out from these counts without chance (`Exact`), or, where the table
+is large, by compiled rollouts in it (`custard.solvers.simulate.TABLE`). The environment itself is asked for
+experience, and for the last word: if trees return there what they do in the table, the table is right; otherwise the
+search goes on without it.
 """
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numba import njit
 
+from custard.envs.pcg64 import streams
 from custard.solvers.api import Problem
-from custard.solvers.simulate import Foreign
+from custard.solvers.simulate import TABLE, Compiled, Foreign, _action_values, _decide
+from custard.tree.tree import Tree
 
-__all__ = ["LARGEST", "Grid", "LearnedModel", "improve"]
+__all__ = ["LARGEST", "Exact", "Grid", "LearnedModel", "improve"]
 
 LARGEST = 1_000_000  # entries a table may have
 GAMMA = 0.999
+WORK = 10_000_000  # outcomes looked at to work out what one tree returns, at the most
 HEAD = 3  # rows of parameters before the first pair of state and action
 
 
@@ -96,7 +101,7 @@ class LearnedModel:
         """The table as the compiled loops read it; actions never tried end the episode with the worst return seen."""
         grid, n = self.grid, len(self.grid.low)
         pairs, keys = grid.n_states * grid.n_actions, sorted(self.outcomes)
-        rows = np.zeros((HEAD + pairs + 1 + len(keys) + len(self.starts), max(2, n + 3)))
+        rows = np.zeros((HEAD + pairs + 1 + len(keys) + len(self.starts), n + 3))
         rows[1, :n], rows[2, :n] = grid.low, grid.strides
         unknown = HEAD + pairs
         rows[HEAD:unknown, 0] = unknown
@@ -118,13 +123,20 @@ class LearnedModel:
             count, reward, after = self.outcomes[key]
             block[k, 1], block[k, 2] = reward / count, key[2]
             block[k, 3 : n + 3] = after
-        rows[0, :2] = grid.n_actions, unknown + 1 + len(keys)
+        rows[0, :3] = grid.n_actions, unknown + 1 + len(keys), grid.n_states
         begun = np.array([self.starts[s][0] for s in sorted(self.starts)], dtype=np.float64)
         ends = rows[unknown + 1 + len(keys) :]
         ends[:, 0] = np.cumsum(begun) / begun.sum()
         ends[-1, 0] = 2.0
         ends[:, 1 : n + 1] = [self.starts[s][1] for s in sorted(self.starts)]
         return rows
+
+    def world(self, problem: Problem) -> Compiled:
+        """The table to try trees in: exactly, or by rollouts where that would take longer."""
+        work = len(self.outcomes) / self.grid.n_actions * self.real.limit
+        world = (Exact if work <= WORK else Compiled)(problem, TABLE, self.params(), self.real.limit)
+        world.slow = WORK / 10 < work <= WORK
+        return world
 
     def q(self, hope: float = 0.0, sweeps: int = 200) -> np.ndarray:
         """Action values by value iteration over the counts, [S, A]; `hope` counts for what is unknown."""
@@ -165,6 +177,104 @@ class LearnedModel:
         self.visits[:] = 0.0
         for (pair, _, _), (count, *_) in self.outcomes.items():
             self.visits.flat[pair] += count
+
+
+class Exact(Compiled):
+    """A table in which returns and action values are expected ones, worked out backwards from the time limit."""
+
+    last: tuple[Tree, float, Any] | None = None  # the tree asked about last, and the answer
+
+    def returns(self, tree: Tree, seeds: np.ndarray, noise: float = 0.0) -> np.ndarray:
+        """The expected return, the same for each seed."""
+        if self.last is None or self.last[0] is not tree or self.last[1] != noise:
+            self.last = tree, noise, self._values(tree, noise)
+        _, value, self.length = self.last[2]
+        return np.full(len(seeds), value)
+
+    def action_values(
+        self, tree: Tree, seed: int, count: int, noise: float, tried: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """States from rollouts, expected values."""
+        rng = streams([*np.random.SeedSequence(seed).generate_state(64).tolist(), seed])
+        place = self.world, self.params, self.limit, self.n
+        x, _, _ = _action_values(self._arrays(tree), place, self.moves, self.moves[:0], rng, count, noise)
+        q = self._values(tree, noise)[0]
+        low, strides = self.params[1:3, : self.n]
+        return x, q[((x - low).astype(np.int64) * strides.astype(np.int64)).sum(axis=1)]
+
+    def _values(self, tree: Tree, noise: float) -> tuple[np.ndarray, float, float]:
+        return _expected(self._arrays(tree), self.params, self.after, self.x, self.known, self.limit, noise)
+
+    @cached_property
+    def after(self) -> np.ndarray:
+        """The number of the state in each row of outcomes, and of each start."""
+        rows, n, ends = self.params, self.n, int(self.params[0, 1])
+        low, strides = rows[1, :n], rows[2, :n].astype(np.int64)
+        numbers = ((rows[:, 3 : n + 3] - low).astype(np.int64) * strides).sum(axis=1)
+        numbers[ends:] = ((rows[ends:, 1 : n + 1] - low).astype(np.int64) * strides).sum(axis=1)
+        return numbers.clip(0, int(rows[0, 2]) - 1)
+
+    @cached_property
+    def x(self) -> np.ndarray:
+        """The feature vector of every state that was met."""
+        rows, n, ends, pairs = self.params, self.n, int(self.params[0, 1]), int(self.params[0, 2] * self.params[0, 0])
+        x, first = np.zeros((int(rows[0, 2]), n)), HEAD + pairs + 1
+        x[self.after[first:ends]] = rows[first:ends, 3 : n + 3]
+        x[self.after[ends:]] = rows[ends:, 1 : n + 1]
+        return x
+
+    @cached_property
+    def known(self) -> np.ndarray:
+        """The states that were met."""
+        first = HEAD + int(self.params[0, 2] * self.params[0, 0]) + 1
+        return np.unique(self.after[first:])
+
+
+@njit(cache=True)
+def _expected(tree, params, after, x, known, limit, noise):
+    """Action values [S, A] with all steps to come, the expected return, and the expected length of an episode."""
+    n_actions, ends = int(params[0, 0]), int(params[0, 1])
+    n_states = len(x)
+    choice = np.zeros(n_states, np.int64)
+    for s in known:
+        choice[s] = int(_decide(tree, x[s]))
+    value, length = np.zeros(n_states), np.zeros(n_states)
+    new_value, new_length = np.zeros(n_states), np.zeros(n_states)
+    q = np.zeros((n_states, n_actions))
+    for t in range(limit + 1):
+        change = scale = 0.0
+        for s in known:
+            v = u = 0.0
+            for a in range(n_actions):
+                share = noise / n_actions + (1.0 - noise if a == choice[s] else 0.0)
+                if share == 0.0 and t < limit:
+                    continue
+                row, below, total, steps = int(params[HEAD + s * n_actions + a, 0]), 0.0, 0.0, 1.0
+                while below < 1.0:
+                    p = min(params[row, 0], 1.0) - below
+                    below = min(params[row, 0], 1.0)
+                    goes_on = params[row, 2] < 0.5
+                    total += p * (params[row, 1] + (value[after[row]] if goes_on else 0.0))
+                    steps += p * (length[after[row]] if goes_on else 0.0)
+                    row += 1
+                q[s, a] = total
+                v += share * total
+                u += share * steps
+            new_value[s], new_length[s] = v, u
+            change, scale = max(change, abs(v - value[s])), max(scale, abs(v))
+        if t >= limit:
+            break
+        value, new_value = new_value, value
+        length, new_length = new_length, length
+        if change <= 1e-8 * scale and t < limit - 1:
+            limit = t + 1  # nothing changes any more: once more for the values of all actions
+    below = mean = steps = 0.0
+    for row in range(ends, len(params)):
+        p = min(params[row, 0], 1.0) - below
+        below = min(params[row, 0], 1.0)
+        mean += p * value[after[row]]
+        steps += p * length[after[row]]
+    return q, mean, steps
 
 
 @njit(cache=True)

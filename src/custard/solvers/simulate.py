@@ -8,7 +8,6 @@ environments or, where they cannot be copied, by repeating an episode up to the 
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Protocol
@@ -22,6 +21,7 @@ from custard.envs.pcg64 import streams, uniform
 from custard.errors import CustardError, one_line
 from custard.lab.source import DEFAULT_LIMIT
 from custard.solvers.api import Problem
+from custard.solvers.copies import can_copy, can_repeat, copied
 from custard.solvers.mutate import Menu
 from custard.spaces import describe
 from custard.tree.tree import Tree
@@ -69,6 +69,7 @@ class Compiled:
     """Compiled rollouts."""
 
     values_actions = True
+    slow = False  # whether trying a tree takes long all the same
 
     def __init__(self, problem: Problem, world: int, params: np.ndarray, limit: int) -> None:
         self.world, self.params, self.limit, self.n = world, params, limit, problem.base.features.n
@@ -129,8 +130,8 @@ class Foreign:
         self.menu = Menu(problem.base.actions)
         self.limit = problem.source.limit or DEFAULT_LIMIT
         self.steps, self.most_a_step, self.length = 0, -np.inf, 50.0
-        self.copies = _copies(self.env)
-        self.values_actions = self.copies or _repeats(self.env)
+        self.copies = can_copy(self.env)
+        self.values_actions = self.copies or can_repeat(self.env)
 
     def returns(self, tree: Tree, seeds: np.ndarray, noise: float = 0.0) -> np.ndarray:
         """See `Simulator`."""
@@ -223,7 +224,7 @@ class Foreign:
         """The return of an action, then of the noisy tree, from the present state; the same chance for all actions."""
         rng = np.random.default_rng(chance)
         if self.copies:
-            env = _copy(self.env)
+            env = copied(self.env)
             if hasattr(env.unwrapped, "_np_random"):
                 env.unwrapped._np_random = np.random.default_rng(chance)
         else:
@@ -239,58 +240,6 @@ class Foreign:
             random, other = rng.random() < noise, self.menu.random(rng)
             action = other if random else tree.act(self.observe(observation))
         return total
-
-
-def _copy(env: Any) -> Any:
-    """A copy that shares what does not change: spaces and specification."""
-    shared: dict[int, Any] = {}
-    layer = env
-    while layer is not None:
-        for name in ("observation_space", "action_space", "_observation_space", "_action_space", "spec", "metadata"):
-            part = layer.__dict__.get(name)
-            if part is not None:
-                shared[id(part)] = part
-        layer = layer.__dict__.get("env")
-    return copy.deepcopy(env, shared)
-
-
-def _copies(env: Any) -> bool:
-    """Whether a copied environment goes its own way: the same step in both gives the same, and leaves the other be."""
-    try:
-        env.action_space.seed(0)
-        env.reset(seed=0)
-        twin = _copy(env)
-        for _ in range(3):
-            action = env.action_space.sample()
-            a, b = env.step(action), twin.step(action)
-            if repr(a[:4]) != repr(b[:4]) or a[2] or a[3]:
-                break
-            third = _copy(env)
-            env.step(action)
-            if len(third.step(action)) != 5:
-                return False
-            twin = _copy(env)
-        return repr(a[:4]) == repr(b[:4])
-    except Exception:  # whatever goes wrong in copying, it means: not this way
-        return False
-
-
-def _repeats(env: Any) -> bool:
-    """Whether the same actions after a reset with the same seed give the same."""
-    try:
-        env.action_space.seed(0)
-        actions = [env.action_space.sample() for _ in range(20)]
-        seen = []
-        for _ in range(2):
-            seen.append([repr(env.reset(seed=1)[0])])
-            for action in actions:
-                result = env.step(action)
-                seen[-1].append(repr(result[:4]))
-                if result[2] or result[3]:
-                    break
-        return seen[0] == seen[1]
-    except Exception:
-        return False
 
 
 @njit(cache=True)

@@ -4,22 +4,77 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from custard.errors import CustardError
+from custard.features import Features
 from custard.lab.evaluate import rollouts
 from custard.lab.source import episode_seeds
 from custard.solvers.api import Problem
+from custard.solvers.mutate import random_shape, tree_of
+from custard.solvers.simulate import Compiled
 from custard.tree.fit import fit_tree
+from custard.tree.simplify import simplify
 from custard.tree.tree import Tree
 
-__all__ = ["imitations", "outside_expert"]
+if TYPE_CHECKING:
+    from custard.solvers.tpi import Search
+
+__all__ = ["first_tree", "imitations", "outside_expert", "states_or_random"]
+
+TABLE_DEPTH = 12  # questions a path for trees of a learned table where no limit is given
 
 ROUNDS = 4  # fits, each on the states of the expert and of all trees before
 MOST = 4000  # states in a fit
 EPISODES = 10  # of the expert, and of each tree
+
+
+def first_tree(search: Search, rng: np.random.Generator, seeds: np.ndarray) -> Tree:
+    """A new tree to begin from: the best of fits to random behaviour, of an expert's, and of random trees."""
+    trees: list[Tree] = []
+    x = np.zeros((0, search.features.n))
+    if search.sim.values_actions:
+        tried = search.menu.tried(rng, search.blank)
+        x, q = search.sim.action_values(search.blank, int(rng.integers(2**31)), search.states(len(tried)), 1.0, tried)
+        trees += list(search.fits(search.blank, x, q, tried))
+    x = states_or_random(x, search.features, rng)
+    depths = sorted({search.depth, search.deepest})
+    if search.table is not None and isinstance(search.sim, Compiled):
+        if search.model is not None:
+            search.table.q, search.table.visits = search.model.q(), search.model.visits
+            depths += [TABLE_DEPTH] if search.problem.max_depth is None else []
+        else:
+            share = search.budget // 25 if search.number == 0 else search.budget // 125
+            search.table.learn(search.sim, share, int(rng.integers(2**31)))
+        for depth in depths:
+            trees += list(search.table.trees(search.sim, depth, search.settings.max_leaves, int(rng.integers(2**31))))
+    if search.settings.expert is not None and search.number == 0:
+        act, worth, steps = outside_expert(search.problem, search.settings.expert, search.budget // 3, search.seed)
+        search.real.steps += steps
+        for depth in depths:
+            args = depth, search.settings.max_leaves, search.cuts, int(rng.integers(2**31))
+            for tree, used in imitations(search.problem, act, worth, *args):
+                trees.append(tree)
+                search.real.steps += used
+    shapes = [random_shape(rng, x, search.menu, search.depth) for _ in range(search.changes // 3)]
+    trees += [tree for tree in (tree_of(shape, search.blank) for shape in shapes) if tree.n_leaves <= search.leaves]
+    few = seeds[: max(2, len(seeds) // 8, 16 if isinstance(search.sim, Compiled) else 0)]
+    ranked = [(-np.inf, 0, 0, search.blank)]
+    for tree in map(simplify, trees):
+        if search.real.steps < search.spend // 2 or search.number > 0:
+            ranked.append((float(search.sim.returns(tree, few).mean()), -tree.n_leaves, -tree.depth, tree))
+    return max(ranked, key=lambda entry: entry[:3])[3]
+
+
+def states_or_random(x: np.ndarray, features: Features, rng: np.random.Generator) -> np.ndarray:
+    """The states given, or random ones where there are none."""
+    if len(x):
+        return x
+    spread = np.where(features.unbounded, 2.0, features.high - features.low)
+    low = np.where(features.unbounded, -1.0, features.low)
+    return low + rng.random((100, features.n)) * spread
 
 
 def outside_expert(

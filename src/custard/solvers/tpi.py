@@ -23,10 +23,11 @@ from custard.actions import Actions
 from custard.errors import CustardError
 from custard.lab.source import episode_seeds
 from custard.solvers.api import Problem, Snapshot
-from custard.solvers.learned import Grid, LearnedModel
-from custard.solvers.mutate import Menu, Shape, mutated, paths, random_shape, relabelled, replaced, shape_of, tree_of
-from custard.solvers.simulate import TABLE, Compiled, Foreign, Simulator, simulator
-from custard.solvers.starts import imitations, outside_expert
+from custard.solvers.candidate import Candidate
+from custard.solvers.learned import Exact, Grid, LearnedModel
+from custard.solvers.mutate import Menu, Shape, mutated, paths, relabelled, replaced, shape_of, tree_of
+from custard.solvers.simulate import Compiled, Foreign, Simulator, simulator
+from custard.solvers.starts import first_tree, states_or_random
 from custard.solvers.tabular import Expert
 from custard.tree.fit import fit_tree
 from custard.tree.simplify import simplify
@@ -63,8 +64,8 @@ class Settings:
     polish: int | None = None
     """Small changes tried in a round: 300 compiled, 60 otherwise."""
 
-    patience: int = 8
-    """Rounds without a better tree after which the run ends."""
+    patience: int | None = None
+    """Rounds without a better tree after which the run ends: 6, or 3 for one feature, where fits are exact."""
 
     expert: str | Callable[..., Any] | None = None
     """An expert to begin from: dqn (trained first), a file (.npz, or .zip of Stable-Baselines3), a function to Q."""
@@ -75,43 +76,13 @@ class Settings:
 
 
 SHAKEN = 0.2  # the share of random actions under which perfect trees are compared
-FIRST_DEPTH, LAST_DEPTH, TABLE_DEPTH = 3, 5, 12  # without a depth limit trees grow while that pays
+FIRST_DEPTH, LAST_DEPTH = 3, 5  # without a depth limit trees grow while that pays
 COMPARISON = 30_000  # compiled steps that comparing two trees takes, about
 EXPLORING, CHECKING = 0.4, 0.015  # shares of the budget for learning a table: at first, and in every round
 MISMATCH = 4.0  # standard errors by which a table may differ from its environment
 PARTS = ("feature", "threshold", "children_left", "children_right", "value")
 
 PRESETS: dict[str, dict[str, dict[str, object]]] = {"tuned": {}}
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A tree and its returns on a list of episodes, without and with random actions in between."""
-
-    tree: Tree
-    returns: np.ndarray
-    shaken: np.ndarray  # the same if some actions are random, for trees that are perfect without; empty for others
-
-    @property
-    def mean(self) -> float:
-        return float(self.returns.mean())
-
-    def beats(self, other: Candidate) -> bool:
-        """More return on the same episodes; or as much from a smaller tree; or from one as small and steadier."""
-        slack = 1e-9 * max(1.0, abs(other.mean))
-        if abs(self.mean - other.mean) > slack:
-            return self.mean > other.mean
-        if (self.tree.n_leaves, self.tree.depth) != (other.tree.n_leaves, other.tree.depth):
-            return (self.tree.n_leaves, self.tree.depth) < (other.tree.n_leaves, other.tree.depth)
-        if len(self.shaken) == 0 or len(other.shaken) == 0:
-            return len(self.shaken) > 0
-        return float(self.shaken.mean()) > float(other.shaken.mean()) * (1.0 + 1e-3)
-
-    def clearly_beats(self, other: Candidate) -> bool:
-        """Beats it by more than the standard error of the difference, so that luck does not replace the best tree."""
-        difference = self.returns - other.returns
-        error = float(difference.std()) / np.sqrt(len(difference))
-        return self.beats(other) and (float(difference.mean()) >= error or self.mean == other.mean)
 
 
 def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | None = None) -> Iterator[Snapshot]:
@@ -142,6 +113,7 @@ class Search:
         self.deepest = LAST_DEPTH if problem.max_depth is None else problem.max_depth
         self.deepest = min(self.deepest, self.leaves - 1)
         self.depth = min(FIRST_DEPTH, self.deepest)
+        self.patience = settings.patience or (3 if self.features.n == 1 else 6)
         self.cuts = settings.cuts or {1: 4000, 2: 40}.get(self.features.n, 15)
         grid = Grid(problem)
         self.sim = self.real
@@ -168,8 +140,8 @@ class Search:
         if self.stale == 2 and self.depth < self.deepest:
             self.depth, self.present = self.depth + 1, self.best  # nothing better of this depth: allow one more
         seeds = self.episodes(rng)
-        fresh = self.number == 0 or self.stale in (3, 5, 7)
-        tree = self.start(rng, seeds) if fresh else self.present
+        fresh = self.number == 0 or self.stale in (3, 5)
+        tree = first_tree(self, rng, seeds) if fresh else self.present
         self.depth = max(self.depth, tree.depth)
         now = self.measured(tree, seeds)
         x = np.zeros((0, self.features.n))
@@ -196,6 +168,8 @@ class Search:
     def episodes(self, rng: np.random.Generator, times: int = 1) -> np.ndarray:
         """Seeds of fresh episodes to compare trees on; some of those that were hard before are among the first."""
         length = max(1.0, self.sim.length)
+        if isinstance(self.sim, Exact):
+            return episode_seeds(int(rng.integers(2**31)), 4)  # all alike
         if self.problem.source.limit is not None:
             length = np.sqrt(length * self.problem.source.limit)  # better trees may last longer
         if isinstance(self.sim, Compiled):
@@ -227,52 +201,8 @@ class Search:
             self.model.gather(int(CHECKING * self.budget), int(rng.integers(2**31)), None, 0.1)
             self.model.gather(int(CHECKING * self.budget), int(rng.integers(2**31)), self.best.act, 0.2)
         used = self.sim.steps if self.number else 0
-        self.sim = Compiled(self.problem, TABLE, self.model.params(), self.real.limit)
+        self.sim = self.model.world(self.problem)
         self.sim.steps, self.sim.most_a_step = used, self.real.most_a_step
-
-    def start(self, rng: np.random.Generator, seeds: np.ndarray) -> Tree:
-        """A new tree to begin from: the best of fits to random behaviour, of an expert's, and of random trees."""
-        trees: list[Tree] = []
-        x = np.zeros((0, self.features.n))
-        if self.sim.values_actions:
-            tried = self.menu.tried(rng, self.blank)
-            x, q = self.sim.action_values(self.blank, int(rng.integers(2**31)), self.states(len(tried)), 1.0, tried)
-            trees += list(self.fits(self.blank, x, q, tried))
-        x = self.places(x, rng)
-        depths = sorted({self.depth, self.deepest})
-        if self.table is not None and isinstance(self.sim, Compiled):
-            if self.model is not None:
-                self.table.q, self.table.visits = self.model.q(), self.model.visits
-                depths += [TABLE_DEPTH] if self.problem.max_depth is None else []
-            else:
-                share = self.budget // 25 if self.number == 0 else self.budget // 125
-                self.table.learn(self.sim, share, int(rng.integers(2**31)))
-            for depth in depths:
-                trees += list(self.table.trees(self.sim, depth, self.settings.max_leaves, int(rng.integers(2**31))))
-        if self.settings.expert is not None and self.number == 0:
-            act, worth, steps = outside_expert(self.problem, self.settings.expert, self.budget // 3, self.seed)
-            self.real.steps += steps
-            for depth in depths:
-                args = depth, self.settings.max_leaves, self.cuts, int(rng.integers(2**31))
-                for tree, used in imitations(self.problem, act, worth, *args):
-                    trees.append(tree)
-                    self.real.steps += used
-        shapes = [random_shape(rng, x, self.menu, self.depth) for _ in range(self.changes // 3)]
-        trees += [tree for tree in (tree_of(shape, self.blank) for shape in shapes) if tree.n_leaves <= self.leaves]
-        few = seeds[: max(2, len(seeds) // 8, 16 if isinstance(self.sim, Compiled) else 0)]
-        ranked = [(-np.inf, 0, 0, self.blank)]
-        for tree in map(simplify, trees):
-            if self.real.steps < self.spend // 2 or self.number > 0:
-                ranked.append((float(self.sim.returns(tree, few).mean()), -tree.n_leaves, -tree.depth, tree))
-        return max(ranked, key=lambda entry: entry[:3])[3]
-
-    def places(self, x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """The states given, or random ones where there are none."""
-        if len(x):
-            return x
-        spread = np.where(self.features.unbounded, 2.0, self.features.high - self.features.low)
-        low = np.where(self.features.unbounded, -1.0, self.features.low)
-        return low + rng.random((100, self.features.n)) * spread
 
     # -- fitting and polishing ------------------------------------------------------------------------------------
 
@@ -333,11 +263,11 @@ class Search:
     @property
     def changes(self) -> int:
         """Small changes tried in a round."""
-        return self.settings.polish or (300 if isinstance(self.sim, Compiled) else 60)
+        return self.settings.polish or (300 if isinstance(self.sim, Compiled) and not self.sim.slow else 60)
 
     def polished(self, now: Candidate, rng: np.random.Generator, seeds: np.ndarray, x: np.ndarray) -> Candidate:
         """Small changes, kept if the true return rises."""
-        x = self.places(x, rng)
+        x = states_or_random(x, self.features, rng)
         spread = np.where(x.std(axis=0) > 0, x.std(axis=0), 1.0)
         shape = shape_of(now.tree)
         for _ in range(self.changes):
@@ -399,7 +329,7 @@ class Search:
         """Decide whether to go on."""
         if self.perfect(self.value) and self.confirmed() and self.stale >= 1:
             self.message = "every step earns the most a step has earned"
-        elif self.stale >= self.settings.patience:
+        elif self.stale >= self.patience:
             self.message = f"no better tree in {self.stale} rounds"
         elif not self.going:
             self.message = "budget used"
