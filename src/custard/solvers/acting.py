@@ -101,7 +101,7 @@ def make_game(rules: Rules, frequencies: int) -> Game:
     )  # fmt: skip
     root_mask = rules.mask(low, high, 0)
     arrays = (low, high, rules.width, f.integer, rules.fractions, rules.normalised(low, high), root_mask)
-    return Game(flags, *(np.ascontiguousarray(a) for a in arrays), frequencies)  # type: ignore[arg-type]
+    return Game(flags, *(np.ascontiguousarray(a) for a in arrays), frequencies)  # type: ignore[call-arg,arg-type]
 
 
 def make_node(game: Game, weights: Weights) -> Node:

@@ -29,7 +29,7 @@ import optax
 from custard.envs.pcg64 import streams
 from custard.errors import CustardError
 from custard.features import Features
-from custard.ibmdp.splits import Rules
+from custard.ibmdp.splits import PARAMETERISED, Rules
 from custard.solvers.acting import SQUASH, Game, Rows, make_game, make_node, make_rows
 from custard.solvers.api import Problem, Snapshot
 from custard.solvers.mfec import default_splits, survey
@@ -46,8 +46,8 @@ __all__ = ["PRESETS", "Settings", "solve"]
 class Settings:
     """Settings of CUSTARD (PPO). The defaults are the preset "tuned"."""
 
-    budget: int | None = None  # environment steps, judging included; None: 1 million, 200,000 where Python steps
-    splits: Any = None  # p, thresholds a feature, or "parameterised"; None: as MFEC chooses p
+    budget: int | None = None  # environment steps, judging included; None: 400,000, 200,000 where Python steps
+    splits: Any = None  # p, thresholds a feature, or "parameterised"; None: that, or all cuts of whole numbers
     zeta: float = -0.01  # the reward of a question
     gamma_b: float | None = None  # discount of a base action; None: 0.99 under a time limit, else 1
     gamma_w: float = 1.0  # discount of a question
@@ -73,23 +73,24 @@ class Settings:
     deepest: int = 12  # depth limit where none is given
     greedy: float = 1.0  # share of the greedy tree's own actions in the environment at the end, rising from 0
     every: int = 2  # iterations between two extracted trees
-    draws: int = 2  # trees drawn from the stochastic policy and judged beside the greedy one
+    draws: int = 4  # trees drawn from the stochastic policy and judged beside the greedy one
+    patience: float = 0.4  # share of the budget without a better tree before stopping
     keep: bool = True  # hand back the best tree judged; False: the last one
     low: Any = None  # bounds of the features, where the environment's own do not suit
     high: Any = None
 
 
 _POTHOLE = {"gamma_b": 0.5, "trace": 0.0, "frequencies": 7, "critic_frequencies": 9, "random": 1.0, "splits": 3,
-            "epsilon_end": 0.9, "uniform_end": 1.0}  # fmt: skip
+            "epsilon_end": 0.9, "uniform_end": 1.0, "draws": 1}  # fmt: skip
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "tuned": {
-        "CartPole": {"splits": 3, "low": [-2.0, -2.0, -0.14, -1.4], "high": [2.0, 2.0, 0.14, 1.4]},
+        "CartPole": {"budget": 1_000_000, "low": [-2.0, -2.0, -0.14, -1.4], "high": [2.0, 2.0, 0.14, 1.4]},
         "PotholeWorld": _POTHOLE,
     },
 }
 
-NATIVE_BUDGET, FOREIGN_BUDGET = 1_000_000, 200_000
+NATIVE_BUDGET, FOREIGN_BUDGET = 400_000, 200_000
 FLOOR_END, RATE_END, SPREAD_END = 0.001, 0.3, 0.1
 STEPS, ITERATION, FOUND = range(3)  # entries of `Learner.at`
 
@@ -278,9 +279,16 @@ def descend(loss: Callable[..., Any], weights: Weights, moments: Any, order: Any
 class BoundsNetwork:
     """The greedy policy over bounds that a network is; with a generator, a tree drawn from the stochastic one."""
 
-    def __init__(self, actor: Weights, frequencies: int, rules: Rules, rng: np.random.Generator | None = None) -> None:
+    def __init__(
+        self,
+        actor: Weights,
+        frequencies: int,
+        rules: Rules,
+        rng: np.random.Generator | None = None,
+        spread: float = 0.0,
+    ) -> None:
         self.actor, self.frequencies = tuple(np.asarray(w) for w in actor), frequencies
-        self.parameterised, self.n_base, self.rng = rules.parameterised, rules.n_base, rng
+        self.parameterised, self.n_base, self.rng, self.spread = rules.parameterised, rules.n_base, rng, spread
 
     def __call__(self, bounds: np.ndarray, mask: np.ndarray) -> Any:
         """The afforded action with the largest output for each of many bounds, and v where it belongs to it."""
@@ -293,6 +301,8 @@ class BoundsNetwork:
         if not self.parameterised:
             return choice
         middle = z[np.arange(len(z)), n_actions + np.maximum(choice - self.n_base, 0)].astype(np.float64)
+        if self.rng is not None:
+            middle += self.spread * self.rng.standard_normal(middle.shape)
         return {"choice": choice, "v": 1.0 / (1.0 + np.exp(-np.clip(middle, -SQUASH, SQUASH)))}
 
 
@@ -305,7 +315,7 @@ class Learner:
         features, self.at = bounded(problem, seeds["bounds"]), np.zeros(3, dtype=np.int64)
         gamma_b = s.gamma_b if s.gamma_b is not None else (0.99 if problem.source.limit else 1.0)
         depth = problem.max_depth if problem.max_depth is not None else s.deepest
-        splits = s.splits if s.splits is not None else default_splits(features)
+        splits = s.splits or (default_splits(features) if features.integer.all() else PARAMETERISED)
         self.rules = Rules(features, problem.base.actions, splits, s.zeta, gamma_b, s.gamma_w, depth)
         self.gammas = (gamma_b, s.gamma_w)
         self.game: Game = make_game(self.rules, s.frequencies)
@@ -324,7 +334,7 @@ class Learner:
         self.rng = streams(np.random.SeedSequence(seeds["learner"]).spawn(count))
         self.rows = make_rows(self.game, count, s.num_steps)
         self.exploring = np.arange(count) < max(round(s.explore * count), min(count - 1, s.explore > 0))
-        self.selection = Selection(problem, most=int(np.clip(self.budget // 2000, 32, 512)))
+        self.selection = Selection(problem, most=int(np.clip(self.budget // 4000, 32, 512)))
         self.final: Tree | None = None
         self.final_value, self.message, self.report = float("nan"), "", np.zeros(4)
         self.ended, self.clock, self.learned = np.zeros(2), time.perf_counter(), 0
@@ -345,7 +355,7 @@ class Learner:
         spread = s.spread * between(1.0, SPREAD_END)
         now = Now(rate, rate if tau >= s.warmup else 0.0, np.log(floor), between(s.uniform, s.uniform_end), spread)
         for node in self.nodes:
-            node.spread[0], node.greed[0] = spread, s.greedy * tau
+            node.spread[0], node.greed[0] = spread, s.greedy * min(1.0, 2.0 * tau)
         weights = tuple(np.array(w) for w in self.nets.actor)
         epsilon, explores = between(s.epsilon, s.epsilon_end), np.where(self.exploring, random, 0.0)
         at[STEPS] += self.env.run(self.game, weights, *self.nodes, self.rng, explores, epsilon, self.rows, self.ended)
@@ -381,14 +391,16 @@ class Learner:
         rng = np.random.default_rng([self.order, 1, int(at[ITERATION])])
         for _ in range(s.draws if s.keep else 0):
             if 2 * self.selection.steps < at[STEPS]:
-                self.selection.show(extract(network(rng), self.rules))
+                self.selection.show(extract(network(rng, self.nodes[0].spread[0]), self.rules))
         at[STEPS] += self.selection.steps - spent
         if self.selection.improved > improved:
             at[FOUND] = at[STEPS]
         met = self.selection.surely_above(self.problem.source.threshold)
-        settled = at[STEPS] - at[FOUND] > 0.1 * self.budget
-        if s.keep and met and not self.selection.varying and settled:
+        waited = (at[STEPS] - at[FOUND]) / self.budget
+        if s.keep and met and not self.selection.varying and waited > s.patience / 4:
             self.message = self.message or "reward threshold met in all episodes, and no better tree since"
+        elif s.keep and waited > s.patience and self.selection.asks:
+            self.message = self.message or "no better tree for long"
         self.env.break_off()
 
     def snapshot(self) -> Snapshot:
