@@ -34,6 +34,7 @@ from custard.solvers.acting import SQUASH, Game, Rows, make_game, make_node, mak
 from custard.solvers.api import Problem, Snapshot
 from custard.solvers.mfec import default_splits, survey
 from custard.solvers.networks import Weights, dueling, encode, forward, make
+from custard.solvers.ppo_written import solve_as_written
 from custard.solvers.selection import Selection
 from custard.solvers.stepping import Foreign, Native
 from custard.tree.extract import extract
@@ -76,6 +77,7 @@ class Settings:
     draws: int = 4  # trees drawn from the stochastic policy and judged beside the greedy one
     patience: float = 0.4  # share of the budget without a better tree before stopping
     keep: bool = True  # hand back the best tree judged; False: the last one
+    shared: bool = True  # keep Q_o of base actions by base state, learn all actions; False: PPO as the paper writes it
     low: Any = None  # bounds of the features, where the environment's own do not suit
     high: Any = None
 
@@ -88,7 +90,15 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         "CartPole": {"budget": 1_000_000, "low": [-2.0, -2.0, -0.14, -1.4], "high": [2.0, 2.0, 0.14, 1.4]},
         "PotholeWorld": _POTHOLE,
     },
-}
+    # The budget counts steps of the IBMDP here, as the appendix does; what it leaves open is Stable Baselines' default.
+    "paper": {
+        "": {"shared": False, "keep": False, "budget": 3_200_000, "splits": 3, "gamma_b": 1.0, "gamma_w": 1.0,
+             "num_envs": 1, "num_steps": 1024, "epochs": 4, "minibatches": 4, "learning_rate": 2.5e-4, "clip": 0.2},
+        "CartPole": {"num_steps": 512, "low": [-2.0, -2.0, -0.14, -1.4], "high": [2.0, 2.0, 0.14, 1.4]},
+        "PrereqWorld": {"splits": 1},
+        "PotholeWorld": {"zeta": 0.0, "gamma_b": 0.99, "gamma_w": 0.99},
+    },
+}  # fmt: skip
 
 NATIVE_BUDGET, FOREIGN_BUDGET = 400_000, 200_000
 FLOOR_END, RATE_END, SPREAD_END = 0.001, 0.3, 0.1
@@ -102,7 +112,10 @@ def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | N
     if settings.budget is None:
         native = problem.source.native is not None
         settings = replace(settings, budget=NATIVE_BUDGET if native else FOREIGN_BUDGET)
-    learner = Learner(problem, settings, state)
+    learner = Learner(problem, settings, state if settings.shared else None)
+    if not settings.shared:
+        yield from solve_as_written(problem, learner.rules, settings, state)
+        return
     while not learner.message:
         if learner.advance():
             yield learner.snapshot()
