@@ -3,6 +3,8 @@
     python benchmarks/run_mfec_shows.py prereq pothole cartpole foreign random depths --seeds 10 --first 300
     python benchmarks/run_mfec_shows.py ablation paper --seeds 3 --first 300
 
+    python benchmarks/run_mfec_shows.py prereq pothole --summary
+
 All shows are run with one seed before the next seed has its turn, so that tables grow evenly.
 
 `seconds` is wall-clock time, `cpu_seconds` the processor's; both without compilation, which a first, unrecorded run of
@@ -15,6 +17,7 @@ import argparse
 import csv
 import time
 from pathlib import Path
+from statistics import mean, pstdev
 from typing import Any
 
 import custard
@@ -23,6 +26,8 @@ from custard.envs.prereq_world import random_prerequisites
 
 RESULTS = Path(__file__).parent.parent / "results"
 PREREQ, POTHOLE, CARTPOLE_200 = "custard/PrereqWorld-v0", "custard/PotholeWorld-v0", "custard/CartPole-v0"
+
+COLUMNS = ("return", "raw_depth", "leaves", "cpu_seconds")
 
 #: What each ingredient's removal means.
 ABLATIONS: dict[str, dict[str, Any]] = {
@@ -106,7 +111,12 @@ def main() -> None:
     parser.add_argument("shows", nargs="+")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--first", type=int, default=300)
+    parser.add_argument("--summary", action="store_true", help="print tables of what the files hold, and run nothing")
     args = parser.parse_args()
+    if args.summary:
+        for show in args.shows:
+            print(f"\n{show}\n\n{summary(RESULTS / f'mfec_{show}.csv')}")
+        return
     warm: set[str] = set()
     for seed in range(args.first, args.first + args.seeds):
         for show in args.shows:
@@ -118,6 +128,22 @@ def main() -> None:
                     custard.learn(trial["env"], "mfec", seed=1, **{**trial["given"], "budget": 30_000})
                     warm.add(trial["env"])
                 store(path, run(trial))
+
+
+def summary(path: Path) -> str:
+    """A file as a Markdown table, one line a label: means over seeds, standard deviation of the return in brackets."""
+    with path.open() as file:
+        rows = list(csv.DictReader(file))
+    lines = ["| trial | seeds | return | lowest | depth as extracted | leaves | processor seconds | longest |"]
+    lines.append("|---" * 8 + "|")
+    for label in dict.fromkeys(row["label"] for row in rows):
+        column = {key: [float(row[key]) for row in rows if row["label"] == label] for key in COLUMNS}
+        returns, depth, leaves, seconds = (column[key] for key in COLUMNS)
+        lines.append(
+            f"| {label} | {len(returns)} | {mean(returns):.2f} ({pstdev(returns):.2f}) | {min(returns):.2f} "
+            f"| {mean(depth):.1f} | {mean(leaves):.1f} | {mean(seconds):.0f} | {max(seconds):.0f} |"
+        )
+    return "\n".join(lines)
 
 
 def finished(path: Path) -> set[tuple[str, int]]:
