@@ -11,7 +11,7 @@ from custard.planning.evaluate import tree_value
 from custard.planning.exhaustive import best_tree_exhaustive
 from custard.planning.random import random_mdp
 from custard.solvers.api import Problem
-from custard.solvers.learned import Grid, LearnedModel
+from custard.solvers.learned import Exact, Grid, LearnedModel
 from custard.solvers.mutate import Menu, leaves_of, mutated, random_shape, shape_of, tree_of
 from custard.solvers.simulate import TABLE, Compiled, Foreign, simulator
 from custard.solvers.tabular import Expert
@@ -134,6 +134,8 @@ def test_a_learned_table_behaves_like_its_environment():
     model.gather(60_000, 0, None, 0.1)
     assert real.steps >= 60_000
     table = Compiled(task, TABLE, model.params(), real.limit)
+    exact = model.world(task)
+    assert isinstance(exact, Exact)
     seeds = episode_seeds(1, 2000)
     for seed in range(3):
         shape = random_shape(
@@ -142,6 +144,8 @@ def test_a_learned_table_behaves_like_its_environment():
         tree = tree_of(shape, custard.Tree.leaf(0, task.base.features, task.base.actions))
         there, here = real.returns(tree, seeds).mean(), table.returns(tree, seeds).mean()
         assert there == pytest.approx(here, abs=0.05)
+        assert exact.returns(tree, seeds)[0] == pytest.approx(here, abs=0.04)
+        assert exact.length == pytest.approx(table.length, rel=0.1)
     assert model.q()[0].max() == pytest.approx(0.8, abs=0.08)  # the optimum without a time limit is 0.82
     again = LearnedModel(task, grid, real)
     again.restore(model.state())
@@ -179,3 +183,46 @@ def test_changes_keep_the_limits_and_shapes_round_trip():
                 assert ((leaves >= actions.low) & (leaves <= actions.high)).all()
         tried = menu.tried(rng, tree)
         assert len(np.unique(tried, axis=0)) == len(tried) > 1
+
+
+def test_a_leaf_limit_and_an_expert_to_begin_from():
+    def lean(x):  # push against the lean of the pole and its speed
+        score = x[:, 2] + 0.3 * x[:, 3]
+        return np.stack([-score, score], axis=1)
+
+    settings = {"patience": 1, "polish": 20, "max_depth": 3, "budget": 3_000_000}
+    run = custard.learn("CartPole-v1", "tpi", seed=1, expert=lean, max_leaves=3, **settings)
+    assert run.tree.n_leaves <= 3
+    assert run.value > 150
+    with pytest.raises(custard.CustardError, match="expert='nobody' is not known"):
+        custard.learn("CartPole-v1", "tpi", expert="nobody", **settings)
+
+
+def test_real_actions():
+    run = custard.learn("Pendulum-v1", "tpi", seed=0, max_leaves=4, budget=4_000_000, patience=1)
+    alone = custard.Tree.leaf([0.0], run.tree.features, run.tree.actions)
+    result = custard.evaluate(run.tree, "Pendulum-v1", 200, 1).mean
+    assert result > 0.7 * custard.evaluate(alone, "Pendulum-v1", 200, 1).mean
+    assert run.tree.n_leaves <= 4
+
+
+class Match(gym.Env):
+    """Say the same as what is shown: a vector of two whole numbers."""
+
+    observation_space = gym.spaces.MultiDiscrete([3, 3])
+    action_space = gym.spaces.MultiDiscrete([3, 3])
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.shown, self.t = self.np_random.integers(3, size=2), 0
+        return self.shown, {}
+
+    def step(self, action):
+        reward = float((action == self.shown).sum())
+        self.shown, self.t = self.np_random.integers(3, size=2), self.t + 1
+        return self.shown, reward, self.t >= 5, False, {}
+
+
+def test_vectors_of_whole_numbers():
+    run = custard.learn(lambda: Match(), "tpi", seed=0, max_depth=2, budget=40_000)
+    assert run.value > 5.5  # without a question 3.33, with all answers 10

@@ -75,3 +75,36 @@ def test_mistakes():
         fit_tree(x[:0], value[:0], features, actions)
     with pytest.raises(CustardError, match="one column"):
         fit_tree(x, value[:, :1], features, actions)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seeds)
+def test_with_one_feature_any_depth_is_exact(seed):
+    x, value, features, actions = problem(seed, most=1)
+    depth = 1 + seed % 5
+    fitted = fit_tree(x, value, features, actions, max_depth=depth)
+    assert fitted.exact
+    assert fitted.total == pytest.approx(every_tree(x, value, depth, 0.0, quantile_cuts(x)), abs=1e-9)
+    assert fitted.tree.depth <= depth
+
+
+@settings(max_examples=60, deadline=None)
+@given(seeds)
+def test_leaf_limits(seed):
+    x, value, features, actions = problem(seed)
+    most = 1 + seed % 5
+    fitted = fit_tree(x, value, features, actions, max_depth=3, price=(0.0, 0.05)[seed % 2], max_leaves=most)
+    assert fitted.tree.n_leaves <= most
+    collected = value[np.arange(len(x)), fitted.tree.predict(x, compiled=False)].sum()
+    asked = (0.0, 0.05)[seed % 2] * fitted.tree.node_depth[fitted.tree.apply(x)].sum()
+    assert fitted.total == pytest.approx(collected - asked, abs=1e-9)
+    assert fitted.total <= fitted.bound + 1e-9
+
+
+def test_many_features_are_fitted_in_time():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(1500, 64))
+    value = np.stack([np.where(x[:, 7] > 0.2, x[:, 50] > 0, x[:, 3] > 0), np.full(1500, 0.5)], axis=1).astype(float)
+    features = Features(tuple(f"f{i}" for i in range(64)), np.full(64, -9.0), np.full(64, 9.0))
+    fitted = fit_tree(x, value, features, Actions("discrete", ("a", "b")), max_depth=2)
+    assert set(fitted.tree.feature.tolist()) == {7, 50, 3, -1}

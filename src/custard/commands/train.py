@@ -27,6 +27,12 @@ class Command:
     max_depth: int | None = None
     """The largest number of questions on a path."""
 
+    max_leaves: int | None = None
+    """The largest number of leaves, for methods with such a limit."""
+
+    expert: str | None = None
+    """An expert to begin from or to imitate: dqn, or a file (.npz of ours, .zip of Stable-Baselines3)."""
+
     seed: int = 0
     """Where all randomness comes from."""
 
@@ -69,10 +75,11 @@ class Command:
         name, _ = method(self.method)
         out = self.out or Path("runs") / f"{self.env.replace('/', '-').replace(':', '-')}-{name}-{self.seed}"
         kwargs = assignments(self.env_args, "--env-args")
+        settings = {"max_leaves": self.max_leaves, "expert": self.expert, **assignments(self.set, "--set")}
         run = learn(
             self.env, self.method, max_depth=self.max_depth, seed=self.seed, budget=self.budget, preset=self.preset,
             low=_one_or_all(self.low), high=_one_or_all(self.high), env_kwargs=kwargs, out=out, resume=self.resume,
-            progress=not self.json, **assignments(self.set, "--set"),
+            progress=not self.json, **{key: value for key, value in settings.items() if value is not None},
         )  # fmt: skip
         self._finish(run, kwargs)
 

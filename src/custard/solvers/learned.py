@@ -89,7 +89,7 @@ class LearnedModel:
             at[0] = after_s
 
         while self.real.steps < goal:
-            if act is None and self.real.steps - planned > steps // 40:
+            if act is None and self.real.steps - planned > max(steps // 40, 2000):
                 choice, planned = self._hopeful(), self.real.steps
             at[0] = -1
             total, _ = self.real.episode(self.real.env, act or explore, int(rng.integers(2**31)), rng, noise, see)
@@ -203,7 +203,27 @@ class Exact(Compiled):
         return x, q[((x - low).astype(np.int64) * strides.astype(np.int64)).sum(axis=1)]
 
     def _values(self, tree: Tree, noise: float) -> tuple[np.ndarray, float, float]:
-        return _expected(self._arrays(tree), self.params, self.after, self.x, self.known, self.limit, noise)
+        outcomes = *self.chances, self.after
+        starts = np.diff(np.minimum(self.params[int(self.params[0, 1]) :, 0], 1.0), prepend=0.0)
+        return _expected(self._arrays(tree), outcomes, starts, self.x, self.known, self.limit, noise)
+
+    @cached_property
+    def chances(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The first row of each pair [S, A + 1], its expected reward [S, A], each row's chance of going on there."""
+        rows, ends = self.params, int(self.params[0, 1])
+        n_actions, n_states = int(rows[0, 0]), int(rows[0, 2])
+        pairs = n_states * n_actions
+        first = rows[HEAD : HEAD + pairs, 0].astype(np.int64)
+        begins = np.zeros(len(rows), dtype=bool)
+        begins[first] = True
+        begins[HEAD + pairs] = True
+        chance = np.minimum(rows[:, 0], 1.0)
+        chance[1:] -= np.where(begins[1:], 0.0, np.minimum(rows[:-1, 0], 1.0))
+        following = np.append(np.flatnonzero(begins[HEAD + pairs : ends]) + HEAD + pairs, ends)
+        last = following[np.searchsorted(following, first, side="right")]
+        reward = np.add.reduceat(chance * rows[:, 1], following[:-1])[np.searchsorted(following, first)]
+        spans = np.stack([first, last], axis=1).reshape(n_states, n_actions, 2)
+        return spans, reward.reshape(n_states, n_actions), chance * (rows[:, 2] < 0.5)
 
     @cached_property
     def after(self) -> np.ndarray:
@@ -231,10 +251,10 @@ class Exact(Compiled):
 
 
 @njit(cache=True)
-def _expected(tree, params, after, x, known, limit, noise):
+def _expected(tree, outcomes, starts, x, known, limit, noise):
     """Action values [S, A] with all steps to come, the expected return, and the expected length of an episode."""
-    n_actions, ends = int(params[0, 0]), int(params[0, 1])
-    n_states = len(x)
+    spans, reward, chance, after = outcomes
+    n_states, n_actions = reward.shape
     choice = np.zeros(n_states, np.int64)
     for s in known:
         choice[s] = int(_decide(tree, x[s]))
@@ -249,14 +269,10 @@ def _expected(tree, params, after, x, known, limit, noise):
                 share = noise / n_actions + (1.0 - noise if a == choice[s] else 0.0)
                 if share == 0.0 and t < limit:
                     continue
-                row, below, total, steps = int(params[HEAD + s * n_actions + a, 0]), 0.0, 0.0, 1.0
-                while below < 1.0:
-                    p = min(params[row, 0], 1.0) - below
-                    below = min(params[row, 0], 1.0)
-                    goes_on = params[row, 2] < 0.5
-                    total += p * (params[row, 1] + (value[after[row]] if goes_on else 0.0))
-                    steps += p * (length[after[row]] if goes_on else 0.0)
-                    row += 1
+                total, steps = reward[s, a], 1.0
+                for row in range(spans[s, a, 0], spans[s, a, 1]):
+                    total += chance[row] * value[after[row]]
+                    steps += chance[row] * length[after[row]]
                 q[s, a] = total
                 v += share * total
                 u += share * steps
@@ -266,14 +282,13 @@ def _expected(tree, params, after, x, known, limit, noise):
             break
         value, new_value = new_value, value
         length, new_length = new_length, length
-        if change <= 1e-8 * scale and t < limit - 1:
-            limit = t + 1  # nothing changes any more: once more for the values of all actions
-    below = mean = steps = 0.0
-    for row in range(ends, len(params)):
-        p = min(params[row, 0], 1.0) - below
-        below = min(params[row, 0], 1.0)
-        mean += p * value[after[row]]
-        steps += p * length[after[row]]
+        if change <= 1e-8 * scale:
+            limit = min(limit, t + 1)  # nothing changes any more: once more for the values of all actions
+    mean = steps = 0.0
+    for k in range(len(starts)):
+        s = after[len(after) - len(starts) + k]
+        mean += starts[k] * value[s]
+        steps += starts[k] * length[s]
     return q, mean, steps
 
 

@@ -41,7 +41,7 @@ class Settings:
     """Tree policy iteration's settings; None means chosen from the environment."""
 
     budget: int | None = None
-    """Environment steps: 60 million compiled, 500,000 otherwise."""
+    """Environment steps: 80 million compiled, 500,000 otherwise."""
 
     max_leaves: int | None = None
     """The largest number of leaves; none unless given."""
@@ -75,8 +75,9 @@ class Settings:
             raise CustardError(f"max_leaves={self.max_leaves} must be at least 1")
 
 
-SHAKEN = 0.2  # the share of random actions under which perfect trees are compared
+SHAKEN, MOST_SHAKEN = 0.2, 256  # the share of random actions under which perfect trees are compared; episodes of it
 FIRST_DEPTH, LAST_DEPTH = 3, 5  # without a depth limit trees grow while that pays
+WORTH = 1e-4  # the share of the return that a question must add where returns are exact
 COMPARISON = 30_000  # compiled steps that comparing two trees takes, about
 EXPLORING, CHECKING = 0.4, 0.015  # shares of the budget for learning a table: at first, and in every round
 MISMATCH = 4.0  # standard errors by which a table may differ from its environment
@@ -103,7 +104,7 @@ class Search:
         self.features, self.actions = problem.base.features, problem.base.actions
         self.real: Simulator = simulator(problem)
         self.compiled = isinstance(self.real, Compiled)
-        self.budget = settings.budget or (60_000_000 if self.compiled else 500_000)
+        self.budget = settings.budget or (80_000_000 if self.compiled else 500_000)
         self.spend = int(0.85 * self.budget)  # the rest is for judging what the last round finds
         self.seed = problem.seeds("tpi")["tpi"]
         self.menu = Menu(self.actions)
@@ -243,8 +244,8 @@ class Search:
         shaken = np.zeros(0)
         same_size = (tree.n_leaves, tree.depth) == (now.tree.n_leaves, now.tree.depth)
         if len(now.shaken) and same_size and self.perfect(float(some.mean())):
-            shaken = self.sim.returns(tree, seeds[:first], SHAKEN)
-            if shaken.mean() <= now.shaken[:first].mean():
+            shaken = self.sim.returns(tree, seeds[: min(first, len(now.shaken))], SHAKEN)
+            if shaken.mean() <= now.shaken[: len(shaken)].mean():
                 return now
         rest = self.sim.returns(tree, seeds[first:])
         other = self.measured(tree, seeds, np.concatenate([some, rest]), shaken)
@@ -258,7 +259,8 @@ class Search:
         shaken = np.zeros(0) if shaken is None else shaken
         if not self.perfect(float(returns.mean())):
             return Candidate(tree, returns, np.zeros(0))
-        return Candidate(tree, returns, np.append(shaken, self.sim.returns(tree, seeds[len(shaken) :], SHAKEN)))
+        more = self.sim.returns(tree, seeds[len(shaken) : MOST_SHAKEN], SHAKEN)
+        return Candidate(tree, returns, np.append(shaken, more))
 
     @property
     def changes(self) -> int:
@@ -286,32 +288,42 @@ class Search:
     def judge(self, tree: Tree, rng: np.random.Generator) -> None:
         """Keep the tree if it beats the best one on episodes neither was chosen on."""
         tree = simplify(tree)
-        seeds = self.episodes(rng, 8)
+        seeds = self.episodes(rng, 8 if len(self.hard) == 0 else 40)  # rare failures show in many episodes only
         best = self.measured(self.best, seeds)
         new = self.compared(tree, best, seeds)
         small = self.smaller(new, seeds)
-        better = small.tree is not best.tree and (small.clearly_beats(best) or self.number == 0)
-        self.stale = 0 if better else self.stale + 1
+        leaner = self.exact and small.tree.n_leaves < best.tree.n_leaves and self.hardly_worse(small, best)
+        better = small.tree is not best.tree and (small.clearly_beats(best) or leaner or self.number == 0)
+        gain = small.mean - best.mean
+        self.stale = 0 if better and (not self.exact or gain > 10 * WORTH * abs(best.mean)) else self.stale + 1
         self.best, self.value = (small.tree, small.mean) if better else (best.tree, best.mean)
         if better:
             self.seen, self.sure = [], False
 
     def smaller(self, now: Candidate, seeds: np.ndarray) -> Candidate:
         """Drop questions that the return does not need."""
-        going = True
-        while going:
-            going = False
-            shape = shape_of(now.tree)
-            for path in paths(shape):
-                part = reduce(lambda at, side: at[side], path, shape)
-                for child in part[2:] if isinstance(part, tuple) else ():
-                    other = self.compared(tree_of(replaced(shape, path, child), self.blank), now, seeds)
-                    if other is not now:
-                        now, going = other, True
-                        break
-                if going:
+        at, shape = 0, shape_of(now.tree)
+        while at < len(paths(shape)):
+            path = paths(shape)[at]
+            part = reduce(lambda whole, side: whole[side], path, shape)
+            for child in part[2:] if isinstance(part, tuple) else ():
+                tree = tree_of(replaced(shape, path, child), self.blank)
+                other = self.measured(tree, seeds) if self.exact else self.compared(tree, now, seeds)
+                if other is not now and self.hardly_worse(other, now):
+                    now, shape = other, shape_of(other.tree)
                     break
+            else:
+                at += 1
         return now
+
+    @property
+    def exact(self) -> bool:
+        """Whether returns are worked out, not sampled, so that any difference shows."""
+        return isinstance(self.sim, Exact)
+
+    def hardly_worse(self, small: Candidate, now: Candidate) -> bool:
+        """Whether a smaller tree is as good; where returns are exact, but for a ten-thousandth."""
+        return small.mean >= now.mean - (WORTH * abs(now.mean) if self.exact else 0.0)
 
     def check(self, rng: np.random.Generator) -> None:
         """Where trees are tried in a table: run the best in the environment itself, and drop a table that misleads."""

@@ -1,0 +1,99 @@
+"""The default method on an environment it has never seen, against that environment's planned optimum."""
+
+import math
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from scipy import sparse
+
+import custard
+from custard.planning.evaluate import tree_value
+from custard.planning.mdp import FiniteMDP
+from custard.planning.solve import optimal_value
+
+SHELF, ORDERS, CLOSES = 12, (0, 3, 6), 1 / 30
+SIZES = (SHELF + 1, len(ORDERS), 2, 2)  # stock, what arrives tomorrow, season, price
+
+
+def demand(season):
+    """Probabilities of selling 0…8, Poisson with mean 2 or 5."""
+    mean = (2.0, 5.0)[season]
+    p = np.array([math.exp(-mean) * mean**k / math.factorial(k) for k in range(9)])
+    return p / p.sum()
+
+
+def outcomes(state, action):
+    """What may follow: probability, next state, reward."""
+    stock, coming, season, price = state
+    stock = min(SHELF, stock + ORDERS[coming])
+    bill = ORDERS[action] * (1.0, 2.0)[price]
+    for wanted, p in enumerate(demand(season)):
+        sold = min(stock, wanted)
+        reward = 4.0 * sold - bill - 0.3 * (stock - sold) - 1.0 * (wanted - sold)
+        for new_season in (0, 1):
+            for new_price in (0, 1):
+                chance = (0.8 if new_season == season else 0.2) * (0.6 if new_price == price else 0.4)
+                yield p * chance, (stock - sold, action, new_season, new_price), reward
+
+
+LADDERS = [np.cumsum(demand(season)) for season in (0, 1)]
+
+
+class Shop(gym.Env):
+    """Order stock that arrives tomorrow; seasons and prices change by themselves; some day the shop closes."""
+
+    observation_space = gym.spaces.MultiDiscrete(SIZES)
+    action_space = gym.spaces.Discrete(len(ORDERS))
+    feature_names = ("stock", "coming", "season", "price")
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.state = (6, 0, int(self.np_random.integers(2)), int(self.np_random.integers(2)))
+        return np.array(self.state), {}
+
+    def step(self, action):
+        stock, coming, season, price = self.state
+        stock = min(SHELF, stock + ORDERS[coming])
+        wanted = int(np.searchsorted(LADDERS[season], self.np_random.random(), side="right"))
+        sold = min(stock, wanted)
+        reward = 4.0 * sold - ORDERS[action] * (1.0, 2.0)[price] - 0.3 * (stock - sold) - 1.0 * (wanted - sold)
+        season = season if self.np_random.random() < 0.8 else 1 - season
+        price = price if self.np_random.random() < 0.6 else 1 - price
+        self.state = (stock - sold, int(action), season, price)
+        return np.array(self.state), reward, bool(self.np_random.random() < CLOSES), False, {}
+
+
+def shop():
+    return gym.wrappers.TimeLimit(Shop(), 500)
+
+
+@pytest.fixture(scope="module")
+def plan():
+    states = [*np.ndindex(*SIZES), "closed"]
+    index = {state: i for i, state in enumerate(states)}
+    rewards = np.zeros((len(states), len(ORDERS)))
+    matrices = []
+    for action in range(len(ORDERS)):
+        matrix = sparse.lil_array((len(states), len(states)))
+        matrix[len(states) - 1, len(states) - 1] = 1.0
+        for i, state in enumerate(states[:-1]):
+            matrix[i, len(states) - 1] = CLOSES
+            for p, after, reward in outcomes(state, action):
+                matrix[i, index[after]] += p * (1 - CLOSES)
+                rewards[i, action] += p * reward
+        matrices.append(sparse.csr_array(matrix))
+    start = np.zeros(len(states))
+    for season, price in np.ndindex(2, 2):
+        start[index[(6, 0, season, price)]] = 0.25
+    base = custard.describe(Shop())
+    terminal = np.arange(len(states)) == len(states) - 1
+    x = np.array([*states[:-1], (0, 0, 0, 0)], dtype=float)
+    return FiniteMDP(tuple(matrices), rewards, terminal, start, 1.0, x, base.features, base.actions)
+
+
+def test_an_unseen_shop(plan):
+    run = custard.learn(shop, seed=3, budget=120_000)
+    best, found = optimal_value(plan), tree_value(run.tree, plan)
+    assert best >= found >= best - 0.02 * abs(best)
+    assert run.steps <= 120_000
