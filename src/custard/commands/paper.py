@@ -51,10 +51,10 @@ class Command:
         from custard.commands.common import print_json
         from custard.commands.engine import names, print_table
         from custard.errors import CustardError, one_of
-        from custard.lab.paper import EXPERIMENTS, NAMES, QUICK_TRIALS
+        from custard.lab.paper import EXPERIMENTS, FULL, NAMES, QUICK_TRIALS
         from custard.lab.summary import summary
 
-        count = self.trials if self.trials is not None else QUICK_TRIALS if self.quick else 50
+        count = self.trials if self.trials is not None else QUICK_TRIALS if self.quick else FULL
         if count < 1:
             raise CustardError(f"--trials {count}: at least one is needed")
         chosen = names(self.methods) if self.methods is not None else list(NAMES)
@@ -73,7 +73,7 @@ class Command:
         return int(bool(everything) and all(row["error"] != "" for row in everything))
 
     def _experiment(self, experiment: str, count: int, chosen: list[str]) -> list[dict[str, Any]]:
-        from custard.lab.paper import EXPERIMENTS, PRESETS, experiment_file, trials_of
+        from custard.lab.paper import EXPERIMENTS, FULL, PRESETS, experiment_file, trials_of
         from custard.lab.paper_figures import figure
         from custard.lab.paper_page import relative, section, write_page
         from custard.lab.sweep import sweep, trials_in
@@ -84,15 +84,14 @@ class Command:
         rows: dict[str, list[dict[str, Any]]] = {}
         files = {each: experiment_file(out, experiment, each) for each in PRESETS}
         for each in PRESETS:
-            trials = trials_of(experiment, each, count, self.quick)
             if preset in (each, "both") and not self.tables_only:
-                now = [trial for trial in trials if trial.method in chosen]
+                now = [trial for trial in trials_of(experiment, each, count, self.quick) if trial.method in chosen]
                 others = [experiment_file(out, other, each) for other in EXPERIMENTS]
                 sweep(
                     now, files[each], borrow=others, strict=False, show=not self.json, title=f"{experiment}, {each}",
                     **self.engine.how(),
                 )  # fmt: skip
-            rows[each] = trials_in(files[each], trials)
+            rows[each] = trials_in(files[each], trials_of(experiment, each, max(count, FULL), self.quick))
         drawn = figure(experiment, rows)
         if drawn is not None:
             for ending in ("png", "svg"):
@@ -100,10 +99,10 @@ class Command:
             page = self.page or out / "README.md"
             links = {each: relative(file, page) for each, file in files.items()}
             picture = relative(out / f"{experiment}.svg", page)
-            write_page(page, experiment, section(experiment, rows, links, picture, self._command(experiment, count)))
+            write_page(page, experiment, section(experiment, rows, links, picture, self._command(experiment)))
         return [row for some in rows.values() for row in some]
 
-    def _command(self, experiment: str, count: int) -> str:
-        """What makes the section again."""
-        words = ["custard paper", experiment, f"--trials {count}", *(["--quick"] if self.quick else [])]
+    def _command(self, experiment: str) -> str:
+        """What makes the section again, and runs what is missing."""
+        words = ["custard paper", experiment, *(["--quick"] if self.quick else [])]
         return " ".join([*words, *([f"--page {self.page}"] if self.page is not None else [])])

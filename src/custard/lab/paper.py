@@ -12,14 +12,14 @@ from custard.lab.methods import method as find_method
 from custard.lab.trials import Trial
 
 __all__ = [
-    "EXPERIMENTS", "LIMITS", "METHODS", "NAMES", "PAPER", "PRESETS", "QUICK_TRIALS", "SIZES", "WORLDS", "Cell",
+    "EXPERIMENTS", "FULL", "LIMITS", "METHODS", "NAMES", "PAPER", "PRESETS", "QUICK_TRIALS", "SIZES", "WORLDS", "Cell",
     "experiment_file", "pothole_limits", "smallest_trees", "trials_of",
 ]  # fmt: skip
 
 EXPERIMENTS = ("table1", "size", "depth")
 PRESETS = ("tuned", "paper")
 FIRST_SEED = 1000  # the trials' seeds: none of them was used to choose settings
-QUICK_TRIALS = 5
+FULL, QUICK_TRIALS = 50, 5  # trials of each cell
 
 NAMES = {
     "viper-dqn": "VIPER (DQN)", "viper-bi": "VIPER (BI)", "dqn": "CUSTARD (DQN)", "ppo": "CUSTARD (PPO)",
