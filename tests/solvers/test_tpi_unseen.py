@@ -12,7 +12,7 @@ from custard.planning.evaluate import tree_value
 from custard.planning.mdp import FiniteMDP
 from custard.planning.solve import optimal_value
 
-SHELF, ORDERS, CLOSES = 12, (0, 3, 6), 1 / 30
+SHELF, ORDERS, WEEKS = 12, (0, 3, 6), 120
 SIZES = (SHELF + 1, len(ORDERS), 2, 2)  # stock, what arrives tomorrow, season, price
 
 
@@ -41,7 +41,7 @@ LADDERS = [np.cumsum(demand(season)) for season in (0, 1)]
 
 
 class Shop(gym.Env):
-    """Order stock that arrives tomorrow; seasons and prices change by themselves; some day the shop closes."""
+    """Order stock that arrives tomorrow; seasons and prices change by themselves"""
 
     observation_space = gym.spaces.MultiDiscrete(SIZES)
     action_space = gym.spaces.Discrete(len(ORDERS))
@@ -61,39 +61,38 @@ class Shop(gym.Env):
         season = season if self.np_random.random() < 0.8 else 1 - season
         price = price if self.np_random.random() < 0.6 else 1 - price
         self.state = (stock - sold, int(action), season, price)
-        return np.array(self.state), reward, bool(self.np_random.random() < CLOSES), False, {}
+        return np.array(self.state), reward, False, False, {}
 
 
 def shop():
-    return gym.wrappers.TimeLimit(Shop(), 500)
+    return gym.wrappers.TimeLimit(Shop(), WEEKS)
 
 
 @pytest.fixture(scope="module")
 def plan():
-    states = [*np.ndindex(*SIZES), "closed"]
+    states = list(np.ndindex(*SIZES))
     index = {state: i for i, state in enumerate(states)}
     rewards = np.zeros((len(states), len(ORDERS)))
     matrices = []
     for action in range(len(ORDERS)):
         matrix = sparse.lil_array((len(states), len(states)))
-        matrix[len(states) - 1, len(states) - 1] = 1.0
-        for i, state in enumerate(states[:-1]):
-            matrix[i, len(states) - 1] = CLOSES
+        for i, state in enumerate(states):
             for p, after, reward in outcomes(state, action):
-                matrix[i, index[after]] += p * (1 - CLOSES)
+                matrix[i, index[after]] += p
                 rewards[i, action] += p * reward
         matrices.append(sparse.csr_array(matrix))
     start = np.zeros(len(states))
     for season, price in np.ndindex(2, 2):
         start[index[(6, 0, season, price)]] = 0.25
     base = custard.describe(Shop())
-    terminal = np.arange(len(states)) == len(states) - 1
-    x = np.array([*states[:-1], (0, 0, 0, 0)], dtype=float)
-    return FiniteMDP(tuple(matrices), rewards, terminal, start, 1.0, x, base.features, base.actions)
+    return FiniteMDP(
+        tuple(matrices), rewards, np.zeros(len(states), dtype=bool), start, 1.0, np.array(states, dtype=float),
+        base.features, base.actions, horizon=WEEKS,
+    )  # fmt: skip
 
 
 def test_an_unseen_shop(plan):
-    run = custard.learn(shop, seed=3, budget=120_000)
+    run = custard.learn(shop, seed=3, budget=300_000)
     best, found = optimal_value(plan), tree_value(run.tree, plan)
-    assert best >= found >= best - 0.02 * abs(best)
-    assert run.steps <= 120_000
+    assert best >= found >= best - 0.02 * abs(best)  # the best policy may look at the calendar, a tree cannot
+    assert run.steps <= 300_000

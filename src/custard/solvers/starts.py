@@ -49,13 +49,14 @@ def first_tree(search: Search, rng: np.random.Generator, seeds: np.ndarray) -> T
             share = search.budget // 25 if search.number == 0 else search.budget // 125
             search.table.learn(search.sim, share, int(rng.integers(2**31)))
         for depth in depths:
-            trees += list(search.table.trees(search.sim, depth, search.settings.max_leaves, int(rng.integers(2**31))))
+            args = depth, search.settings.max_leaves, int(rng.integers(2**31)), 30 if search.model is None else 8
+            trees += list(search.table.trees(search.sim, *args))
     if search.settings.expert is not None and search.number == 0:
         act, worth, steps = outside_expert(search.problem, search.settings.expert, search.budget // 3, search.seed)
         search.real.steps += steps
         for depth in depths:
-            args = depth, search.settings.max_leaves, search.cuts, int(rng.integers(2**31))
-            for tree, used in imitations(search.problem, act, worth, *args):
+            limits = depth, search.settings.max_leaves, search.cuts, int(rng.integers(2**31))
+            for tree, used in imitations(search.problem, act, worth, *limits):
                 trees.append(tree)
                 search.real.steps += used
     shapes = [random_shape(rng, x, search.menu, search.depth) for _ in range(search.changes // 3)]

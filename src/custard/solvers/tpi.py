@@ -79,7 +79,7 @@ SHAKEN, MOST_SHAKEN = 0.2, 256  # the share of random actions under which perfec
 FIRST_DEPTH, LAST_DEPTH = 3, 5  # without a depth limit trees grow while that pays
 WORTH = 1e-4  # the share of the return that a question must add where returns are exact
 COMPARISON = 30_000  # compiled steps that comparing two trees takes, about
-EXPLORING, CHECKING = 0.4, 0.015  # shares of the budget for learning a table: at first, and in every round
+EXPLORING, FOLLOWING, CHECKING = 0.3, 0.06, 0.01  # shares of the budget for learning a table: at first, in every round
 MISMATCH = 4.0  # standard errors by which a table may differ from its environment
 PARTS = ("feature", "threshold", "children_left", "children_right", "value")
 
@@ -200,7 +200,7 @@ class Search:
             self.model.gather(int(EXPLORING * self.budget), int(rng.integers(2**31)), None, 0.1)
         else:
             self.model.gather(int(CHECKING * self.budget), int(rng.integers(2**31)), None, 0.1)
-            self.model.gather(int(CHECKING * self.budget), int(rng.integers(2**31)), self.best.act, 0.2)
+            self.model.gather(int(FOLLOWING * self.budget), int(rng.integers(2**31)), self.best.act, 0.3)
         used = self.sim.steps if self.number else 0
         self.sim = self.model.world(self.problem)
         self.sim.steps, self.sim.most_a_step = used, self.real.most_a_step
