@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import islice
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
@@ -138,7 +139,6 @@ def test_prereq_world_gets_the_smallest_tree():
 @pytest.mark.parametrize(
     ("env", "kwargs", "given"),
     [
-        ("custard/CartPole-v0", None, {}),
         ("custard/CartPole-v0", None, {"splits": "parameterised"}),
         ("FrozenLake-v1", {"is_slippery": False}, {}),
     ],
@@ -166,8 +166,6 @@ def test_a_linear_network_on_one_hot_bounds_agrees_with_the_tabular_agent():
     """PrereqWorld's bounds are binary: without hidden layers actor and critic are linear in indicators."""
     base = PrereqWorld(m=3)
     mdp = base.mdp()
-    import gymnasium as gym
-
     env = custard.IBMDP(gym.wrappers.TimeLimit(base, 20), splits=1, gamma_b=1.0, max_depth=2)
     reference = tree_value(omniscient_agent(env, Schedule(episodes=600, seed=0)), mdp)
     run = custard.learn(
