@@ -287,7 +287,7 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another():
 
 
 def test_prereq_world_is_solved_with_the_smallest_tree():
-    run = custard.learn(PREREQ, "dqn", env_kwargs={"m": 4}, seed=0, budget=150_000, steps_per_update=16, hidden=32)
+    run = custard.learn(PREREQ, "dqn", env_kwargs={"m": 4}, seed=0, budget=150_000, steps_per_update=16, hidden=64)
     assert (run.value, run.tree.depth, run.tree.n_leaves) == (-2.0, 2, 3)
     assert {"tree_return", "loss_critic", "loss_q", "best_leaves", "judging_steps"} <= set(run.metrics[0])
 

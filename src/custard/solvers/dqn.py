@@ -47,7 +47,7 @@ class Settings:
 
     budget: int | None = None  # environment steps, judging included; None: 3 million, 200,000 where Python steps
     splits: int | None = None  # p, thresholds a feature; None: as many as whole numbers need, 7 for real features
-    zeta: float = -0.01  # the reward of a question
+    zeta: float | None = None  # the reward of a question; None: minus a hundredth of the mean size of a step's reward
     gamma_b: float = 0.99  # discount of a base action
     gamma_w: float = 1.0  # discount of a question
     hidden: int = 128  # units in each of the two hidden layers
@@ -81,15 +81,16 @@ class Settings:
     high: Any = None
 
 
-_CARTPOLE = {"splits": 3, "low": [-2.0, -2.0, -0.14, -1.4], "high": [2.0, 2.0, 0.14, 1.4]}
+_CARTPOLE = {"splits": 3, "zeta": -0.01, "low": [-2.0, -2.0, -0.14, -1.4], "high": [2.0, 2.0, 0.14, 1.4]}
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "tuned": {
         "CartPole": _CARTPOLE,
+        "PrereqWorld": {"zeta": -0.01},
         "PotholeWorld": {"splits": 3, "zeta": -0.001, "gamma_b": 0.9},
     },
     "paper": {
-        "": {"splits": 3, "gamma_b": 1.0, "learning_rate": 2.5e-4, "buffer": 1_000_000, "warmup": 100_000,
+        "": {"splits": 3, "zeta": -0.01, "gamma_b": 1.0, "learning_rate": 2.5e-4, "buffer": 10**6, "warmup": 100_000,
              "epsilon": 0.5, "epsilon_end": 0.05, "frequencies": 0, "shared": False, "keep": False, "snapshots": 20,
              "budget": 1_000_000},
         "CartPole": _CARTPOLE,
@@ -147,7 +148,8 @@ class Learner:
         """Learn for one round and judge; whether it is time to show where the run stands."""
         self.steps += self.lesson.learn(min(1.0, self.steps / self.budget))
         end = self.steps >= self.budget
-        due = self.lesson.resting and (end or self.steps >= self.budget * (self.shown + 1) / self.settings.snapshots)
+        time_to = self.steps >= self.budget * (self.shown + 1) / self.settings.snapshots
+        due = self.lesson.resting and (end or (time_to and (self.settings.keep or self._affordable)))
         if due or (self.settings.keep and self._affordable):
             self._judge(due)
         if not due:
@@ -216,7 +218,7 @@ def rules_for(problem: Problem, s: Settings) -> tuple[Rules, int]:
         features = replace(features, low=low, high=high, origin=seen.origin)
     depth = problem.max_depth if problem.max_depth is not None or not s.shared else s.depth
     splits = s.splits or default_splits(features)
-    return Rules(features, problem.base.actions, splits, s.zeta, s.gamma_b, s.gamma_w, depth), steps
+    return Rules(features, problem.base.actions, splits, s.zeta or 0.0, s.gamma_b, s.gamma_w, depth), steps
 
 
 class Imagined:
@@ -240,6 +242,7 @@ class Imagined:
         )
         self.critic, self.q = begin(critic), begin(q)
         self.weights, self.seed, self.rounds = q, seeds["replay"], 0
+        self.zeta = np.array([rules.zeta])
         row: dict[str, Any] = {
             "x": np.zeros(n),
             "action": np.zeros((), np.int32),
@@ -268,6 +271,8 @@ class Imagined:
         if self.rounds == 0:
             rows = self._play(self.warmup, 1.0)
             self._scale(rows["x"])
+            if s.zeta is None:
+                self.zeta[0] = -0.01 * max(float(np.abs(rows["reward"]).mean()), 1e-3)
         else:
             rows = self._play(self.length, s.explore + (s.explore_end - s.explore) * share)
         self.rounds += 1
@@ -307,7 +312,7 @@ class Imagined:
         known = np.empty((count, actions), bool)
         q_o = np.asarray(self.values_of(self.critic[1], self._scaled(x)))
         longest = min(max(self.tree.depth + 1, 2), self.rules.depth_limit)
-        imagine(self.nodes, x, q_o, self.rules.zeta, longest, epsilon, self.settings.questions, seen, target, known)
+        imagine(self.nodes, x, q_o, float(self.zeta[0]), longest, epsilon, self.settings.questions, seen, target, known)
         return seen, target, known
 
     def _renew(self) -> None:
@@ -328,7 +333,7 @@ class Imagined:
         x = source.sample(np.random.default_rng([self.seed, self.rounds, 1]), 2 * NODES)["x"]
         q_o = np.asarray(self.values_of(self.critic[1], self._scaled(x)), dtype=np.float64)
         for price in self.settings.prices:
-            yield pruned(tree, acts, x, q_o - q_o.max(axis=1, keepdims=True), -price * self.rules.zeta)
+            yield pruned(tree, acts, x, q_o - q_o.max(axis=1, keepdims=True), -price * float(self.zeta[0]))
 
     def metrics(self) -> dict[str, float]:
         """A part of a row of metrics."""
@@ -353,7 +358,12 @@ class Imagined:
         """What a checkpoint keeps as it is: these very arrays."""
         a = self.actor
         own = {"scaling": a.scaling, "rng": a.rng, "number": a.number, "now": a.now, "last": a.last}
-        return {"nodes.rng": self.nodes.rng, **{f"actor.{k}": v for k, v in own.items()}, **self.env.arrays()}
+        return {
+            "nodes.rng": self.nodes.rng,
+            "zeta": self.zeta,
+            **{f"actor.{k}": v for k, v in own.items()},
+            **self.env.arrays(),
+        }
 
     def state(self) -> dict[str, np.ndarray]:
         """Everything as arrays."""
