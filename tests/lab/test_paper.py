@@ -70,7 +70,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert {row["error"][:20] for row in read_rows(tmp_path / "table1-tuned.csv")} == {"unknown method 'ppo'"}
     assert run(*how, "--methods", "viper-bi") == 0
     page = (tmp_path / "README.md").read_text()
-    assert "| VIPER (BI) | – | 200.00 (0.00) | -4.00 (0.00) | -4.00 (0.00) |" in page
+    assert "| VIPER (BI) | – | 200.00 (0.00) | -4.00 (–) | -4.00 (0.00) |" in page
     assert "| CUSTARD (PPO) | CartPole | 1 | 1 | – |" in page
     files = {file: (tmp_path / file).read_bytes() for file in ("table1.png", "table1.svg", "README.md")}
     assert run(*how, "--tables-only") == 0

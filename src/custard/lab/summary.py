@@ -36,7 +36,7 @@ def _entry(members: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         entry[name] = float(np.mean(values)) if values else None
     for name in ("return", "depth", "nodes"):
         values = _values(good, name)
-        entry[f"{name}_std"] = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0 if values else None
+        entry[f"{name}_std"] = float(np.std(values, ddof=1)) if len(values) > 1 else None
     returns = _values(good, "return")
     entry["return_min"], entry["return_max"] = (min(returns), max(returns)) if returns else (None, None)
     bounds = _values(good, "bound")
@@ -71,12 +71,13 @@ def _said(values: str) -> str:
 
 
 def spread(entry: Mapping[str, Any], name: str = "return") -> str:
-    """A mean with its standard deviation over seeds, as the paper prints it.
+    """A mean with its standard deviation over seeds, as the paper prints it; one trial has none.
 
     >>> spread({"return": 200, "return_std": 0.0})
     '200.00 (0.00)'
     """
-    return "–" if entry[name] is None else f"{entry[name]:.2f} ({entry[f'{name}_std']:.2f})"
+    mean, std = entry[name], entry[f"{name}_std"]
+    return "–" if mean is None else f"{mean:.2f} ({'–' if std is None else f'{std:.2f}'})"
 
 
 def table(entries: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
