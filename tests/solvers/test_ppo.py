@@ -132,7 +132,7 @@ def test_rows_hold_what_the_tree_does(splits):
 
 
 def test_prereq_world_gets_the_smallest_tree():
-    run = custard.learn(PREREQ, "ppo", env_kwargs={"m": 4}, seed=1, budget=60_000)
+    run = custard.learn(PREREQ, "ppo", env_kwargs={"m": 4}, seed=1, budget=150_000)
     assert (run.value, run.tree.depth, run.tree.n_leaves) == (-2.0, 2, 3)
 
 
@@ -169,7 +169,7 @@ def test_a_linear_network_on_one_hot_bounds_agrees_with_the_tabular_agent():
     env = custard.IBMDP(gym.wrappers.TimeLimit(base, 20), splits=1, gamma_b=1.0, max_depth=2)
     reference = tree_value(omniscient_agent(env, Schedule(episodes=600, seed=0)), mdp)
     run = custard.learn(
-        PREREQ, "ppo", env_kwargs={"m": 3}, seed=0, max_depth=2, hidden=0, gamma_b=1.0, budget=30_000, num_envs=8
+        PREREQ, "ppo", env_kwargs={"m": 3}, seed=0, max_depth=2, hidden=0, gamma_b=1.0, budget=150_000, num_envs=8
     )
     assert tree_value(run.tree, mdp) == pytest.approx(reference) == -2.0
 
