@@ -16,13 +16,16 @@ __all__ = ["borrowed"]
 
 
 @intrinsic
-def borrowed(typing_context: Any, value: Any) -> Any:
+def _borrowed(typing_context: Any, value: Any) -> Any:
     """The same (nested) tuple of arrays, uncounted. Whoever calls must keep the arrays alive meanwhile."""
 
     def codegen(context, builder, signature, args):
         return _uncounted(context, builder, signature.args[0], args[0])
 
     return value(value), codegen
+
+
+borrowed: Any = _borrowed  # called with the value alone: Numba supplies the context
 
 
 def _uncounted(context, builder, kind, value):
@@ -32,6 +35,6 @@ def _uncounted(context, builder, kind, value):
         array.parent = cgutils.get_null_value(array.parent.type)
         return array._getvalue()
     if isinstance(kind, types.BaseTuple):
-        parts = [_uncounted(context, builder, k, builder.extract_value(value, i)) for i, k in enumerate(kind)]
+        parts = [_uncounted(context, builder, k, builder.extract_value(value, i)) for i, k in enumerate(kind)]  # type: ignore[arg-type, var-annotated]
         return context.make_tuple(builder, kind, parts)
     return value
