@@ -27,7 +27,7 @@ from custard.tree.tree import LEAF, Tree
 __all__ = ["Fitted", "fit_tree", "quantile_cuts"]
 
 EXACT = 3  # questions up to which the answer is proved
-WORK = 2e10  # additions up to which the best three-question tree is looked for
+WORK = 1e9  # additions up to which the best three-question tree is looked for
 
 
 @dataclass(frozen=True)
