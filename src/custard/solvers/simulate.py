@@ -24,10 +24,12 @@ from custard.solvers.api import Problem
 from custard.solvers.copies import can_copy, can_repeat, copied
 from custard.solvers.mutate import Menu
 from custard.spaces import describe
+from custard.threads import in_parts
 from custard.tree.tree import Tree
 
 __all__ = ["TABLE", "Compiled", "Foreign", "Simulator", "native_world", "simulator"]
 
+MANY = 5000  # steps from which several threads pay
 TABLE = -1  # the world whose transitions are in its parameters
 
 
@@ -83,11 +85,17 @@ class Compiled:
     def returns(self, tree: Tree, seeds: np.ndarray, noise: float = 0.0) -> np.ndarray:
         """See `Simulator`."""
         place = self.world, self.params, self.limit, self.n
-        result, steps, most = _returns(self._arrays(tree), place, self.moves, self._streams(seeds), noise)
-        self.steps += steps
-        self.length = steps / max(1, len(seeds))
-        self.most_a_step = max(self.most_a_step, most)
-        return result
+        arrays, rng = self._arrays(tree), self._streams(seeds)
+        parts = in_parts(
+            lambda a, b: _returns(arrays, place, self.moves, rng[a:b], noise),
+            len(seeds),
+            parallel=len(seeds) * self.length > MANY,
+        )
+        results, steps, most = zip(*parts, strict=True)
+        self.steps += sum(steps)
+        self.length = sum(steps) / max(1, len(seeds))
+        self.most_a_step = max(self.most_a_step, *most)
+        return np.concatenate(results)
 
     def action_values(
         self, tree: Tree, seed: int, count: int, noise: float, tried: np.ndarray
@@ -287,7 +295,7 @@ def _decide(tree, x):
     return value[node]
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _returns(tree, place, moves, rng, noise):
     world, params, limit, n = place
     result = np.zeros(len(rng))

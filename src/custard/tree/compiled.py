@@ -17,13 +17,12 @@ both in float64 does.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numba import config, njit
+from numba import njit
 
+from custard.threads import in_parts
 from custard.tree.rounding import round_down
 
 if TYPE_CHECKING:
@@ -34,7 +33,6 @@ __all__ = ["predictor"]
 SEARCHED, FEW = 7, 3  # how many thresholds of a feature are searched together; what is left over may be few
 CACHE = 4096  # entries of the rows handled together: they stay in the nearest cache
 TABLE_BITS = 13  # the logarithm of the cells one table may have
-THREADS: int = config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
 MANY = 100_000  # rows from which several threads pay
 WIDTH = 16  # rows of at most this many features get a loop compiled for their length
 _DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)
@@ -52,20 +50,10 @@ def predictor(tree: Tree) -> Callable[[np.ndarray], np.ndarray]:
         if not x.flags.c_contiguous:
             x = np.ascontiguousarray(x)
         out = np.empty(len(x), dtype=np.int64)
-        if len(x) < MANY or THREADS == 1:
-            decide(x, out)
-        else:
-            edges = np.linspace(0, len(x), THREADS + 1).astype(int)
-            list(_threads().map(lambda a, b: decide(x[a:b], out[a:b]), edges[:-1], edges[1:]))
+        in_parts(lambda a, b: decide(x[a:b], out[a:b]), len(x), parallel=len(x) >= MANY)
         return out if tree.actions.discrete else tree.value[out]
 
     return predict
-
-
-@cache
-def _threads() -> ThreadPoolExecutor:
-    """As many threads as numba may use; the compiled loops let go of the interpreter lock."""
-    return ThreadPoolExecutor(THREADS, thread_name_prefix="custard-predict")
 
 
 def _by_cells(tree: Tree, payload: np.ndarray) -> Callable[[np.ndarray, np.ndarray], None]:

@@ -1,0 +1,33 @@
+"""Compiled loops over several threads: they let go of the interpreter lock, so that parts run at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import TypeVar
+
+from numba import config
+
+__all__ = ["in_parts"]
+
+THREADS: int = config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
+Result = TypeVar("Result")
+
+
+def in_parts(work: Callable[[int, int], Result], count: int, parallel: bool = True) -> list[Result]:
+    """What `work(start, stop)` returns for even parts of range(count), one a thread; one part if not `parallel`.
+
+    >>> sum(in_parts(lambda start, stop: sum(range(start, stop)), 10))
+    45
+    """
+    threads = min(THREADS, count)
+    if threads <= 1 or not parallel:
+        return [work(0, count)]
+    edges = [count * k // threads for k in range(threads + 1)]
+    return list(_pool().map(work, edges[:-1], edges[1:]))
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(THREADS, thread_name_prefix="custard")
