@@ -162,3 +162,15 @@ def test_an_interrupt_saves_and_resume_goes_on(tmp_path):
     again = subprocess.run([*command, "--resume", "--budget", "1000"], capture_output=True, text=True, timeout=200)
     assert again.returncode == 2  # another budget is another run
     assert "cannot resume" in again.stderr
+
+
+@pytest.mark.parametrize("method", ["dqn", "ppo"])
+def test_a_missing_jax_is_one_line(method):
+    code = (
+        "import sys; sys.modules['jax'] = None\n"
+        "from custard.cli import main\n"
+        f"main(['train', 'custard/PrereqWorld-v0', '--method', '{method}'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.strip() == f'custard: {method} needs jax: pip install "custard-rl[neural]"'

@@ -129,8 +129,7 @@ def encode(x: np.ndarray, shift: np.ndarray, scale: np.ndarray, frequencies: int
 
 def train(problem: Problem, settings: Settings, seed: int) -> Iterator[Progress]:
     """Train, yielding at each check; the last item holds the best network."""
-    if not problem.base.actions.discrete:
-        raise CustardError(f"a DQN expert needs discrete actions, not {problem.base.actions.kind} ones")
+    problem.require_discrete_actions("a DQN expert")
     act, improve, state = _compiled(settings, problem.base.features.n, problem.base.actions.n, seed)
     rng = np.random.default_rng(seed)
     where, start = problem.source, problem.base.actions.start

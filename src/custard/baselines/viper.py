@@ -87,8 +87,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
 
 def solve(problem: Problem, settings: Settings, state: Any = None) -> Iterator[Snapshot]:
     """Train or load the expert, then VIPER; yields at every check of the expert and every tree."""
-    if not problem.base.actions.discrete:
-        raise CustardError(f"VIPER needs discrete actions, not {problem.base.actions.kind} ones")
+    problem.require_discrete_actions("VIPER")
     seeds = problem.seeds("expert", "rollouts", "validation", "final", "fit")
     steps, expert = 0, None
     for item in _expert(problem, settings, seeds["expert"]):

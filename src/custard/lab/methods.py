@@ -32,7 +32,10 @@ def method(name: str | None) -> tuple[str, ModuleType]:
     name = name or DEFAULT
     if name not in METHODS:
         raise CustardError(one_of("method", name, METHODS))
-    return name, importlib.import_module(METHODS[name])
+    try:
+        return name, importlib.import_module(METHODS[name])
+    except ModuleNotFoundError as error:
+        raise CustardError(f'{name} needs {error.name}: pip install "custard-rl[neural]"') from None
 
 
 def settings_for(module: ModuleType, env: str, preset: str | None, given: Mapping[str, Any]) -> Any:

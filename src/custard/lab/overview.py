@@ -17,11 +17,11 @@ class Overview:
     """A live table in a terminal, a line a trial elsewhere, on standard error."""
 
     def __init__(
-        self, title: str, todo: Sequence[Row], rows: Sequence[Row], workers: int, notes: Sequence[str], enabled: bool
+        self, title: str, waiting: Sequence[Row], rows: Sequence[Row], workers: int, notes: Sequence[str], enabled: bool
     ) -> None:
-        self.title, self.todo, self.rows = title, {row["trial"]: row for row in todo}, list(rows)
+        self.title, self.waiting, self.rows = title, {row["trial"]: row for row in waiting}, list(rows)
         self.workers, self.notes, self.enabled = workers, notes, enabled
-        self.total, self.ended, self.running = len(rows) + len(todo), 0, dict[str, float]()
+        self.total, self.ended, self.running = len(rows) + len(waiting), 0, dict[str, float]()
         self.live: Any = None
 
     def __enter__(self) -> Overview:
@@ -33,9 +33,9 @@ class Overview:
             if console.is_terminal:
                 self.live = Live(console=console, get_renderable=self._picture, refresh_per_second=2, transient=True)
                 self.live.start()
-            elif self.todo:
+            elif self.waiting:
                 had = f", {len(self.rows)} done before" if self.rows else ""
-                self._say(f"{self.title + ': ' if self.title else ''}{len(self.todo)} trials to run{had}")
+                self._say(f"{self.title + ': ' if self.title else ''}{len(self.waiting)} trials to run{had}")
         return self
 
     def started(self, name: str) -> None:
@@ -45,7 +45,7 @@ class Overview:
     def finished(self, row: Row) -> None:
         """A trial's row is stored."""
         self.running.pop(row["trial"], None)
-        self.todo.pop(row["trial"], None)
+        self.waiting.pop(row["trial"], None)
         self.rows.append(row)
         self.ended += 1
         if self.enabled and self.live is None:
@@ -61,8 +61,8 @@ class Overview:
             self._say(f"note: {note}")
 
     def _left(self) -> str:
-        seconds = time_left(self.rows, list(self.todo.values()), self.workers)
-        return f"; about {duration(seconds)} left" if self.todo and seconds is not None else ""
+        seconds = time_left(self.rows, list(self.waiting.values()), self.workers)
+        return f"; about {duration(seconds)} left" if self.waiting and seconds is not None else ""
 
     def _picture(self) -> Any:
         from rich.console import Group
@@ -76,9 +76,11 @@ class Overview:
         )
         now = time.monotonic()
         lines = [
-            Text(f"  {label(self.todo[name])} seed {self.todo[name]['seed']}, {duration(now - since)}", style="dim")
+            Text(
+                f"  {label(self.waiting[name])} seed {self.waiting[name]['seed']}, {duration(now - since)}", style="dim"
+            )
             for name, since in list(self.running.items())[:8]
-            if name in self.todo
+            if name in self.waiting
         ]
         header, *body = table(summary(numbered(self.rows))) if self.rows else [("no trial finished yet",)]
         kept = [i for i, name in enumerate(header) if name not in ("min … max", "nodes", "gap")]
@@ -104,7 +106,7 @@ def told(row: Mapping[str, Any]) -> str:
     )
 
 
-def time_left(rows: Sequence[Row], todo: Sequence[Row], workers: int) -> float | None:
+def time_left(rows: Sequence[Row], waiting: Sequence[Row], workers: int) -> float | None:
     """Seconds for the trials still to come: as long as those of their method and environment took, if there are any.
 
     >>> done = {"method": "plan", "env": "e", "seconds": "3.0"}
@@ -119,7 +121,7 @@ def time_left(rows: Sequence[Row], todo: Sequence[Row], workers: int) -> float |
     if () not in took:
         return None
     means = {group: sum(times) / len(times) for group, times in took.items()}
-    groups = (((row["method"], row["env"]), (row["method"],), ()) for row in todo)
+    groups = (((row["method"], row["env"]), (row["method"],), ()) for row in waiting)
     return sum(means[next(group for group in some if group in means)] for some in groups) / max(1, workers)
 
 

@@ -50,12 +50,13 @@ def sweep(
             if name not in {own["trial"] for own in store.rows if not own["error"]}:
                 store.add({**lent, "experiment": wanted[name][1]["experiment"]})
         done, notes = _done(store.rows, wanted, retry)
-        todo = [name for name in wanted if name not in done]
-        jobs = [json.loads(json.dumps(dataclasses.asdict(wanted[name][0]), default=repr)) for name in todo]
+        waiting = [name for name in wanted if name not in done]
+        jobs = [json.loads(json.dumps(dataclasses.asdict(wanted[name][0]), default=repr)) for name in waiting]
         slots = workers or (1 if workers == 0 else cores())
-        with Overview(title, [wanted[name][1] for name in todo], list(done.values()), slots, notes, show) as overview:
+        coming = [wanted[name][1] for name in waiting]
+        with Overview(title, coming, list(done.values()), slots, notes, show) as overview:
             for kind, number, row in events(jobs, run, engine, workers, address) if jobs else ():
-                name = todo[number]
+                name = waiting[number]
                 if kind == "started":
                     overview.started(name)
                     continue

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from custard.errors import CustardError
 from custard.lab.source import Source
 from custard.spaces import Base
 from custard.tree.tree import Tree
@@ -32,6 +33,18 @@ class Problem:
     seed: int = 0
     max_depth: int | None = None
     encoder: Callable[[Any], Any] | None = None  # the user's features= function
+
+    @property
+    def native(self) -> bool:
+        """Whether the environment is compiled."""
+        return self.source.native is not None
+
+    def require_discrete_actions(self, method: str) -> None:
+        """Raise for a method that cannot do with any others."""
+        if not self.base.actions.discrete:
+            raise CustardError(
+                f"{method} needs discrete actions, but this environment has {self.base.actions.kind} ones"
+            )
 
     def seeds(self, *purposes: str) -> dict[str, int]:
         """An independent seed for each purpose, the same for the same problem seed whatever the order."""

@@ -20,6 +20,7 @@ from custard.errors import CustardError
 from custard.lab.source import DEFAULT_LIMIT
 from custard.solvers.api import Problem
 from custard.solvers.networks import encode_row, forward_row
+from custard.tree.compiled import leaf_of
 from custard.tree.tree import Tree
 
 __all__ = ["Actor", "Foreign", "Native", "tree_actions", "tree_arrays"]
@@ -55,20 +56,11 @@ def tree_arrays(tree: Tree) -> tuple[np.ndarray, ...]:
 
 
 @njit(cache=True)
-def _leaf(tree, x):
-    feature, threshold, left, right, _ = tree
-    node = 0
-    while feature[node] >= 0:
-        node = left[node] if x[feature[node]] <= threshold[node] else right[node]
-    return node
-
-
-@njit(cache=True)
 def tree_actions(tree, x):
     """The tree's action numbers for base states [B, n]."""
     out = np.empty(len(x), dtype=np.int32)
     for i in range(len(x)):
-        out[i] = tree[4][_leaf(tree, x[i])]
+        out[i] = tree[4][leaf_of(tree, x[i])]
     return out
 
 
@@ -91,7 +83,7 @@ def decide(actor, x):
         z = (x - actor.scaling[0]) / actor.scaling[1]
         encode_row(z, actor.frequencies, actor.inputs)
         return int(np.argmax(forward_row(actor.critic, actor.inputs, actor.room, True)[1:]))
-    return actor.tree[4][_leaf(actor.tree, x)]
+    return actor.tree[4][leaf_of(actor.tree, x)]
 
 
 @njit(cache=True)

@@ -18,24 +18,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 
 from custard.envs.pcg64 import streams
-from custard.errors import CustardError
 from custard.ibmdp.splits import Rules
 from custard.solvers import networks
 from custard.solvers.api import Problem, Snapshot
 from custard.solvers.behaviour import SHARE, Actor, Foreign, Native, tree_actions, tree_arrays
 from custard.solvers.imagine import imagine, make_imagination, refresh
-from custard.solvers.mfec import SURVEY, default_splits, survey
 from custard.solvers.networks import Weights
 from custard.solvers.reading import NODES, pruned, read_off
 from custard.solvers.replay import Replay
 from custard.solvers.selection import Selection
+from custard.solvers.survey import SURVEY, default_splits, survey, taken_over
 from custard.tree.tree import Tree
 
 __all__ = ["PRESETS", "Settings", "solve"]
@@ -107,12 +109,8 @@ RECENT = 20_000  # states that the tree met, kept for imagining and pruning
 
 def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | None = None) -> Iterator[Snapshot]:
     """Learn; yields the best tree so far after each judgement."""
-    if not problem.base.actions.discrete:
-        raise CustardError(f"dqn needs discrete actions, but this environment has {problem.base.actions.kind} actions")
-    try:
-        learner = Learner(problem, settings, state)
-    except ModuleNotFoundError as error:
-        raise CustardError(f'dqn needs {error.name}: pip install "custard-rl[neural]"') from None
+    problem.require_discrete_actions("dqn")
+    learner = Learner(problem, settings, state)
     while not learner.message:
         if learner.advance():
             yield learner.snapshot()
@@ -214,8 +212,7 @@ def rules_for(problem: Problem, s: Settings) -> tuple[Rules, int]:
     missing = features.unbounded
     if missing.any():
         seen, steps = survey(problem, problem.seeds("bounds")["bounds"]), SURVEY
-        low, high = np.where(missing, seen.low, features.low), np.where(missing, seen.high, features.high)
-        features = replace(features, low=low, high=high, origin=seen.origin)
+        features = taken_over(features, seen, missing)
     depth = problem.max_depth if problem.max_depth is not None or not s.shared else s.depth
     splits = s.splits or default_splits(features)
     return Rules(features, problem.base.actions, splits, s.zeta or 0.0, s.gamma_b, s.gamma_w, depth), steps
@@ -367,16 +364,12 @@ class Imagined:
 
     def state(self) -> dict[str, np.ndarray]:
         """Everything as arrays."""
-        import jax
-
         data = {name: array.copy() for name, array in self._arrays().items()}
         data |= {f"lesson.{i}": np.array(leaf) for i, leaf in enumerate(jax.tree.leaves((self.critic, self.q)))}
         return {**data, "rounds": np.array(self.rounds), **self.memory.state("memory"), **self.met.state("met")}
 
     def restore(self, data: Mapping[str, np.ndarray]) -> None:
         """Go on from what `state` returned."""
-        import jax
-
         for name, array in self._arrays().items():
             array[...] = data[name]
         leaves, shape = jax.tree.flatten((self.critic, self.q))
@@ -395,10 +388,6 @@ def compiled(gamma_b: float, frequencies: int, target_rate: float, averaging: fl
     A network's state: its weights, their slow copy (Q_o) or average (Q), and the optimiser's memory. What is compiled
     is kept, so that further seeds need not wait for it again.
     """
-    import jax
-    import jax.numpy as jnp
-    import optax
-
     optimiser = optax.chain(optax.clip_by_global_norm(10.0), optax.scale_by_adam())
 
     def values(weights: Weights, x: Any) -> Any:

@@ -19,7 +19,8 @@ from numba import njit
 
 from custard.envs.pcg64 import streams
 from custard.solvers.api import Problem
-from custard.solvers.simulate import TABLE, Compiled, Foreign, _action_values, _decide
+from custard.solvers.simulate import TABLE, Compiled, Foreign, _action_values
+from custard.tree.compiled import leaf_of
 from custard.tree.tree import Tree
 
 __all__ = ["LARGEST", "Exact", "Grid", "LearnedModel", "improve"]
@@ -257,7 +258,7 @@ def _expected(tree, outcomes, starts, x, known, limit, noise):
     n_states, n_actions = reward.shape
     choice = np.zeros(n_states, np.int64)
     for s in known:
-        choice[s] = int(_decide(tree, x[s]))
+        choice[s] = int(tree[4][leaf_of(tree, x[s])])
     value, length = np.zeros(n_states), np.zeros(n_states)
     new_value, new_length = np.zeros(n_states), np.zeros(n_states)
     q = np.zeros((n_states, n_actions))

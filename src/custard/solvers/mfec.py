@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 
 from custard.envs.pcg64 import uniform
-from custard.errors import CustardError
 from custard.features import Features
 from custard.ibmdp.splits import Rules
 from custard.solvers import episodes
@@ -59,8 +58,8 @@ from custard.solvers.memory import (
     save,
 )
 from custard.solvers.selection import Selection
+from custard.solvers.survey import SURVEY, default_splits, survey, taken_over
 from custard.solvers.written import solve_as_written
-from custard.spaces import estimate_bounds
 from custard.tree.extract import extract
 from custard.tree.tree import Tree
 
@@ -115,17 +114,13 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
 
 NATIVE_BUDGET, FOREIGN_BUDGET = 10_000_000, 1_000_000
 NOISE = 0.4  # of the trees drawn, in units of the spread of a node's values; a half, a quarter, an eighth of it
-SURVEY = 10_000  # random steps that tell where real features lie
 STEPS, CYCLE, DONE, JUDGED, FOUND, WAITED, IMPROVED, KIND, STALE = range(9)  # entries of `Learner.at`
 
 
 def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | None = None) -> Iterator[Snapshot]:
     """Learn in cycles; yields the best tree so far after each judgement."""
-    if not problem.base.actions.discrete:
-        raise CustardError(f"mfec needs discrete actions, but this environment has {problem.base.actions.kind} actions")
-    if settings.budget is None:
-        native = problem.source.native is not None
-        settings = replace(settings, budget=NATIVE_BUDGET if native else FOREIGN_BUDGET)
+    problem.require_discrete_actions("mfec")
+    settings = replace(settings, budget=settings.budget or (NATIVE_BUDGET if problem.native else FOREIGN_BUDGET))
     learner = Learner(problem, settings, state)
     if not settings.shared:
         yield from solve_as_written(problem, learner.rules, settings, state)
@@ -147,12 +142,12 @@ class Learner:
         real = ~features.integer
         seen = survey(problem, seeds["bounds"])
         missing = features.unbounded
-        low, high = np.where(missing, seen.low, features.low), np.where(missing, seen.high, features.high)
         self.free = real & (features.origin.get("bounds") != "given")  # features whose bounds are ours to choose
         origin = (
             {"bounds": "drawn around the states seen", "seed": problem.seed} if self.free.any() else features.origin
         )
-        self.widest = replace(features, low=low, high=high, origin=origin)
+        self.widest = replace(taken_over(features, seen, missing), origin=origin)
+        low, high = self.widest.low, self.widest.high
         self.gamma_b = settings.gamma_b if settings.gamma_b is not None else (0.99 if problem.source.limit else 1.0)
         self.rules = self._rules(self.widest)
         self.bounds = np.stack([low, high])
@@ -166,7 +161,7 @@ class Learner:
         self.memory = make_memory(self.rules, grid, scale, settings.capacity, seeds["learner"])
         self.env: Any = (
             Native(problem, seeds["environment"], episodes.run_native)
-            if problem.source.native is not None
+            if problem.native
             else Foreign(problem, seeds["environment"], episodes.converse)
         )
         self.selection = Selection(problem, most=int(np.clip(self.budget // 1000, 32, 512)))
@@ -349,27 +344,3 @@ def price(memory: Memory, s: Settings) -> float:
         return s.zeta
     scale = memory.now[REWARDS] / max(1, memory.count[ACTIONS])
     return -(0.001 if memory.lattice.by_depth else 0.01) * float(scale)
-
-
-def survey(problem: Problem, seed: int) -> Features:
-    """The features, with the range seen in random rollouts for the bounds of real ones."""
-    features = problem.base.features
-    real = ~features.integer | features.unbounded
-    if not real.any():
-        return features
-    opened = replace(features, low=np.where(real, -np.inf, features.low), high=np.where(real, np.inf, features.high))
-    return estimate_bounds(problem.source.make(), replace(problem.base, features=opened), seed=seed, steps=SURVEY)
-
-
-def default_splits(features: Features, max_depth: int | None = None) -> int:
-    """p: as many as the widest whole-number feature has cuts, at most 10; 7 if there are real features.
-
-    Under a depth limit a threshold cannot be approached by asking again: then 31 for one or two, 15 for four.
-
-    >>> default_splits(Features(("a", "b"), [0, 0], [1, 3], ("binary", "integer")))
-    3
-    """
-    real = ~features.integer
-    fine = 7 if max_depth is None else int(np.clip(64 // max(1, real.sum()) - 1, 7, 31))
-    whole = (features.high - features.low)[~real]
-    return int(max(np.clip(whole.max(initial=1), 1, 10), fine if real.any() else 1))

@@ -27,16 +27,15 @@ import numpy as np
 import optax
 
 from custard.envs.pcg64 import streams
-from custard.errors import CustardError
 from custard.features import Features
 from custard.ibmdp.splits import PARAMETERISED, Rules
 from custard.solvers.acting import SQUASH, Game, Rows, make_game, make_node, make_rows
 from custard.solvers.api import Problem, Snapshot
-from custard.solvers.mfec import default_splits, survey
 from custard.solvers.networks import Weights, dueling, encode, forward, make
 from custard.solvers.ppo_written import solve_as_written
 from custard.solvers.selection import Selection
 from custard.solvers.stepping import Foreign, Native
+from custard.solvers.survey import SURVEY, default_splits, survey, taken_over
 from custard.tree.extract import extract
 from custard.tree.tree import Tree
 
@@ -107,11 +106,8 @@ STEPS, ITERATION, FOUND = range(3)  # entries of `Learner.at`
 
 def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | None = None) -> Iterator[Snapshot]:
     """Learn in iterations; yields the best tree so far whenever one was judged."""
-    if not problem.base.actions.discrete:
-        raise CustardError(f"ppo needs discrete actions, but this environment has {problem.base.actions.kind} actions")
-    if settings.budget is None:
-        native = problem.source.native is not None
-        settings = replace(settings, budget=NATIVE_BUDGET if native else FOREIGN_BUDGET)
+    problem.require_discrete_actions("ppo")
+    settings = replace(settings, budget=settings.budget or (NATIVE_BUDGET if problem.native else FOREIGN_BUDGET))
     learner = Learner(problem, settings, state if settings.shared else None)
     if not settings.shared:
         yield from solve_as_written(problem, learner.rules, settings, state)
@@ -325,7 +321,8 @@ class Learner:
     def __init__(self, problem: Problem, settings: Settings, state: dict[str, np.ndarray] | None = None) -> None:
         self.problem, self.settings, self.budget = problem, settings, settings.budget or NATIVE_BUDGET
         s, seeds = settings, problem.seeds("learner", "environment", "bounds")
-        features, self.at = bounded(problem, seeds["bounds"]), np.zeros(3, dtype=np.int64)
+        features, self.surveyed = bounded(problem, seeds["bounds"])
+        self.at = np.zeros(3, dtype=np.int64)
         gamma_b = s.gamma_b if s.gamma_b is not None else (0.99 if problem.source.limit else 1.0)
         depth = problem.max_depth if problem.max_depth is not None else s.deepest
         splits = s.splits or (default_splits(features) if features.integer.all() else PARAMETERISED)
@@ -340,7 +337,7 @@ class Learner:
         scale = np.array([0.0, 1.0, 1.0], dtype=np.float32)
         self.nets = Networks(actor, critic, ADAM.init(actor), ADAM.init(critic), scale)  # type: ignore[arg-type]
         self.order = seeds["learner"]
-        where = Native if problem.source.native is not None else Foreign
+        where = Native if problem.native else Foreign
         self.env: Any = where(problem, s.num_envs, seeds["environment"])
         count = self.env.count
         self.nodes = make_node(self.game, actor), make_node(self.game, actor)
@@ -430,7 +427,7 @@ class Learner:
             "rows_per_second": self.learned / (now - self.clock),
         }  # fmt: skip
         self.ended[:], self.clock, self.learned = 0.0, now, 0
-        state, steps = self._state(), int(self.at[STEPS])
+        state, steps = self._state(), self.surveyed + int(self.at[STEPS])
         return Snapshot(steps, best.tree, best.mean, self.budget, metrics, final, self.message, lambda: state)
 
     def _state(self) -> dict[str, np.ndarray]:
@@ -448,13 +445,15 @@ class Learner:
         self.env.resume()
 
 
-def bounded(problem: Problem, seed: int) -> Features:
-    """The features with finite bounds: their own where given or of the order of what random actions meet, else that."""
+def bounded(problem: Problem, seed: int) -> tuple[Features, int]:
+    """The features with finite bounds, and the steps it took to see them.
+
+    Bounds are the features' own where given or of the order of what random actions meet, otherwise the latter.
+    """
     features = problem.base.features
     if features.origin.get("bounds") == "given" or features.integer.all():
-        return features
+        return features, 0
     seen = survey(problem, seed)
     span = np.maximum(seen.high - seen.low, 1e-6)
     wide = features.unbounded | (~features.integer & (features.high - features.low > 4.0 * span))
-    low, high = np.where(wide, seen.low, features.low), np.where(wide, seen.high, features.high)
-    return replace(features, low=low, high=high, origin={"bounds": "estimate", "seed": problem.seed})
+    return replace(taken_over(features, seen, wide), origin={"bounds": "estimate", "seed": problem.seed}), SURVEY

@@ -19,6 +19,7 @@ from custard.envs.pcg64 import streams
 from custard.lab.evaluate import rollouts
 from custard.lab.source import DEFAULT_LIMIT, episode_seeds
 from custard.solvers.api import Problem
+from custard.tree.compiled import leaf_of
 from custard.tree.simplify import simplify
 from custard.tree.tree import Tree
 
@@ -212,26 +213,24 @@ def native_returns(tree: Tree, venv: NativeVectorEnv, rng: np.ndarray) -> tuple[
     compiled loop.
     """
     limit = min(venv.limit, DEFAULT_LIMIT) if venv.limit > 10**12 else venv.limit
-    parts = [getattr(tree, part) for part in PARTS]
+    parts = tuple(getattr(tree, part) for part in PARTS)
     roll_out: Any = _roll_out
-    return roll_out(*parts, venv.world, venv.params, limit, venv.state.shape[1], rng.copy())
+    return roll_out(parts, venv.world, venv.params, limit, venv.state.shape[1], rng.copy())
 
 
 @njit(cache=True)
-def _roll_out(feature, threshold, left, right, value, world, params, limit, n, rng):
+def _roll_out(tree, world, params, limit, n, rng):
     returns, lengths = np.zeros(len(rng)), np.zeros(len(rng), dtype=np.int64)
-    visits = np.zeros(len(feature), dtype=np.int64)
+    visits = np.zeros(len(tree[0]), dtype=np.int64)
     state, x = np.zeros(n), np.zeros(n)
     for i in range(len(rng)):
         begin(world, state, rng[i])
         over = False
         while not over and lengths[i] < limit:
             observe(world, state, x)
-            node = 0
-            while feature[node] >= 0:
-                node = left[node] if x[feature[node]] <= threshold[node] else right[node]
+            node = leaf_of(tree, x)
             visits[node] += 1
-            reward, over = advance(world, params, state, value[node], rng[i])
+            reward, over = advance(world, params, state, tree[4][node], rng[i])
             returns[i] += reward
             lengths[i] += 1
     return returns, lengths, visits

@@ -25,6 +25,7 @@ from custard.solvers.copies import can_copy, can_repeat, copied
 from custard.solvers.mutate import Menu
 from custard.spaces import describe
 from custard.threads import in_parts
+from custard.tree.compiled import leaf_of
 from custard.tree.tree import Tree
 
 __all__ = ["TABLE", "Compiled", "Foreign", "Simulator", "native_world", "simulator"]
@@ -286,15 +287,6 @@ def _see(world, state, x):
         observe(world, state, x)
 
 
-@njit(cache=True)
-def _decide(tree, x):
-    feature, threshold, left, right, value = tree
-    node = 0
-    while feature[node] >= 0:
-        node = left[node] if x[feature[node]] <= threshold[node] else right[node]
-    return value[node]
-
-
 @njit(cache=True, nogil=True)
 def _returns(tree, place, moves, rng, noise):
     world, params, limit, n = place
@@ -305,7 +297,7 @@ def _returns(tree, place, moves, rng, noise):
         _start(world, params, state, rng[k])
         for _ in range(limit):
             _see(world, state, x)
-            action = _decide(tree, x)
+            action = tree[4][leaf_of(tree, x)]
             if noise > 0.0 and uniform(rng[k], 0.0, 1.0) < noise:
                 action = moves[int(uniform(rng[k], 0.0, float(len(moves))))]
             reward, over = _move(world, params, state, action, rng[k])
@@ -334,7 +326,7 @@ def _action_values(tree, place, moves, tried, rng, count, noise):
                 elapsed[slot] = t
             seen += 1
             _see(world, state, x)
-            action = _decide(tree, x)
+            action = tree[4][leaf_of(tree, x)]
             if uniform(chance, 0.0, 1.0) < noise:
                 action = moves[int(uniform(chance, 0.0, float(len(moves))))]
             _, over = _move(world, params, state, action, rng[k])
@@ -360,7 +352,7 @@ def _action_values(tree, place, moves, tried, rng, count, noise):
                 if over:
                     break
                 _see(world, state, x)
-                action = _decide(tree, x)
+                action = tree[4][leaf_of(tree, x)]
                 if uniform(luck, 0.0, 1.0) < noise:
                     action = moves[int(uniform(luck, 0.0, float(len(moves))))]
     return xs, q, steps

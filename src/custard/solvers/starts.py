@@ -91,8 +91,7 @@ def outside_expert(
     from custard.lab.methods import settings_for
 
     n = problem.base.actions.n
-    if not problem.base.actions.discrete:
-        raise CustardError("an expert to start from needs discrete actions")
+    problem.require_discrete_actions("an expert to start from")
     steps = 0
     if callable(given):
         expert = from_function(given, n)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from custard.lab.source import episode_seeds
 from custard.solvers.api import Problem, Snapshot
 from custard.solvers.candidate import Candidate
 from custard.solvers.learned import Exact, Grid, LearnedModel
-from custard.solvers.mutate import Menu, Shape, mutated, paths, relabelled, replaced, shape_of, tree_of
+from custard.solvers.mutate import Menu, Shape, mutated, part_at, paths, relabelled, replaced, shape_of, tree_of
 from custard.solvers.simulate import Compiled, Foreign, Simulator, simulator
 from custard.solvers.starts import first_tree, states_or_random
 from custard.solvers.tabular import Expert
@@ -305,7 +304,7 @@ class Search:
         at, shape = 0, shape_of(now.tree)
         while at < len(paths(shape)):
             path = paths(shape)[at]
-            part = reduce(lambda whole, side: whole[side], path, shape)
+            part = part_at(shape, path)
             for child in part[2:] if isinstance(part, tuple) else ():
                 tree = tree_of(replaced(shape, path, child), self.blank)
                 other = self.measured(tree, seeds) if self.exact else self.compared(tree, now, seeds)

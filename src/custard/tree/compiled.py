@@ -28,7 +28,7 @@ from custard.tree.rounding import round_down
 if TYPE_CHECKING:
     from custard.tree.tree import Tree
 
-__all__ = ["predictor"]
+__all__ = ["leaf_of", "predictor"]
 
 SEARCHED, FEW = 7, 3  # how many thresholds of a feature are searched together; what is left over may be few
 CACHE = 4096  # entries of the rows handled together: they stay in the nearest cache
@@ -185,6 +185,16 @@ def _cells(x, shape, n, most, group_first, base, starts, slot, first, stride, th
         if groups > 1:
             for k in range(rows):
                 result[k] = by_hash[(bits[k] * _DE_BRUIJN) >> np.uint64(58)]
+
+
+@njit(cache=True, nogil=True)
+def leaf_of(tree, x):
+    """The leaf that one state [n] reaches; `tree` is the tuple of a tree's arrays."""
+    feature, threshold, left, right, _ = tree
+    node = 0
+    while feature[node] >= 0:
+        node = left[node] if x[feature[node]] <= threshold[node] else right[node]
+    return node
 
 
 def _by_walking(tree: Tree, payload: np.ndarray) -> Callable[[np.ndarray, np.ndarray], None]:

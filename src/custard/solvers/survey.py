@@ -1,0 +1,45 @@
+"""What a learner looks at before it learns: where features lie that have no bounds, and how finely to split them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from custard.features import Features
+from custard.solvers.api import Problem
+from custard.spaces import estimate_bounds
+
+__all__ = ["SURVEY", "default_splits", "survey", "taken_over"]
+
+SURVEY = 10_000  # random steps that tell where real features lie
+
+
+def survey(problem: Problem, seed: int) -> Features:
+    """The features, with the range seen in random rollouts for the bounds of real ones."""
+    features = problem.base.features
+    real = ~features.integer | features.unbounded
+    if not real.any():
+        return features
+    opened = replace(features, low=np.where(real, -np.inf, features.low), high=np.where(real, np.inf, features.high))
+    return estimate_bounds(problem.source.make(), replace(problem.base, features=opened), seed=seed, steps=SURVEY)
+
+
+def taken_over(features: Features, seen: Features, where: np.ndarray) -> Features:
+    """The features, with the bounds that were seen for those in `where`."""
+    low, high = np.where(where, seen.low, features.low), np.where(where, seen.high, features.high)
+    return replace(features, low=low, high=high, origin=seen.origin)
+
+
+def default_splits(features: Features, max_depth: int | None = None) -> int:
+    """p: as many as the widest whole-number feature has cuts, at most 10; 7 if there are real features.
+
+    Under a depth limit a threshold cannot be approached by asking again: then 31 for one or two, 15 for four.
+
+    >>> default_splits(Features(("a", "b"), [0, 0], [1, 3], ("binary", "integer")))
+    3
+    """
+    real = ~features.integer
+    fine = 7 if max_depth is None else int(np.clip(64 // max(1, real.sum()) - 1, 7, 31))
+    whole = (features.high - features.low)[~real]
+    return int(max(np.clip(whole.max(initial=1), 1, 10), fine if real.any() else 1))
