@@ -101,7 +101,7 @@ def _open(out: str | Path | None, resume: bool, config: dict[str, Any]) -> tuple
 def _drive(solving: Any, config: dict[str, Any], directory: RunDirectory | None, before: float, display: Any) -> Run:
     """Follow a method to its end, showing, logging and saving; an interrupt keeps what there is."""
     started = time.perf_counter() - before
-    saved = time.perf_counter()
+    saved = float("-inf")  # so the first tree is saved at once
     last: Snapshot | None = None
     rows: list[dict[str, float]] = directory.rows if directory else []
     message = ""
