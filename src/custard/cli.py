@@ -10,7 +10,7 @@ from typing import Annotated, Any, Union
 import tyro
 
 from custard.commands import COMMANDS
-from custard.errors import CustardError
+from custard.errors import CustardError, from_interrupt
 
 __all__ = ["main"]
 
@@ -29,7 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except CustardError as error:
         print(f"custard: {error}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemError) as error:
+        if not from_interrupt(error):
+            raise
         sys.exit(130)
     except BrokenPipeError:
         sys.stderr.close()

@@ -5,11 +5,18 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["CustardError", "one_line", "one_of"]
+__all__ = ["CustardError", "from_interrupt", "one_line", "one_of"]
 
 
 class CustardError(ValueError):
     """A mistake in what was given to custard. The command line prints its one line and exits with code 2."""
+
+
+def from_interrupt(error: BaseException | None) -> bool:
+    """Whether Ctrl-C was behind an error: compiled code on its way into Python turns it into a SystemError."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def one_line(error: object) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from custard.errors import CustardError
+from custard.errors import CustardError, from_interrupt
 from custard.lab.methods import method as find_method
 from custard.lab.methods import settings_for
 from custard.lab.progress import Display
@@ -117,7 +117,9 @@ def _drive(solving: Any, config: dict[str, Any], directory: RunDirectory | None,
                         directory.checkpoint(last, seconds)
                         saved = time.perf_counter()
                 display.show(last, seconds)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SystemError) as error:
+            if not from_interrupt(error):
+                raise
             message = "interrupted"
         finally:
             seconds = time.perf_counter() - started
