@@ -1,10 +1,11 @@
 """CUSTARD (PPO): an actor over bounds that is the tree, and an omniscient critic that teaches it.
 
 * The actor's input is s_w without s_b: the bounds. Its masked softmax pi(a | o) is the policy; extraction takes the
-  largest output. In the parameterised form further outputs say where each feature is split.
+  largest output. In the parameterised form further outputs say where each feature is split; where base actions are
+  vectors, yet others say which vector a leaf holds.
 * The critic Q_o is omniscient. The value of a base action does not depend on the bounds, so Q_o(s_b, .) is learned for
-  base actions from base states; the value of a question is zeta a question plus Q_o at the leaf which the greedy tree
-  reaches from its answer.
+  base actions from base states (where actions are vectors, the vector is part of its input); the value of a question is
+  zeta a question plus Q_o at the leaf which the greedy tree reaches from its answer.
 
 An iteration: compiled rollouts (`custard.solvers.acting`) follow the policy in the environment and descend to imagined
 nodes for every base state met. Then one compiled JAX call moves the critic to the merged agent's targets, and the actor
@@ -29,7 +30,7 @@ import optax
 from custard.envs.pcg64 import streams
 from custard.features import Features
 from custard.ibmdp.splits import PARAMETERISED, Rules
-from custard.solvers.acting import SQUASH, Game, Rows, make_game, make_node, make_rows
+from custard.solvers.acting import SQUASH, Game, Rows, make_game, make_node, make_rows, vector_action, vector_rules
 from custard.solvers.api import Problem, Snapshot
 from custard.solvers.networks import Weights, dueling, encode, forward, make
 from custard.solvers.ppo_written import solve_as_written
@@ -67,6 +68,7 @@ class Settings:
     epsilon: float = 0.9  # share of random questions in imagined descents, falling to `epsilon_end`
     epsilon_end: float = 0.3
     spread: float = 1.0  # standard deviation of v before it is squashed, falling to a tenth (parameterised form)
+    action_spread: float = 0.5  # and of action vectors, in halves of the distance between their bounds
     explore: float = 0.25  # share of the environments in which random base actions teach the critic
     random: float = 0.2  # share of random base actions there, falling to this from 1
     warmup: float = 0.05  # share of the budget in which only the critic learns
@@ -106,7 +108,6 @@ STEPS, ITERATION, FOUND = range(3)  # entries of `Learner.at`
 
 def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | None = None) -> Iterator[Snapshot]:
     """Learn in iterations; yields the best tree so far whenever one was judged."""
-    problem.require_discrete_actions("ppo")
     settings = replace(settings, budget=settings.budget or (NATIVE_BUDGET if problem.native else FOREIGN_BUDGET))
     learner = Learner(problem, settings, state if settings.shared else None)
     if not settings.shared:
@@ -138,6 +139,7 @@ class Now(NamedTuple):
     floor: Any  # logarithm of the least probability that is still pushed down
     uniform: Any
     spread: Any
+    action_spread: Any
 
 
 ADAM = optax.chain(optax.clip_by_global_norm(1.0), optax.scale_by_adam())
@@ -148,9 +150,10 @@ def price(asked: Any, zeta: float, gamma_w: float) -> Any:
     return zeta * asked if gamma_w == 1.0 else zeta * (1.0 - gamma_w**asked) / (1.0 - gamma_w)
 
 
-def q_values(critic: Weights, scale: Any, x: Any, frequencies: int) -> Any:
-    """Q_o(s_b, .) for base states [..., n]: [..., n_base]."""
-    return scale[0] + scale[1] * dueling(forward(critic, encode(x, frequencies, jnp), jnp.tanh))
+def q_values(critic: Weights, scale: Any, x: Any, u: Any, frequencies: int) -> Any:
+    """Q_o(s_b, .) for base states [..., n] and, if actions are vectors, for these [..., k]: [..., n_base]."""
+    inputs = jnp.concatenate([encode(x, frequencies, jnp), u], axis=-1)
+    return scale[0] + scale[1] * dueling(forward(critic, inputs, jnp.tanh))
 
 
 def targets(rows: Any, after: Any, zeta: float, gamma_b: float, gamma_w: float, trace: float) -> Any:
@@ -201,7 +204,7 @@ def improve(
     acts = flat.acts.astype(jnp.float32)
 
     # Critic: targets, kept at mean 0 and deviation 1 by moving the last layer along (PopArt), then regression.
-    after = q_values(critic, scale, rows.after, s.critic_frequencies)
+    after = q_values(critic, scale, rows.after, rows.meant_u, s.critic_frequencies)
     target = targets(rows, after, s.zeta, gamma_b, gamma_w, s.trace).reshape(count)
     mean = (acts * target).sum() / acts.sum()
     deviation = jnp.sqrt((acts * (target - mean) ** 2).sum() / acts.sum())
@@ -214,7 +217,7 @@ def improve(
     critic, scale = (*critic[:-1], last), new
     taken = jax.nn.one_hot(flat.action, critic[-1].shape[1] - 1) * acts[:, None]
     wanted = taken * ((target - scale[0]) / scale[1])[:, None]
-    inputs = encode(flat.x, s.critic_frequencies, jnp)
+    inputs = jnp.concatenate([encode(flat.x, s.critic_frequencies, jnp), flat.u], axis=-1)
 
     def critic_loss(critic: Weights, index: Any) -> Any:
         q = dueling(forward(critic, inputs[index], jnp.tanh))
@@ -224,17 +227,27 @@ def improve(
     critic, critic_moments, critic_losses = descend(critic_loss, critic, critic_moments, order[0], now.rate)
 
     # Advantages of all actions, from the critic just learned.
-    q = q_values(critic, scale, flat.x, s.critic_frequencies)
     mask, learns = flat.mask, flat.learns.astype(jnp.float32)
     bounds = encode(flat.obs, s.frequencies, jnp)
-    n_actions = mask.shape[1]
+    n_actions, n_vector, n = mask.shape[1], flat.u.shape[1], flat.x.shape[1]
+    if n_vector:  # one base action: the greedy vector, then a varied one, those behind questions and varied questions
+        at = jnp.broadcast_to(flat.x[:, None], (count, 2 + 2 * n, n))
+        reached = q_values(critic, scale, at, flat.vectors, s.critic_frequencies)[..., 0]
+        q, leaf = reached[:, :1], jnp.broadcast_to(2 + jnp.arange(n), (count, n))
+        varied_leaf = leaf + n
+    else:
+        q = reached = q_values(critic, scale, flat.x, flat.u, s.critic_frequencies)
+        leaf, varied_leaf = flat.leaf[:, q.shape[1] :], flat.varied_leaf
     n_base = q.shape[1]
-    asking = questions(q, flat.leaf[:, n_base:], flat.asked[:, n_base:], s.zeta, gamma_w)
+    asking = questions(reached, leaf, flat.asked[:, n_base:], s.zeta, gamma_w)
     value = jnp.where(mask, jnp.concatenate([q, asking], axis=1), 0.0)
 
     def policy(actor: Weights, bounds: Any, mask: Any) -> Any:
         z = forward(actor, bounds, jnp.tanh)
         return jax.nn.log_softmax(jnp.where(mask, z[:, :n_actions], -1e9)), z[:, n_actions:]
+
+    def density_ratio(noise: Any, moved: Any) -> Any:
+        return jnp.exp(jnp.clip(0.5 * (noise**2 - moved**2), -5.0, 5.0))
 
     old, old_middle = policy(actor, bounds, mask)
     pi = jnp.where(mask, jnp.exp(old), 0.0)
@@ -244,8 +257,7 @@ def improve(
     advantage = advantage / size
     weight = now.uniform * mask / jnp.maximum(mask.sum(axis=1, keepdims=True), 1) + (1.0 - now.uniform) * pi
     if parameterised:
-        n = flat.noise.shape[1]
-        varied = questions(q, flat.varied_leaf, flat.varied_asked, s.zeta, gamma_w)
+        varied = questions(reached, varied_leaf, flat.varied_asked, s.zeta, gamma_w)
         better = jnp.where(mask[:, -n:], (varied - value[:, -n:]) / size, 0.0)
 
     # Actor: PPO's clipped surrogate, for all actions of a node.
@@ -257,10 +269,15 @@ def improve(
         gain = (w * jnp.where(m & ~low_already, clipped(ratio, a, s.clip), 0.0)).sum(axis=1)
         if parameterised:
             noise = flat.noise[index]
-            moved = noise + (old_middle[index] - middle) / now.spread
-            ratio = jnp.exp(jnp.clip(0.5 * (noise**2 - moved**2), -5.0, 5.0))
-            gain += (w[:, -n:] * clipped(ratio, better[index], s.clip)).sum(axis=1)
-            gain -= 0.01 * (jnp.maximum(jnp.abs(middle) - SQUASH, 0.0) ** 2).sum(axis=1)
+            moved = noise + (old_middle[index, :n] - middle[:, :n]) / now.spread
+            gain += (w[:, -n:] * clipped(density_ratio(noise, moved), better[index], s.clip)).sum(axis=1)
+            gain -= 0.01 * (jnp.maximum(jnp.abs(middle[:, :n]) - SQUASH, 0.0) ** 2).sum(axis=1)
+        if n_vector:
+            noise = flat.vector_noise[index]
+            moved = noise + (old_middle[index, n:] - middle[:, n:]) / now.action_spread
+            ratio = density_ratio(noise, moved).prod(axis=1)
+            gain += w[:, 0] * clipped(ratio, (reached[index, 1] - reached[index, 0]) / size, s.clip)
+            gain -= 0.01 * (jnp.maximum(jnp.abs(middle[:, n:]) - 1.0, 0.0) ** 2).sum(axis=1)
         return -(learns[index] * gain).sum() / jnp.maximum(learns[index].sum(), 1.0)
 
     actor, actor_moments, actor_losses = descend(actor_loss, actor, actor_moments, order[1], now.actor_rate)
@@ -294,10 +311,10 @@ class BoundsNetwork:
         frequencies: int,
         rules: Rules,
         rng: np.random.Generator | None = None,
-        spread: float = 0.0,
+        spread: Any = (0.0, 0.0),
     ) -> None:
         self.actor, self.frequencies = tuple(np.asarray(w) for w in actor), frequencies
-        self.parameterised, self.n_base, self.rng, self.spread = rules.parameterised, rules.n_base, rng, spread
+        self.rules, self.rng, self.spread, self.vector = rules, rng, spread, vector_rules(rules.actions)
 
     def __call__(self, bounds: np.ndarray, mask: np.ndarray) -> Any:
         """The afforded action with the largest output for each of many bounds, and v where it belongs to it."""
@@ -307,12 +324,18 @@ class BoundsNetwork:
         if self.rng is not None:
             logits = logits + self.rng.gumbel(size=logits.shape)  # the largest is then a draw from the softmax
         choice = np.argmax(np.where(mask, logits, -np.inf), axis=1)
-        if not self.parameterised:
+        if not self.rules.parameterised:
             return choice
-        middle = z[np.arange(len(z)), n_actions + np.maximum(choice - self.n_base, 0)].astype(np.float64)
+        middle = z[np.arange(len(z)), n_actions + np.maximum(choice - self.rules.n_base, 0)].astype(np.float64)
         if self.rng is not None:
-            middle += self.spread * self.rng.standard_normal(middle.shape)
-        return {"choice": choice, "v": 1.0 / (1.0 + np.exp(-np.clip(middle, -SQUASH, SQUASH)))}
+            middle += self.spread[0] * self.rng.standard_normal(middle.shape)
+        answer = {"choice": choice, "v": 1.0 / (1.0 + np.exp(-np.clip(middle, -SQUASH, SQUASH)))}
+        if self.vector.shape[1]:
+            middle = z[:, -self.vector.shape[1] :].astype(np.float64)
+            if self.rng is not None:
+                middle += self.spread[1] * self.rng.standard_normal(middle.shape)
+            answer["base"] = vector_action(middle, *self.vector)
+        return answer
 
 
 class Learner:
@@ -325,15 +348,18 @@ class Learner:
         self.at = np.zeros(3, dtype=np.int64)
         gamma_b = s.gamma_b if s.gamma_b is not None else (0.99 if problem.source.limit else 1.0)
         depth = problem.max_depth if problem.max_depth is not None else s.deepest
-        splits = s.splits or (default_splits(features) if features.integer.all() else PARAMETERISED)
+        splits = s.splits or (
+            default_splits(features) if features.integer.all() and problem.base.actions.discrete else PARAMETERISED
+        )
         self.rules = Rules(features, problem.base.actions, splits, s.zeta, gamma_b, s.gamma_w, depth)
         self.gammas = (gamma_b, s.gamma_w)
         self.game: Game = make_game(self.rules, s.frequencies)
         rng, n, n_base = np.random.default_rng(seeds["learner"]), features.n, self.rules.n_base
-        outputs = self.rules.n_actions + (n if self.rules.parameterised else 0)
+        n_vector = self.game.vector.shape[1]
+        outputs = self.rules.n_actions + (n if self.rules.parameterised else 0) + n_vector
         hidden = (s.hidden,) * 2 if s.hidden else ()
         actor = make(rng, (2 * n * (1 + 2 * s.frequencies), *hidden, outputs), last=0.01)
-        critic = make(rng, (n * (1 + 2 * s.critic_frequencies), *hidden, 1 + n_base), last=0.1)
+        critic = make(rng, (n * (1 + 2 * s.critic_frequencies) + n_vector, *hidden, 1 + n_base), last=0.1)
         scale = np.array([0.0, 1.0, 1.0], dtype=np.float32)
         self.nets = Networks(actor, critic, ADAM.init(actor), ADAM.init(critic), scale)  # type: ignore[arg-type]
         self.order = seeds["learner"]
@@ -362,10 +388,10 @@ class Learner:
         random = max(s.random, 1.0 + (s.random - 1.0) * tau / 0.3) if s.random < 1.0 else 1.0
         rate = s.learning_rate * between(1.0, RATE_END)
         floor = np.exp(between(np.log(s.floor), np.log(min(s.floor, FLOOR_END))))
-        spread = s.spread * between(1.0, SPREAD_END)
-        now = Now(rate, rate if tau >= s.warmup else 0.0, np.log(floor), between(s.uniform, s.uniform_end), spread)
+        spreads = s.spread * between(1.0, SPREAD_END), s.action_spread * between(1.0, SPREAD_END)
+        now = Now(rate, rate if tau >= s.warmup else 0.0, np.log(floor), between(s.uniform, s.uniform_end), *spreads)
         for node in self.nodes:
-            node.spread[0], node.greed[0] = spread, s.greedy * min(1.0, 2.0 * tau)
+            node.spread[:], node.greed[0] = spreads, s.greedy * min(1.0, 2.0 * tau)
         weights = tuple(np.array(w) for w in self.nets.actor)
         epsilon, explores = between(s.epsilon, s.epsilon_end), np.where(self.exploring, random, 0.0)
         at[STEPS] += self.env.run(self.game, weights, *self.nodes, self.rng, explores, epsilon, self.rows, self.ended)
@@ -401,7 +427,7 @@ class Learner:
         rng = np.random.default_rng([self.order, 1, int(at[ITERATION])])
         for _ in range(s.draws if s.keep else 0):
             if 2 * self.selection.steps < at[STEPS]:
-                self.selection.show(extract(network(rng, self.nodes[0].spread[0]), self.rules))
+                self.selection.show(extract(network(rng, self.nodes[0].spread), self.rules))
         at[STEPS] += self.selection.steps - spent
         if self.selection.improved > improved:
             at[FOUND] = at[STEPS]

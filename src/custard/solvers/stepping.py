@@ -26,13 +26,14 @@ class Native:
         self.fixed, self.count = (venv.world, venv.params, limit), count
         self.state, self.rng, self.x, self.elapsed = venv.state, venv.rng, venv.x, venv.elapsed
         self.total, self.plans = np.zeros(count), np.full((count, 2), -1, dtype=np.int64)
+        self.planned = np.zeros((count, vector_size(problem)))
 
     def run(
         self, game: Any, weights: Any, node: Any, child: Any, rng: Any, explores: Any, epsilon: float, rows: Any,
         ended: Any,
     ) -> int:  # fmt: skip
         """Fill the rows; how many base actions that took. Returns of ended episodes are added to `ended`."""
-        moving = (self.state, self.rng, self.x, self.elapsed, self.total, self.plans)
+        moving = (self.state, self.rng, self.x, self.elapsed, self.total, self.plans, self.planned)
         return run_native(game, weights, node, child, rng, *self.fixed, *moving, explores, epsilon, rows, ended)
 
     def break_off(self) -> None:
@@ -43,7 +44,7 @@ class Native:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """What a checkpoint keeps: these very arrays."""
-        names = ("state", "rng", "x", "elapsed", "total", "plans")
+        names = ("state", "rng", "x", "elapsed", "total", "plans", "planned")
         return {f"env.{name}": getattr(self, name) for name in names}
 
 
@@ -58,10 +59,11 @@ class Foreign:
         venv = problem.source.vector(min(count, 8))
         self.count, self.name, self.seed = venv.num_envs, problem.source.name, seed
         self.base = describe(venv, features=problem.encoder)
-        self.parts, self.start = parts_of(venv, self.base), problem.base.actions.start
+        self.parts, self.actions = parts_of(venv, self.base), problem.base.actions
         self.limit = problem.source.limit or DEFAULT_LIMIT
         self.episodes, self.elapsed = np.zeros(self.count, dtype=np.int64), np.zeros(self.count, dtype=np.int64)
         self.total, self.plans = np.zeros(self.count), np.full((self.count, 2), -1, dtype=np.int64)
+        self.planned = np.zeros((self.count, vector_size(problem)))
         self.nobody, self.only = np.arange(0), [np.array([i]) for i in range(self.count)]
         self.fresh = True
 
@@ -76,11 +78,13 @@ class Foreign:
                 self._begin(i)
             t = 0
             while t < rows.acts.shape[1]:
-                t, action = think(
-                    game, weights, node, child, rng[i], parts.x[i], self.plans[i], explores[i], epsilon, rows, i, t
-                )
+                t, number = think(
+                    game, weights, node, child, rng[i], parts.x[i], self.plans[i], self.planned[i], explores[i],
+                    epsilon, rows, i, t,
+                )  # fmt: skip
+                action = number + self.actions.start if self.actions.discrete else node.u.copy()
                 try:
-                    parts.move(self.only[i], [action + self.start], self.nobody)
+                    parts.move(self.only[i], [action], self.nobody)
                 except CustardError:
                     raise
                 except Exception as error:  # an environment may raise anything; say which one did
@@ -91,7 +95,10 @@ class Foreign:
                 self.total[i] += reward
                 taken += 1
                 over = terminated or bool(parts.truncated[i]) or self.elapsed[i] >= self.limit
-                note(game, weights, node, rng[i], self.plans[i], rows, i, t, reward, parts.x[i], terminated, over)
+                note(
+                    game, weights, node, rng[i], self.plans[i], self.planned[i], rows, i, t, reward, parts.x[i],
+                    terminated, over,
+                )  # fmt: skip
                 if over:
                     if explores[i] == 0.0:
                         ended += (self.total[i], 1.0)
@@ -125,3 +132,8 @@ class Foreign:
         if np.isnan(x).any():
             bad = self.base.features.names[int(np.flatnonzero(np.isnan(x))[0])]
             raise CustardError(f"environment {self.name!r} gave NaN for feature {bad!r}")
+
+
+def vector_size(problem: Problem) -> int:
+    """How many components base actions have, if they are vectors; else none."""
+    return 0 if problem.base.actions.discrete else problem.base.actions.size
