@@ -36,6 +36,9 @@ class Command:
     seed: int = 0
     """Where all randomness comes from."""
 
+    seeds: int | None = None
+    """Run this many seeds side by side, from --seed on, one process a core; each has a directory in --out."""
+
     budget: int | None = None
     """Environment steps to use at the most."""
 
@@ -68,43 +71,49 @@ class Command:
 
     def run(self) -> None:
         """Learn, evaluate, save, print."""
-        from custard.commands.common import assignments
+        from custard.commands.common import assignments, print_json
         from custard.lab.learn import learn
         from custard.lab.methods import method
 
         name, _ = method(self.method)
-        out = self.out or Path("runs") / f"{self.env.replace('/', '-').replace(':', '-')}-{name}-{self.seed}"
+        many = "" if self.seeds is None else f"+{self.seeds}"
+        out = self.out or Path("runs") / f"{self.env.replace('/', '-').replace(':', '-')}-{name}-{self.seed}{many}"
         kwargs = assignments(self.env_args, "--env-args")
         settings = {"max_leaves": self.max_leaves, "expert": self.expert, **assignments(self.set, "--set")}
         run = learn(
             self.env, self.method, max_depth=self.max_depth, seed=self.seed, budget=self.budget, preset=self.preset,
             low=_one_or_all(self.low), high=_one_or_all(self.high), env_kwargs=kwargs, out=out, resume=self.resume,
-            progress=not self.json, **{key: value for key, value in settings.items() if value is not None},
+            progress=not self.json, seeds=self.seeds,
+            **{key: value for key, value in settings.items() if value is not None},
         )  # fmt: skip
-        self._finish(run, kwargs)
+        if self.json:
+            print_json(
+                [self._finish(one, kwargs) for one in run] if isinstance(run, list) else self._finish(run, kwargs)
+            )
+        else:
+            for one in run if isinstance(run, list) else [run]:
+                self._finish(one, kwargs)
 
-    def _finish(self, run: Run, kwargs: dict[str, Any]) -> None:
-        from custard.commands.common import print_json
+    def _finish(self, run: Run, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Evaluate and complete the run directory; prints what came out, or returns it for machines."""
         from custard.lab.record import record
 
         result, files = record(run, self.env, kwargs, self.episodes)
         tree = run.tree
         if self.json:
-            print_json(
-                {
-                    "out": str(run.directory), "files": [str(file) for file in files], "steps": run.steps,
-                    "seconds": run.seconds, "message": run.message, "selection_value": run.value,
-                    "tree": {"depth": tree.depth, "leaves": tree.n_leaves, "nodes": tree.n_nodes},
-                    "evaluation": None if result is None else result.to_json(),
-                }
-            )  # fmt: skip
-            return
+            return {
+                "out": str(run.directory), "files": [str(file) for file in files], "steps": run.steps,
+                "seconds": run.seconds, "message": run.message, "selection_value": run.value,
+                "tree": {"depth": tree.depth, "leaves": tree.n_leaves, "nodes": tree.n_nodes},
+                "evaluation": None if result is None else result.to_json(),
+            }  # fmt: skip
         print(tree)
         print(f"depth {tree.depth}, leaves {tree.n_leaves}, nodes {tree.n_nodes}")
         if result is not None:
             print(result)
         print(f"{run.steps:,} environment steps, {run.seconds:.1f} s{f' ({run.message})' if run.message else ''}")
         print(f"kept in {run.directory}: {', '.join(file.name for file in files)}")
+        return {}
 
 
 def _one_or_all(bound: tuple[float, ...] | None) -> Any:

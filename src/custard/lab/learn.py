@@ -7,7 +7,7 @@ import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from custard.lab.methods import method as find_method
 from custard.lab.methods import settings_for
 from custard.lab.progress import Display
 from custard.lab.run import Run, RunDirectory
+from custard.lab.seeds_at_once import learn_seeds
 from custard.lab.source import source
 from custard.solvers.api import Problem, Snapshot
 from custard.spaces import describe
@@ -27,6 +28,12 @@ __all__ = ["learn"]
 CHECKPOINT_SECONDS = 20.0
 
 
+@overload
+def learn(env: Any, method: str | None = ..., *, seeds: None = ..., **given: Any) -> Run: ...
+@overload
+def learn(env: Any, method: str | None = ..., *, seeds: int | Sequence[int], **given: Any) -> list[Run]: ...
+@overload
+def learn(env: Any, method: str | None = ..., *, seeds: int | None, **given: Any) -> Run | list[Run]: ...
 def learn(
     env: Any,
     method: str | None = None,
@@ -43,8 +50,10 @@ def learn(
     out: str | Path | None = None,
     resume: bool = False,
     progress: bool = False,
+    seeds: int | Sequence[int] | None = None,
+    workers: int | None = None,
     **settings: Any,
-) -> Run:
+) -> Run | list[Run]:
     """Learn a decision tree policy.
 
     `env` is an id, an environment or a function that makes one; `method` one of `custard.lab.methods.METHODS`.
@@ -52,15 +61,28 @@ def learn(
     `zeta`, `gamma_b`, …: each method's `Settings` documents them), over those of the `preset`. With `out` the run is
     kept in a directory and can be resumed; an interrupt (Ctrl-C) ends the run with the best tree so far.
 
+    With `seeds` (how many, from `seed` on, or which) there is a run for each, side by side in `workers` processes (one
+    a core), and a list comes back; every run is the one that its seed gives alone.
+
     >>> import custard
     >>> run = custard.learn("custard/PrereqWorld-v0", "mfec", env_kwargs={"m": 4}, seed=0)
     >>> run.tree.depth, run.tree.n_leaves, run.value
     (2, 3, -2.0)
     """
+    if seeds is not None:
+        if features is not None:
+            raise CustardError("several seeds at once cannot do with features=, since other processes make them")
+        numbers = range(seed, seed + seeds) if isinstance(seeds, int) else seeds
+        given = {
+            "max_depth": max_depth, "budget": budget, "preset": preset, "low": _plain(low), "high": _plain(high),
+            "feature_names": _plain(feature_names), "env_kwargs": env_kwargs, "resume": resume, **settings,
+        }  # fmt: skip
+        return learn_seeds(env, method, seeds=numbers, workers=workers, out=out, **given)
     name, module = find_method(method)
     where = source(env, env_kwargs)
-    given = {key: value for key, value in {"budget": budget, **settings}.items() if value is not None}
-    chosen = settings_for(module, where.name, preset, given)
+    chosen = settings_for(
+        module, where.name, preset, {k: v for k, v in {"budget": budget, **settings}.items() if v is not None}
+    )
     # A preset may know bounds that suit its environment; the user's own come first.
     low = getattr(chosen, "low", None) if low is None else low
     high = getattr(chosen, "high", None) if high is None else high

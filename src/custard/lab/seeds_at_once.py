@@ -6,65 +6,75 @@ what `custard.learn` gives with that seed alone.
 
 from __future__ import annotations
 
-import time
+import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from custard.errors import CustardError
 from custard.lab.engines import events
+from custard.lab.run import Run
 from custard.tree.tree import Tree
 
-__all__ = ["SeedRun", "learn_seeds"]
-
-
-@dataclass(frozen=True)
-class SeedRun:
-    """What one seed gave: the fields of `custard.lab.run.Run` that fit through a line of JSON."""
-
-    seed: int
-    tree: Tree
-    value: float
-    steps: int
-    seconds: float
-    message: str
+__all__ = ["learn_seeds"]
 
 
 def learn_seeds(
-    env: str, method: str | None = None, *, seeds: int | Iterable[int] = 8, workers: int | None = None, **given: Any
-) -> list[SeedRun]:
+    env: str,
+    method: str | None = None,
+    *,
+    seeds: int | Iterable[int] = 8,
+    workers: int | None = None,
+    out: str | Path | None = None,
+    **given: Any,
+) -> list[Run]:
     """Learn with each of some seeds (a number: 0, 1, …), as `custard.learn(env, method, seed=…, **given)` would.
 
-    `env` is an id, since other processes make it. `workers` is one a core unless given; 0 runs all seeds here.
+    `env` is an id, since other processes make it. `workers` is one a core unless given; 0 runs all seeds here. With
+    `out` every seed has a run directory there, named after it.
 
     >>> runs = learn_seeds("custard/PrereqWorld-v0", "mfec", seeds=2, workers=0, env_kwargs={"m": 4}, budget=50_000)
-    >>> [(run.seed, run.value) for run in runs]
+    >>> [(run.config["seed"], run.value) for run in runs]
     [(0, -2.0), (1, -2.0)]
     """
     if not isinstance(env, str):
         raise CustardError("several seeds at once need an environment's id, since other processes make it")
     numbers = list(range(seeds)) if isinstance(seeds, int) else [int(seed) for seed in seeds]
-    jobs = [{"env": env, "method": method, "seed": seed, **given} for seed in numbers]
+    if not numbers:
+        raise CustardError("seeds must be at least one")
+    jobs = [{"env": env, "method": method, "seed": seed, "out": _place(out, seed), **given} for seed in numbers]
+    try:
+        json.dumps(jobs)
+    except (TypeError, ValueError) as error:
+        raise CustardError(f"several seeds at once need arguments that other processes can be told: {error}") from None
     rows: dict[int, dict[str, Any]] = {}
     for kind, number, row in events(jobs, f"{__name__}:one", "local", workers, None):
         if kind == "finished" and row is not None:
             if row.get("error"):
                 raise CustardError(f"seed {numbers[number]}: {row['error']}")
             rows[number] = row
-    return [SeedRun(**{**rows[k], "tree": Tree.from_json(rows[k]["tree"])}) for k in range(len(numbers))]
+    return [_run(rows[k]) for k in range(len(numbers))]
 
 
 def one(job: dict[str, Any]) -> dict[str, Any]:
     """One seed's run as plain data; what goes wrong is in `error`."""
     from custard.lab.learn import learn
 
-    started = time.perf_counter()
     try:
         run = learn(**job)
     except CustardError as error:
         return {"error": str(error)}
-    seconds = time.perf_counter() - started
-    return {
-        "seed": job["seed"], "tree": run.tree.to_json(), "value": run.value, "steps": run.steps, "seconds": seconds,
-        "message": run.message,
-    }  # fmt: skip
+    row = {name: getattr(run, name) for name in ("value", "steps", "seconds", "config", "message")}
+    row["metrics"] = [{key: float(value) for key, value in entry.items()} for entry in run.metrics]
+    trees = {name: getattr(run, name) for name in ("tree", "raw", "final")}
+    row |= {name: None if tree is None else tree.to_json() for name, tree in trees.items()}
+    return {**row, "directory": None if run.directory is None else str(run.directory)}
+
+
+def _run(row: dict[str, Any]) -> Run:
+    trees = {name: None if row[name] is None else Tree.from_json(row[name]) for name in ("tree", "raw", "final")}
+    return Run(**{**row, **trees, "directory": None if row["directory"] is None else Path(row["directory"])})
+
+
+def _place(out: str | Path | None, seed: int) -> str | None:
+    return None if out is None else str(Path(out) / f"seed-{seed}")
