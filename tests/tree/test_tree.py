@@ -48,6 +48,18 @@ def test_many_rows_use_threads_and_decide_the_same():
     np.testing.assert_array_equal(tree.predict(x), tree.predict(x, compiled=False))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("n", "splits"), [(1, 40), (2, 63), (3, 31), (4, 32), (5, 1), (8, 31), (19, 64), (150, 20)])
+def test_batches_of_any_length_decide_as_plain_numpy(n, splits, dtype):
+    rng = np.random.default_rng(n)
+    tree = random_tree(rng, n=n, splits=splits)
+    x = probing_points(tree, rng, 300).astype(dtype)
+    x = np.tile(x, (2, 1))[rng.permutation(2 * len(x))]
+    expected = tree.predict(x, compiled=False)
+    for rows in (*range(20), 47, 48, 49, 63, 127, 128, 129, 131, 255, 256, 257, len(x)):
+        np.testing.assert_array_equal(tree.predict(x[len(x) - rows :]), expected[len(x) - rows :])
+
+
 def test_integer_and_boolean_observations():
     tree = Tree.stump(0, 0.5, 0, 1, ONE, AB)
     assert tree.predict(np.array([[0], [1]])).tolist() == [0, 1]

@@ -1,18 +1,16 @@
 """Prediction for batches, compiled: no branch depends on the data.
 
-A tree's thresholds cut each feature's line into intervals, and its decisions are constant on the cells of that grid.
-Comparing a block of rows with every threshold of a feature is one vector instruction a few rows; adding up strides
-gives the number of each row's cell, and a table gives the answer. Walking the tree instead would guess, and mispredict,
-a branch at every node.
-
-Where one table would be too large, features are put into groups with a table each, whose entries are the sets of
-leaves still possible (QuickScorer's bit masks: Lucchese et al., SIGIR 2015). Trees of more than 64 leaves are walked,
-four rows at a time and without branches.
+Walking a tree guesses, and mispredicts, a branch at every node. Here every row is compared with every threshold
+instead, sixteen rows at a time: a row that is not at or below a threshold loses the leaves to the left of that node
+from the set of leaves it may still reach, kept as bits, and the lowest bit left at the end is its leaf (QuickScorer:
+Lucchese et al., SIGIR 2015). Rows are handled in blocks that stay in the nearest cache, first turned into columns, and
+the next block is fetched while the present one is compared. Trees of more than 64 leaves are walked, four rows at a
+time and without branches.
 
 Observations that are float32 are compared in float32 with thresholds rounded down, which decides exactly as comparing
 both in float64 does.
 """
-# mypy: disable-error-code="no-untyped-def"
+# mypy: disable-error-code="no-untyped-def,call-arg"
 
 from __future__ import annotations
 
@@ -23,6 +21,7 @@ import numpy as np
 from numba import njit
 
 from custard.threads import in_parts
+from custard.tree.lanes import LANES, TOGETHER, lowest_bit, narrow, prefetch, transpose
 from custard.tree.rounding import round_down
 
 if TYPE_CHECKING:
@@ -30,19 +29,18 @@ if TYPE_CHECKING:
 
 __all__ = ["leaf_of", "predictor"]
 
-SEARCHED, FEW = 7, 3  # how many thresholds of a feature are searched together; what is left over may be few
-CACHE = 4096  # entries of the rows handled together: they stay in the nearest cache
-TABLE_BITS = 13  # the logarithm of the cells one table may have
-MANY = 100_000  # rows from which several threads pay
-WIDTH = 16  # rows of at most this many features get a loop compiled for their length
-_DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)
+BLOCK = 128  # rows handled together; fewer where rows are long
+CACHE = 1024  # entries of the rows handled together: they stay in the nearest cache
+LINE = 64  # bytes that memory hands over together
+MANY = 50_000  # rows from which several threads pay
 
 
 def predictor(tree: Tree) -> Callable[[np.ndarray], np.ndarray]:
     """A function from checked observations [B, n] to actions [B] or [B, k]."""
     # Vector actions are looked up by leaf afterwards; a single number comes out of the loop itself.
-    payload = tree.value if tree.actions.discrete else np.arange(tree.n_nodes, dtype=np.int64)
-    decide = _by_cells(tree, payload) if 1 < tree.n_leaves <= 64 else _by_walking(tree, payload)
+    discrete = tree.actions.discrete
+    payload = tree.value if discrete else np.arange(tree.n_nodes, dtype=np.int64)
+    decide = _by_masks(tree, payload) if 1 < tree.n_leaves <= 64 else _by_walking(tree, payload)
 
     def predict(x: np.ndarray) -> np.ndarray:
         if x.dtype != np.float64 and x.dtype != np.float32:
@@ -50,141 +48,83 @@ def predictor(tree: Tree) -> Callable[[np.ndarray], np.ndarray]:
         if not x.flags.c_contiguous:
             x = np.ascontiguousarray(x)
         out = np.empty(len(x), dtype=np.int64)
-        in_parts(lambda a, b: decide(x[a:b], out[a:b]), len(x), parallel=len(x) >= MANY)
-        return out if tree.actions.discrete else tree.value[out]
+        if len(x) < MANY:
+            decide(x, out)
+        else:
+            in_parts(lambda a, b: decide(x[a:b], out[a:b]), len(x))
+        return out if discrete else tree.value[out]
 
     return predict
 
 
-def _by_cells(tree: Tree, payload: np.ndarray) -> Callable[[np.ndarray, np.ndarray], None]:
-    inner = np.flatnonzero(tree.feature >= 0)
-    cuts = {int(c): np.unique(tree.threshold[inner[tree.feature[inner] == c]]) for c in np.unique(tree.feature[inner])}
-    bits = {c: len(cuts[c]).bit_length() for c in cuts}  # a feature with k cuts has the ranks 0…k
-    groups: list[list[int]] = []
-    for c in sorted(cuts, key=lambda c: bits[c]):
-        if not groups or sum(bits[d] for d in groups[-1]) + bits[c] > TABLE_BITS:
-            groups.append([])
-        groups[-1].append(c)
-
-    leaves = tree.leaves()
-    bit = np.zeros(tree.n_nodes, dtype=np.uint64)
-    bit[leaves] = np.uint64(1) << np.arange(len(leaves), dtype=np.uint64)
-    below = bit.copy()  # the leaves under each node
-    for node in inner[::-1]:
-        below[node] = below[tree.children_left[node]] | below[tree.children_right[node]]
-
-    used, threshold, stride = [], [], []  # type: ignore[var-annotated]
-    first, group_first, base = [0], [0], [0]
-    tables = []
-    for group in groups:
-        cells = 1 << sum(bits[c] for c in group)
-        possible = np.full(cells, below[0], dtype=np.uint64)
-        low_bits = 0
-        for c in group:
-            rank = (np.arange(cells) >> low_bits) & ((1 << bits[c]) - 1)  # how many of the cuts lie below the value
-            for node in inner[tree.feature[inner] == c]:
-                right = rank > np.searchsorted(cuts[c], tree.threshold[node])
-                possible &= np.where(right, ~below[tree.children_left[node]], ~below[tree.children_right[node]])
-            rest = len(cuts[c]) % SEARCHED
-            threshold += [*cuts[c], *[np.inf] * (0 if rest == 0 else FEW - rest if rest <= FEW else SEARCHED - rest)]
-            used.append(c)
-            stride.append(1 << low_bits)
-            first.append(len(threshold))
-            low_bits += bits[c]
-        group_first.append(len(used))
-        base.append(base[-1] + cells)
-        tables.append(possible)
-    table = np.concatenate(tables)
-    by_hash = np.zeros(64, dtype=np.int64)
-    for leaf in leaves:
-        by_hash[int(bit[leaf]) * int(_DE_BRUIJN) % 2**64 >> 58] = payload[leaf]
-    if len(groups) == 1:  # one leaf is left in each cell: put its action into the table itself
-        table = by_hash[(table * _DE_BRUIJN) >> np.uint64(58)].view(np.uint64)
+def _by_masks(tree: Tree, payload: np.ndarray) -> Callable[[np.ndarray, np.ndarray], None]:
+    nodes, stack = [], [0]  # from the left to the right, each above its children
+    while stack:
+        node = stack.pop()
+        nodes.append(node)
+        if tree.feature[node] >= 0:
+            stack += [tree.children_right[node], tree.children_left[node]]
+    leaves = [node for node in nodes if tree.feature[node] < 0]
+    below = {leaf: 1 << i for i, leaf in enumerate(leaves)}  # the leaves under each node, as bits
+    lost: dict[tuple[int, float], int] = {}  # the leaves that a row above a feature's threshold cannot reach
+    for node in nodes[::-1]:
+        if tree.feature[node] >= 0:
+            low, high = below[tree.children_left[node]], below[tree.children_right[node]]
+            below[node] = low | high
+            test = int(tree.feature[node]), float(tree.threshold[node])
+            lost[test] = lost.get(test, 0) | low
 
     n = tree.features.n
-    shape = (0,) * n if n <= WIDTH else ()
-    rows = int(np.clip(CACHE // n, 64, 1024))
-    # In short rows four neighbouring columns cost little more to read than one; `slot` is where each ends up.
-    width = 4 if 4 <= n <= 6 else 1
-    starts = sorted({min(c - c % 4, n - 4) for c in used}) if width == 4 else sorted(set(used))
-    slot = [next(width * q + c - s for q, s in enumerate(starts) if s <= c < s + width) for c in used]
-    plan = np.array(group_first), np.array(base), np.array(starts), np.array(slot), np.array(first)
-    exact = np.array(stride, dtype=np.float64), np.array(threshold)
-    single = exact[0].astype(np.float32), round_down(exact[1])
+    rows = int(np.clip(CACHE // n // LANES * LANES, LANES, BLOCK))
+    # Four neighbouring columns are read together; `start` is where each four begin.
+    start = sorted({max(min(c - c % 4, n - 4), 0) for c, _ in lost})
+    tests = sorted(lost)
+    place = [next((4 * q + c - s) * rows for q, s in enumerate(start) if s <= c < s + 4) for c, _ in tests]
+    spare = -len(tests) % TOGETHER  # comparisons that take nothing away fill up the last pass
+    every = 2**64 - 1
+    threshold = np.array([t for _, t in tests] + [0.0] * spare)
+    mask = np.array([every - lost[test] for test in tests] + [every] * spare, dtype=np.uint64)
+    entries = np.add.outer(n * np.arange(rows), start).reshape(-1)
+    starts, places, answers = np.array(start), np.array(place + [0] * spare), payload[leaves]
+
+    def plan(dtype: type, threshold: np.ndarray, mask: np.ndarray) -> tuple:
+        line = LINE // np.dtype(dtype).itemsize
+        return n, rows, starts, np.unique(entries // line) * line, places, threshold, mask, answers
+
+    exact = plan(np.float64, threshold, mask)
+    # Lanes of comparisons and of bits should be equally wide: 32 leaves fit beside float32.
+    narrow = (round_down(threshold), mask.astype(np.uint32)) if len(leaves) <= 32 else (threshold, mask)
+    single = plan(np.float32, *narrow)
 
     def decide(x: np.ndarray, out: np.ndarray) -> None:
-        cut = exact if x.dtype == np.float64 else single
-        _cells(x.reshape(-1), shape, n, rows, *plan, *cut, table, by_hash, out)  # type: ignore[call-arg]
+        _masks(x.reshape(-1), *(exact if x.dtype == np.float64 else single), out)
 
     return decide
 
 
 @njit(cache=True, nogil=True)
-def _cells(x, shape, n, most, group_first, base, starts, slot, first, stride, threshold, table, by_hash, out):
-    if len(shape) > 0:
-        n = len(shape)  # known when compiling, so that a column is read by vector instructions
-    groups = len(base) - 1
-    top = x.dtype.type(np.inf)
-    columns = np.empty((4 * len(starts), most), x.dtype)
-    cell = np.empty(most, x.dtype)  # counted in x's own type, exactly, so that vector lanes match
-    bits = np.empty(most, np.uint64)
-    for start in range(0, len(out), most):
-        rows = min(len(out) - start, most)
-        block = x[n * start : n * (start + rows)]
-        result = out[start : start + rows]
+def _masks(x, n, most, starts, lines, place, threshold, mask, payload, out):
+    columns = np.empty(4 * most * len(starts), threshold.dtype)
+    bits = np.empty(most, mask.dtype)
+    per_pass = -(-len(lines) * TOGETHER // len(place))
+    for begin in range(0, len(out), most):
+        rows = min(len(out) - begin, most)
+        block, result = x[n * begin : n * (begin + rows)], out[begin : begin + rows]
+        # Rows of fewer than four features are read together with what follows them.
+        whole = max(min(rows, (len(block) - 4) // n + 1), 0) // 4 * 4 if n < 4 else rows // 4 * 4
         for q in range(len(starts)):
-            entries = block[starts[q] :]
-            if 4 <= n <= 6:
-                a, b, c, d = columns[4 * q], columns[4 * q + 1], columns[4 * q + 2], columns[4 * q + 3]
-                for k in range(rows):
-                    a[k] = entries[n * k]
-                    b[k] = entries[n * k + 1]
-                    c[k] = entries[n * k + 2]
-                    d[k] = entries[n * k + 3]
-            else:
-                a = columns[q]
-                for k in range(rows):
-                    a[k] = entries[n * k]
-        for g in range(groups):
-            for k in range(rows):
-                cell[k] = base[g]
-            for u in range(group_first[g], group_first[g + 1]):
-                column = columns[slot[u]]
-                one = stride[u]
-                two, four, none = one + one, one + one + one + one, one - one
-                j = first[u]
-                while j + SEARCHED <= first[u + 1]:
-                    # A binary search among seven thresholds by selection: three comparisons and no branch.
-                    t0, t1, t2, t3 = threshold[j], threshold[j + 1], threshold[j + 2], threshold[j + 3]
-                    t4, t5, t6 = threshold[j + 4], threshold[j + 5], threshold[j + 6]
-                    for k in range(rows):
-                        v = column[k]
-                        v = v if v <= top else top  # NaN goes right everywhere
-                        high = v > t3
-                        middle = v > (t5 if high else t1)
-                        low = v > ((t6 if middle else t4) if high else (t2 if middle else t0))
-                        cell[k] += (four if high else none) + (two if middle else none) + (one if low else none)
-                    j += SEARCHED
-                if j < first[u + 1]:
-                    t0, t1, t2 = threshold[j], threshold[j + 1], threshold[j + 2]
-                    for k in range(rows):
-                        v = column[k]
-                        v = v if v <= top else top
-                        middle = v > t1
-                        low = v > (t2 if middle else t0)
-                        cell[k] += (two if middle else none) + (one if low else none)
-            if groups == 1:
-                for k in range(rows):
-                    result[k] = table[int(cell[k])]
-            elif g == 0:
-                for k in range(rows):
-                    bits[k] = table[int(cell[k])]
-            else:
-                for k in range(rows):
-                    bits[k] &= table[int(cell[k])]
-        if groups > 1:
-            for k in range(rows):
-                result[k] = by_hash[(bits[k] * _DE_BRUIJN) >> np.uint64(58)]
+            for k in range(0, whole, 4):
+                transpose(block, n * k + starts[q], n, columns, 4 * most * q + k, most)
+            for k in range(whole, rows):
+                for c in range(min(n, 4)):
+                    columns[most * (4 * q + c) + k] = block[n * k + starts[q] + c]
+        bits[:] = ~mask.dtype.type(0)
+        for j in range(0, len(place), TOGETHER):
+            for line in lines[j // TOGETHER * per_pass : (j // TOGETHER + 1) * per_pass]:
+                prefetch(x, n * (begin + most) + line)
+            narrow(columns, place, threshold, mask, bits, j, rows)
+        for k in range(rows):
+            result[k] = payload[lowest_bit(bits[k])]
 
 
 @njit(cache=True, nogil=True)
