@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from itertools import pairwise
 from typing import TypeVar
 
 from numba import config
@@ -25,7 +26,9 @@ def in_parts(work: Callable[[int, int], Result], count: int, parallel: bool = Tr
     if threads <= 1 or not parallel:
         return [work(0, count)]
     edges = [count * k // threads for k in range(threads + 1)]
-    return list(_pool().map(work, edges[:-1], edges[1:]))
+    others = [_pool().submit(work, start, stop) for start, stop in pairwise(edges[1:])]
+    first = work(0, edges[1])  # here: one thread fewer to wake
+    return [first, *(other.result() for other in others)]
 
 
 @cache

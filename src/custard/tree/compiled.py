@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 __all__ = ["leaf_of", "predictor"]
 
-BLOCK = 128  # rows handled together; fewer where rows are long
+BLOCK = 192  # rows handled together; fewer where rows are long
 CACHE = 1024  # entries of the rows handled together: they stay in the nearest cache
 LINE = 64  # bytes that memory hands over together
-MANY = 50_000  # rows from which several threads pay
+MANY = 100_000  # rows from which several threads pay
 
 
 def predictor(tree: Tree) -> Callable[[np.ndarray], np.ndarray]:
