@@ -20,7 +20,8 @@ from custard.spaces import describe
 
 ppo = pytest.importorskip("custard.solvers.ppo", reason="needs the extra neural")
 
-from custard.solvers.acting import choose, make_rows  # noqa: E402
+from custard.solvers.acting import choose  # noqa: E402
+from custard.solvers.acting_data import make_rows  # noqa: E402
 from custard.solvers.networks import forward, forward_row, make, scratch  # noqa: E402
 
 PREREQ = "custard/PrereqWorld-v0"
@@ -96,13 +97,13 @@ def test_masked_actions_are_never_chosen():
     learner = learner_of("custard/CartPole-v0", max_depth=2)
     node, rng = learner.nodes[0], streams([0])[0]
     weights = tuple(np.array(w) for w in learner.nets.actor)
-    node.obs[0] = learner.game.root_bounds
+    node.obs[:] = learner.game.root_bounds
     picks = np.random.default_rng(0)
     for _ in range(2000):
-        node.mask[0] = picks.random(node.mask.shape[1]) < 0.3
-        node.mask[0, : learner.rules.n_base] = True
-        assert node.mask[0, choose(learner.game, weights, node, rng, True)]
-        assert node.mask[0, choose(learner.game, weights, node, rng, False)]
+        node.mask[:] = picks.random(len(node.mask)) < 0.3
+        node.mask[: learner.rules.n_base] = True
+        assert node.mask[choose(learner.game, weights, node, rng, True)]
+        assert node.mask[choose(learner.game, weights, node, rng, False)]
 
 
 @pytest.mark.parametrize("splits", [3, "parameterised"])

@@ -19,7 +19,8 @@ from custard.spaces import describe
 
 ppo = pytest.importorskip("custard.solvers.ppo", reason="needs the extra neural")
 
-from custard.solvers.acting import choose, component, make_game, vector_action, vector_rules  # noqa: E402
+from custard.solvers.acting import choose, component  # noqa: E402
+from custard.solvers.acting_data import GREED, make_game, vector_action, vector_rules  # noqa: E402
 
 SMALL = dict(num_envs=4, num_steps=16, minibatches=2, epochs=2, hidden=8)
 
@@ -75,12 +76,12 @@ def test_masked_questions_are_never_chosen():
     learner = learner_of("Pendulum-v1", max_depth=2)
     node, rng, picks = learner.nodes[0], streams([0])[0], np.random.default_rng(0)
     weights = tuple(np.array(w) for w in learner.nets.actor)
-    node.obs[0], node.spread[:] = learner.game.root_bounds, 3.0
+    node.obs[:], node.knob[:] = learner.game.root_bounds, 3.0
     for _ in range(1000):
-        node.mask[0, 1:] = picks.random(3) < 0.3
-        node.mask[0, 0] = True
+        node.mask[1:] = picks.random(3) < 0.3
+        node.mask[0] = True
         for sampled in (True, False):
-            assert node.mask[0, choose(learner.game, weights, node, rng, sampled)]
+            assert node.mask[choose(learner.game, weights, node, rng, sampled)]
         assert abs(node.u[0]) <= 2.0
 
 
@@ -88,7 +89,7 @@ def test_rows_hold_the_vectors_of_the_tree():
     learner = learner_of("Pendulum-v1", max_depth=3)
     for _ in range(4):
         learner.advance()
-    learner.nodes[0].greed[:] = 1.0  # the policy's own actions are then the tree's
+    learner.nodes[0].knob[GREED] = 1.0  # the policy's own actions are then the tree's
     weights, rules, rows = tuple(np.array(w) for w in learner.nets.actor), learner.rules, learner.rows
     tree = custard.extract(ppo.BoundsNetwork(learner.nets.actor, 0, rules), rules)
     learner.env.run(learner.game, weights, *learner.nodes, learner.rng, np.zeros(4), 0.5, rows, learner.ended)

@@ -7,7 +7,8 @@ beside the environment's own steps there are two kinds of descents here, both fr
 * `imagine`: one traversal to learn from. Each node on it is stored as a row, with the greedy walk behind every question
   that is afforded there: which leaf action it would end in, and after how many questions.
 
-The transition rule is `custard.ibmdp.kernels.ask`, on arrays for one environment.
+With discrete splits nodes are met again and again: each is kept (`Known`), and what the network says there for as long
+as its weights stay the same.
 
 Where base actions are vectors the IBMDP has one base action, and further outputs of the network say which vector it is.
 """
@@ -15,208 +16,163 @@ Where base actions are vectors the IBMDP has one base action, and further output
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numba import njit
 
-from custard.actions import Actions
 from custard.envs.native import advance, begin, observe
 from custard.envs.pcg64 import uniform
-from custard.ibmdp.kernels import ask
-from custard.ibmdp.splits import Rules
-from custard.solvers.networks import Weights, encode_row, forward_row, scratch
+from custard.ibmdp.kernels import _normalise, _project, _separable, _separates
+from custard.solvers.acting_data import (
+    ACTION_SPREAD,
+    AT,
+    BEST,
+    DEEP,
+    DEPTH,
+    GREED,
+    HIGH,
+    LOW,
+    NONE,
+    SPREAD,
+    SQUASH,
+    WIDTH,
+    V,
+)
+from custard.solvers.networks import encode_row, forward_row
 
-__all__ = [
-    "SQUASH", "Game", "Node", "Rows", "make_game", "make_node", "make_rows", "note", "run_native", "think",
-    "vector_action", "vector_rules",
-]  # fmt: skip
+__all__ = ["choose", "component", "note", "refresh", "run_native", "think"]
 
-
-SQUASH = 4.0  # v lies between 0.018 and 0.982
-
-
-class Game(NamedTuple):
-    """What compiled code needs to know of an IBMDP."""
-
-    flags: tuple  # n_base, depth limit, max_queries, mask_useless, parameterised, zeta, gamma_w
-    low: np.ndarray
-    high: np.ndarray
-    width: np.ndarray
-    integer: np.ndarray
-    fractions: np.ndarray
-    root_bounds: np.ndarray  # [2n] float32
-    root_mask: np.ndarray  # [n_actions] bool
-    frequencies: int  # of the network's input
-    vector: np.ndarray  # [5, k]: `vector_rules` of base actions that are vectors; k = 0 where they are numbers
+#: For functions that only compiled code calls: without a way in from Python they compile sooner.
+inner: Any = partial(njit, cache=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)()
 
 
-class Node(NamedTuple):
-    """A place in the tree for one base state, in the form `ask` wants: arrays for one environment."""
-
-    x: np.ndarray  # [1, n]: the base state; the network does not see it
-    lower: np.ndarray
-    upper: np.ndarray
-    depth: np.ndarray
-    queries: np.ndarray
-    obs: np.ndarray  # [1, 2n] float32: the normalised bounds, all that the network sees
-    mask: np.ndarray  # [1, n_actions]
-    action: np.ndarray
-    v: np.ndarray
-    busy: np.ndarray
-    acting: np.ndarray
-    reward: np.ndarray
-    discount: np.ndarray
-    truncated: np.ndarray
-    inputs: np.ndarray  # the network's input
-    room: np.ndarray  # for the network's layers
-    pi: np.ndarray  # [n_actions]: probabilities
-    spread: np.ndarray  # [2]: standard deviations of v before it is squashed, and of action vectors before scaling
-    greed: np.ndarray  # [1]: how often the environment gets the greedy tree's action instead of a sampled one
-    u: np.ndarray  # [k]: the action vector chosen last
-
-
-class Rows(NamedTuple):
-    """What an iteration learns from, [environments, steps, ...]: a row is a node visited, or a base action."""
-
-    obs: np.ndarray  # [2n] float32: the node
-    mask: np.ndarray  # [n_actions]
-    leaf: np.ndarray  # [n_actions]: the base action that the walk behind each question ends in
-    asked: np.ndarray  # [n_actions]: how many questions that takes
-    noise: np.ndarray  # [n]: how v was varied, and what it led to (parameterised form; else nothing)
-    varied_leaf: np.ndarray  # [n]
-    varied_asked: np.ndarray  # [n]
-    x: np.ndarray  # [n] float32: the base state, scaled
-    learns: np.ndarray  # whether the node is to be learned from
-    acts: np.ndarray  # whether a base action was taken; the following fields say more of it
-    action: np.ndarray
-    reward: np.ndarray
-    after: np.ndarray  # [n] float32: the next base state, scaled
-    meant: np.ndarray  # the policy's base action there
-    meant_asked: np.ndarray  # after so many questions
-    terminated: np.ndarray
-    over: np.ndarray  # terminated or truncated
-    follows: np.ndarray  # whether the action was the policy's own
-    vectors: np.ndarray  # [2 + 2n, k] action vectors, scaled: the greedy one here and a varied one, then those behind
-    vector_noise: np.ndarray  # [k]        the questions and those behind the varied questions; how it was varied
-    u: np.ndarray  # [k]: the action vector taken, scaled
-    meant_u: np.ndarray  # [k]: the policy's action vector at the next base state, scaled
-
-
-def make_game(rules: Rules, frequencies: int) -> Game:
-    """The rules of an IBMDP for compiled code."""
-    f = rules.features
-    low, high = rules.root()
-    flags = (
-        rules.n_base, rules.depth_limit, int(rules.max_queries or 1000), rules.mask_useless, rules.parameterised,
-        float(rules.zeta), float(rules.gamma_w),
-    )  # fmt: skip
-    root_mask = rules.mask(low, high, 0)
-    arrays = (low, high, rules.width, f.integer, rules.fractions, rules.normalised(low, high), root_mask)
-    vector = vector_rules(rules.actions)
-    return Game(flags, *(np.ascontiguousarray(a) for a in arrays), frequencies, vector)  # type: ignore[call-arg,arg-type]
-
-
-def vector_rules(actions: Actions) -> np.ndarray:
-    """How a network's outputs become action vectors, [5, k]: low, high, middle, half the width, whether whole.
-
-    A component without bounds counts from 0 in ones. Whole numbers have half of one more on either side.
-    """
-    if actions.discrete:
-        return np.zeros((5, 0))
-    assert actions.low is not None
-    assert actions.high is not None
-    low, high, whole = actions.low, actions.high, np.full(actions.size, float(actions.kind == "multi"))
-    bounded = np.isfinite(low) & np.isfinite(high)
-    with np.errstate(invalid="ignore"):
-        middle = np.where(bounded, 0.5 * (low + high), np.clip(0.0, low, high))
-        half = np.where(bounded & (high > low), 0.5 * (high - low + whole), 1.0)
-    return np.stack([low, high, middle, half, whole])
-
-
-def vector_action(z: Any, low: Any, high: Any, middle: Any, half: Any, whole: Any) -> Any:
-    """An action's component in the environment's units, from the network's output."""
-    action = np.minimum(np.maximum(middle + half * z, low), high)
-    return np.where(whole > 0.0, np.rint(action), action)
-
-
-def make_node(game: Game, weights: Weights) -> Node:
-    """A node to walk with."""
-    n, k = len(game.low), len(game.root_mask)
-    inputs = np.zeros(2 * n * (1 + 2 * game.frequencies), dtype=np.float32)
-    return Node(
-        np.zeros((1, n)), np.zeros((1, n)), np.zeros((1, n)), np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64),
-        np.zeros((1, 2 * n), dtype=np.float32), np.zeros((1, k), dtype=bool), np.zeros(1, dtype=np.int64), np.zeros(1),
-        np.zeros(1, dtype=bool), np.zeros(1, dtype=np.int64), np.zeros(1), np.zeros(1), np.zeros(1, dtype=bool),
-        inputs, scratch(weights), np.zeros(k, dtype=np.float32), np.zeros(2), np.zeros(1),
-        np.zeros(game.vector.shape[1]),
-    )  # fmt: skip
-
-
-def make_rows(game: Game, envs: int, steps: int) -> Rows:
-    """Room for one iteration's rows."""
-    n, k = len(game.low), len(game.root_mask)
-
-    def zeros(dtype: Any, *more: int) -> np.ndarray:
-        return np.zeros((envs, steps, *more), dtype=dtype)
-
-    f, i, b = np.float32, np.int32, np.bool_
-    v, u = n if game.flags[4] else 0, game.vector.shape[1]
-    return Rows(
-        zeros(f, 2 * n), zeros(b, k), zeros(i, k), zeros(i, k), zeros(f, v), zeros(i, v), zeros(i, v), zeros(f, n),
-        zeros(b), zeros(b), zeros(i), zeros(f), zeros(f, n), zeros(i), zeros(i), zeros(b), zeros(b), zeros(b),
-        zeros(f, 2 + 2 * n, u), zeros(f, u), zeros(f, u), zeros(f, u),
-    )  # fmt: skip
-
-
-@njit(cache=True, inline="always")
+@inner
 def to_root(game, node):
     """Forget all bounds."""
-    n = len(game.low)
+    n = game.box.shape[1]
     for c in range(n):
-        node.lower[0, c] = game.low[c]
-        node.upper[0, c] = game.high[c]
+        node.bounds[c] = game.box[LOW, c]
+        node.bounds[n + c] = game.box[HIGH, c]
     for j in range(2 * n):
-        node.obs[0, j] = game.root_bounds[j]
+        node.obs[j] = game.root_bounds[j]
     for a in range(len(game.root_mask)):
-        node.mask[0, a] = game.root_mask[a]
-    node.depth[0] = 0
-    node.queries[0] = 0
-
-
-@njit(cache=True, inline="always")
-def copy_node(source, target):
-    """The same place for the same base state."""
-    for c in range(source.x.shape[1]):
-        target.x[0, c] = source.x[0, c]
-        target.lower[0, c] = source.lower[0, c]
-        target.upper[0, c] = source.upper[0, c]
-    for j in range(source.obs.shape[1]):
-        target.obs[0, j] = source.obs[0, j]
-    for a in range(source.mask.shape[1]):
-        target.mask[0, a] = source.mask[0, a]
-    target.depth[0] = source.depth[0]
-    target.queries[0] = source.queries[0]
-
-
-@njit(cache=True, inline="always")
-def to_answer(game, node, action):
-    """Ask a question, given by its number, of the node's base state."""
-    node.action[0] = action
-    ask(
-        node.action, node.v, node.busy, game.flags, game.low, game.width, game.integer, game.fractions, node.x,
-        node.lower, node.upper, node.depth, node.queries, node.obs, node.mask, node.acting, node.reward, node.discount,
-        node.truncated,
-    )  # fmt: skip
+        node.mask[a] = game.root_mask[a]
+    node.number[DEPTH] = 0
+    node.number[AT] = 0 if node.known.size[0] > 0 else NONE
 
 
 @njit(cache=True)
+def refresh(game, node):
+    """For new weights: what the network said is forgotten; and all nodes but the root, if most of the room is used."""
+    known = node.known
+    if len(known.number) == 0:
+        return
+    if 2 * known.size[0] > len(known.number):
+        known.size[0] = 0
+    if known.size[0] == 0:
+        to_root(game, node)
+        remember(node)
+    for o in range(known.size[0]):
+        known.number[o, BEST] = NONE
+
+
+@inner
+def remember(node):
+    """Keep the node's place, if there is room."""
+    known = node.known
+    o = known.size[0]
+    node.number[AT] = NONE
+    if o == len(known.number):
+        return
+    for j in range(known.bounds.shape[1]):
+        known.bounds[o, j] = node.bounds[j]
+        known.obs[o, j] = node.obs[j]
+    for a in range(known.mask.shape[1]):
+        known.mask[o, a] = node.mask[a]
+    for q in range(known.child.shape[1]):
+        known.child[o, q, 0] = known.child[o, q, 1] = NONE
+    known.number[o, DEEP] = node.number[DEPTH]
+    known.number[o, BEST] = NONE
+    known.size[0] += 1
+    node.number[AT] = o
+
+
+@inner
+def led_to(game, known, o, question, x):
+    """Where a question asked at a known node leads, or NONE if that is not known; and which answer it has."""
+    p = len(game.fractions)
+    c = question // p
+    v_p = _project(known.bounds[o, c], known.bounds[o, len(x) + c], game.fractions[question - c * p])
+    side = 0 if x[c] <= v_p else 1
+    return known.child[o, question, side], side
+
+
+@inner
+def copy_node(source, target):
+    """The same place for the same base state."""
+    for c in range(len(source.x)):
+        target.x[c] = source.x[c]
+    for j in range(len(source.bounds)):
+        target.bounds[j] = source.bounds[j]
+        target.obs[j] = source.obs[j]
+    for a in range(len(source.mask)):
+        target.mask[a] = source.mask[a]
+    target.number[DEPTH] = source.number[DEPTH]
+    target.number[AT] = source.number[AT]
+
+
+@inner
+def to_answer(game, node, action):
+    """Ask an afforded question, given by its number, of the node's base state: the rule of `custard.ibmdp.kernels`."""
+    n_base, depth_limit, mask_useless, parameterised = game.flags
+    known, o, side, n, p = node.known, node.number[AT], 0, len(node.x), len(game.fractions)
+    if o >= 0:
+        below, side = led_to(game, known, o, action - n_base, node.x)
+        if below >= 0:
+            for j in range(2 * n):
+                node.bounds[j] = known.bounds[below, j]
+                node.obs[j] = known.obs[below, j]
+            for a in range(known.mask.shape[1]):
+                node.mask[a] = known.mask[below, a]
+            node.number[DEPTH] = known.number[below, DEEP]
+            node.number[AT] = below
+            return
+    c = (action - n_base) // p
+    j = (action - n_base) - c * p
+    low, width = game.box[LOW, c], game.box[WIDTH, c]
+    v_p = _project(node.bounds[c], node.bounds[n + c], node.knob[V] if parameterised else game.fractions[j])
+    if node.x[c] <= v_p:
+        node.bounds[n + c] = min(node.bounds[n + c], v_p)
+        node.obs[n + c] = _normalise(node.bounds[n + c], low, width)
+    else:
+        node.bounds[c] = max(node.bounds[c], v_p)
+        node.obs[c] = _normalise(node.bounds[c], low, width)
+    lower, upper = node.bounds[c], node.bounds[n + c]
+    node.number[DEPTH] += 1
+    if node.number[DEPTH] >= depth_limit:
+        for a in range(n_base, len(node.mask)):
+            node.mask[a] = False
+    elif mask_useless:
+        for k in range(p):
+            if parameterised:
+                useful = _separable(game.integer[c], low, lower, upper)
+            else:
+                useful = _separates(game.integer[c], low, lower, upper, _project(lower, upper, game.fractions[k]))
+            node.mask[n_base + c * p + k] = useful
+    if o >= 0:
+        remember(node)
+        known.child[o, action - n_base, side] = node.number[AT]
+
+
+@inner
 def squash(z):
     """v in (0, 1) from any number."""
     return 1.0 / (1.0 + np.exp(-min(max(float(z), -SQUASH), SQUASH)))
 
 
-@njit(cache=True)
+@inner
 def normal(rng):
     """A standard normal number (Box and Muller)."""
     u = 1.0 - uniform(rng, 0.0, 1.0)
@@ -231,11 +187,30 @@ def component(game, j, z):
     return np.rint(action) if whole > 0.0 else action
 
 
-@njit(cache=True)
+@inner
 def write_scaled(game, u, row):
     """An action vector in a row to learn from: components from -1 to 1."""
     for j in range(len(u)):
         row[j] = (u[j] - game.vector[2, j]) / game.vector[3, j]
+
+
+@inner
+def outputs(game, weights, node):
+    """What the network says at a node, and the afforded action with the largest output."""
+    known, o = node.known, node.number[AT]
+    if o >= 0 and known.number[o, BEST] >= 0:
+        return known.z[o], np.int64(known.number[o, BEST])
+    encode_row(node.obs, game.frequencies, node.inputs)
+    z = forward_row(weights, node.inputs, node.room, False)
+    best: Any = np.int64(0)
+    for a in range(1, len(node.mask)):
+        if node.mask[a] and z[a] > z[best]:
+            best = a
+    if o >= 0:
+        known.number[o, BEST] = best
+        for j in range(len(z)):
+            known.z[o, j] = z[j]
+    return z, best
 
 
 @njit(cache=True)
@@ -245,36 +220,31 @@ def choose(game, weights, node, rng, sampled):
     In the parameterised form further outputs say where each feature is split; v is left in the node. So is the action
     vector, where base actions are vectors.
     """
-    encode_row(node.obs[0], game.frequencies, node.inputs)
-    z = forward_row(weights, node.inputs, node.room, False)
-    k = node.mask.shape[1]
-    best = 0
-    for a in range(1, k):
-        if node.mask[0, a] and z[a] > z[best]:
-            best = a
+    z, best = outputs(game, weights, node)
+    k = len(node.mask)
     chosen = best
     if sampled:
         total = np.float32(0.0)
         for a in range(k):
-            node.pi[a] = np.exp(z[a] - z[best]) if node.mask[0, a] else np.float32(0.0)
+            node.pi[a] = np.exp(z[a] - z[best]) if node.mask[a] else np.float32(0.0)
             total += node.pi[a]
         left = uniform(rng, 0.0, 1.0) * total
         for a in range(k):
             left -= node.pi[a]
-            if left < 0.0 and node.mask[0, a]:
+            if left < 0.0 and node.mask[a]:
                 chosen = a
                 break
-    if game.flags[4] and chosen >= game.flags[0]:
+    if game.flags[3] and chosen >= game.flags[0]:
         middle = z[k + chosen - game.flags[0]]
-        node.v[0] = squash(middle + node.spread[0] * normal(rng)) if sampled else squash(middle)
+        node.knob[V] = squash(middle + node.knob[SPREAD] * normal(rng)) if sampled else squash(middle)
     elif chosen < game.flags[0]:
         first = len(z) - len(node.u)
         for j in range(len(node.u)):
-            node.u[j] = component(game, j, z[first + j] + (node.spread[1] * normal(rng) if sampled else 0.0))
+            node.u[j] = component(game, j, z[first + j] + (node.knob[ACTION_SPREAD] * normal(rng) if sampled else 0.0))
     return chosen
 
 
-@njit(cache=True)
+@inner
 def walk(game, weights, node, rng, sampled):
     """Follow the policy from a node until it acts: the base action, and how many questions were asked."""
     asked = 0
@@ -286,24 +256,40 @@ def walk(game, weights, node, rng, sampled):
         asked += 1
 
 
-@njit(cache=True)
+@inner
+def follow(game, known, o, question, x):
+    """The greedy walk behind a question asked at a known node, as far as all of it is known: else action NONE."""
+    asked = 0
+    while o >= 0:
+        o, _ = led_to(game, known, o, question, x)
+        if o < 0:
+            break
+        action = known.number[o, BEST]
+        if action < game.flags[0]:  # NONE is less than any action
+            return np.int64(action), asked
+        question = np.int64(action) - game.flags[0]
+        asked += 1
+    return np.int64(NONE), asked
+
+
+@inner
 def imagine(game, weights, node, child, rng, epsilon, rows, i, t):
     """A traversal for the node's base state, each node of it a row from t on; returns the next free row.
 
     With a probability of `epsilon` the next question is any that is afforded.
     """
-    n_base, n, steps = game.flags[0], len(game.low), rows.acts.shape[1]
-    parameterised = game.flags[4]
-    draw = not node.busy[0]  # true: a constant here would have `choose` and `walk` compiled twice
+    n_base, n, steps, k = game.flags[0], len(node.x), rows.acts.shape[1], len(node.mask)
+    parameterised = game.flags[3]
+    draw = epsilon >= 0.0  # true: a constant here would have `choose` and `walk` compiled twice
     to_root(game, node)
     while True:
         a = choose(game, weights, node, rng, draw)
-        v = node.v[0]
-        z = node.room[(len(weights) - 1) % 2]
+        v = node.knob[V]
+        z = node.known.z[node.number[AT]] if node.number[AT] >= 0 else node.room[(len(weights) - 1) % 2]
         for j in range(2 * n):
-            rows.obs[i, t, j] = node.obs[0, j]
+            rows.obs[i, t, j] = node.obs[j]
         for c in range(n):
-            rows.x[i, t, c] = (node.x[0, c] - game.low[c]) / game.width[c]
+            rows.x[i, t, c] = (node.x[c] - game.box[LOW, c]) / game.box[WIDTH, c]
         rows.learns[i, t] = True
         rows.acts[i, t] = False
         splits = 0
@@ -313,40 +299,44 @@ def imagine(game, weights, node, child, rng, epsilon, rows, i, t):
         write_scaled(game, child.u, rows.vectors[i, t, 0])
         for j in range(len(node.u)):
             rows.vector_noise[i, t, j] = normal(rng)
-            child.u[j] = component(game, j, z[first + j] + node.spread[1] * rows.vector_noise[i, t, j])
+            child.u[j] = component(game, j, z[first + j] + node.knob[ACTION_SPREAD] * rows.vector_noise[i, t, j])
         write_scaled(game, child.u, rows.vectors[i, t, 1])
-        for b in range(node.mask.shape[1]):
-            rows.mask[i, t, b] = node.mask[0, b]
-            if b < n_base or not node.mask[0, b]:
+        for b in range(k):
+            rows.mask[i, t, b] = node.mask[b]
+            if b < n_base or not node.mask[b]:
                 continue
             splits += 1
-            copy_node(node, child)
-            if parameterised:
-                child.v[0] = squash(z[node.mask.shape[1] + b - n_base])
-            to_answer(game, child, b)
-            rows.leaf[i, t, b], rows.asked[i, t, b] = walk(game, weights, child, rng, not draw)
-            write_scaled(game, child.u, rows.vectors[i, t, 2 + (b - n_base) % n])
-            if parameterised:
-                noise = normal(rng)
+            leaf, asked = follow(game, node.known, node.number[AT], b - n_base, node.x)
+            if leaf >= 0:
+                rows.leaf[i, t, b], rows.asked[i, t, b] = leaf, asked
+                continue
+            # The question at the greedy v, then (in the parameterised form) at a varied one.
+            noise = 0.0
+            for turn in range(2 if parameterised else 1):
                 copy_node(node, child)
-                child.v[0] = squash(z[node.mask.shape[1] + b - n_base] + node.spread[0] * noise)
+                if parameterised:
+                    noise = normal(rng) if turn else 0.0
+                    child.knob[V] = squash(z[k + b - n_base] + node.knob[SPREAD] * noise)
                 to_answer(game, child, b)
-                rows.noise[i, t, b - n_base] = noise
                 leaf, asked = walk(game, weights, child, rng, not draw)
-                rows.varied_leaf[i, t, b - n_base], rows.varied_asked[i, t, b - n_base] = leaf, asked
-                write_scaled(game, child.u, rows.vectors[i, t, 2 + n + b - n_base])
+                if turn:
+                    rows.noise[i, t, b - n_base] = noise
+                    rows.varied_leaf[i, t, b - n_base], rows.varied_asked[i, t, b - n_base] = leaf, asked
+                else:
+                    rows.leaf[i, t, b], rows.asked[i, t, b] = leaf, asked
+                write_scaled(game, child.u, rows.vectors[i, t, 2 + (turn * n + b - n_base) % (2 * n)])
         t += 1
         if splits > 0 and uniform(rng, 0.0, 1.0) < epsilon:  # any question
             skip = int(uniform(rng, 0.0, float(splits)))
             a = n_base
-            while not node.mask[0, a] or skip > 0:
-                if node.mask[0, a]:
+            while not node.mask[a] or skip > 0:
+                if node.mask[a]:
                     skip -= 1
                 a += 1
             v = uniform(rng, 0.0, 1.0)
         if a < n_base or t == steps:
             return t
-        node.v[0] = v
+        node.knob[V] = v
         to_answer(game, node, a)
 
 
@@ -358,17 +348,17 @@ def think(game, weights, node, child, rng, x, plan, planned, explores, epsilon, 
     the base action, and the action; a vector is in `node.u`.
     """
     for c in range(len(x)):
-        node.x[0, c] = x[c]
+        node.x[c] = x[c]
     if plan[0] < 0:
         to_root(game, node)
-        plan[0], plan[1] = walk(game, weights, node, rng, uniform(rng, 0.0, 1.0) >= node.greed[0])
+        plan[0], plan[1] = walk(game, weights, node, rng, uniform(rng, 0.0, 1.0) >= node.knob[GREED])
         for j in range(len(planned)):
             planned[j] = node.u[j]
     last, action, own = t, plan[0], True
     if explores > 0.0:
         rows.learns[i, t] = False
         for c in range(len(x)):
-            rows.x[i, t, c] = (x[c] - game.low[c]) / game.width[c]
+            rows.x[i, t, c] = (x[c] - game.box[LOW, c]) / game.box[WIDTH, c]
         if uniform(rng, 0.0, 1.0) < explores:
             action = int(uniform(rng, 0.0, float(game.flags[0])))
             own = len(planned) == 0
@@ -390,10 +380,10 @@ def think(game, weights, node, child, rng, x, plan, planned, explores, epsilon, 
 def note(game, weights, node, rng, plan, planned, rows, i, t, reward, after, terminated, over):
     """Write what came of a base action into its row; `plan` becomes the policy's own action where it led."""
     for c in range(len(after)):
-        node.x[0, c] = after[c]
-        rows.after[i, t, c] = (after[c] - game.low[c]) / game.width[c]
+        node.x[c] = after[c]
+        rows.after[i, t, c] = (after[c] - game.box[LOW, c]) / game.box[WIDTH, c]
     to_root(game, node)
-    plan[0], plan[1] = walk(game, weights, node, rng, uniform(rng, 0.0, 1.0) >= node.greed[0])
+    plan[0], plan[1] = walk(game, weights, node, rng, uniform(rng, 0.0, 1.0) >= node.knob[GREED])
     for j in range(len(planned)):
         planned[j] = node.u[j]
     write_scaled(game, planned, rows.meant_u[i, t])
@@ -411,6 +401,7 @@ def run_native(
 ):  # fmt: skip
     """Fill all rows from native environments; counts base actions, and ended episodes' returns into `ended` [2]."""
     taken = 0
+    refresh(game, node)
     for i in range(rows.acts.shape[0]):
         t = np.int64(0)
         while t < rows.acts.shape[1]:

@@ -30,14 +30,27 @@ import optax
 from custard.envs.pcg64 import streams
 from custard.features import Features
 from custard.ibmdp.splits import PARAMETERISED, Rules
-from custard.solvers.acting import SQUASH, Game, Rows, make_game, make_node, make_rows, vector_action, vector_rules
+from custard.lab.evaluate import rollouts
+from custard.solvers.acting_data import (
+    ACTION_SPREAD,
+    GREED,
+    SPREAD,
+    SQUASH,
+    Game,
+    Rows,
+    make_game,
+    make_nodes,
+    make_rows,
+)
 from custard.solvers.api import Problem, Snapshot
+from custard.solvers.drawing import BoundsNetwork, nearby
 from custard.solvers.networks import Weights, dueling, encode, forward, make
 from custard.solvers.ppo_written import solve_as_written
 from custard.solvers.selection import Selection
 from custard.solvers.stepping import Foreign, Native
 from custard.solvers.survey import SURVEY, default_splits, survey, taken_over
 from custard.tree.extract import extract
+from custard.tree.simplify import simplify
 from custard.tree.tree import Tree
 
 __all__ = ["PRESETS", "Settings", "solve"]
@@ -76,6 +89,8 @@ class Settings:
     greedy: float = 1.0  # share of the greedy tree's own actions in the environment at the end, rising from 0
     every: int = 2  # iterations between two extracted trees
     draws: int = 4  # trees drawn from the stochastic policy and judged beside the greedy one
+    judging: float = 0.5  # share of all steps that judging trees may take
+    margin: float = 1.0  # standard errors by which a smaller tree may be worse, and a larger one must be better
     patience: float = 0.4  # share of the budget without a better tree before stopping
     keep: bool = True  # hand back the best tree judged; False: the last one
     shared: bool = True  # keep Q_o of base actions by base state, learn all actions; False: PPO as the paper writes it
@@ -88,7 +103,9 @@ _POTHOLE = {"gamma_b": 0.5, "trace": 0.0, "frequencies": 7, "critic_frequencies"
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "tuned": {
-        "CartPole": {"budget": 1_000_000, "low": [-2.0, -2.0, -0.14, -1.4], "high": [2.0, 2.0, 0.14, 1.4]},
+        # Judging costs many steps here and hardly any time, and only many episodes show the last rare failures.
+        "CartPole": {"budget": 4_000_000, "low": [-2.0, -2.0, -0.14, -1.4], "high": [2.0, 2.0, 0.14, 1.4],
+                     "gamma_b": 0.997, "learning_rate": 3e-4, "judging": 0.8, "draws": 18, "margin": 0.0},
         "PotholeWorld": _POTHOLE,
     },
     # The budget counts steps of the IBMDP here, as the appendix does; what it leaves open is Stable Baselines' default.
@@ -302,42 +319,6 @@ def descend(loss: Callable[..., Any], weights: Weights, moments: Any, order: Any
 # -- the run ----------------------------------------------------------------------------------------------------------
 
 
-class BoundsNetwork:
-    """The greedy policy over bounds that a network is; with a generator, a tree drawn from the stochastic one."""
-
-    def __init__(
-        self,
-        actor: Weights,
-        frequencies: int,
-        rules: Rules,
-        rng: np.random.Generator | None = None,
-        spread: Any = (0.0, 0.0),
-    ) -> None:
-        self.actor, self.frequencies = tuple(np.asarray(w) for w in actor), frequencies
-        self.rules, self.rng, self.spread, self.vector = rules, rng, spread, vector_rules(rules.actions)
-
-    def __call__(self, bounds: np.ndarray, mask: np.ndarray) -> Any:
-        """The afforded action with the largest output for each of many bounds, and v where it belongs to it."""
-        z = forward(self.actor, encode(bounds, self.frequencies), np.tanh)
-        n_actions = mask.shape[1]
-        logits = z[:, :n_actions]
-        if self.rng is not None:
-            logits = logits + self.rng.gumbel(size=logits.shape)  # the largest is then a draw from the softmax
-        choice = np.argmax(np.where(mask, logits, -np.inf), axis=1)
-        if not self.rules.parameterised:
-            return choice
-        middle = z[np.arange(len(z)), n_actions + np.maximum(choice - self.rules.n_base, 0)].astype(np.float64)
-        if self.rng is not None:
-            middle += self.spread[0] * self.rng.standard_normal(middle.shape)
-        answer = {"choice": choice, "v": 1.0 / (1.0 + np.exp(-np.clip(middle, -SQUASH, SQUASH)))}
-        if self.vector.shape[1]:
-            middle = z[:, -self.vector.shape[1] :].astype(np.float64)
-            if self.rng is not None:
-                middle += self.spread[1] * self.rng.standard_normal(middle.shape)
-            answer["base"] = vector_action(middle, *self.vector)
-        return answer
-
-
 class Learner:
     """One run: the networks, the environments, the selection, and where it stands."""
 
@@ -366,11 +347,11 @@ class Learner:
         where = Native if problem.native else Foreign
         self.env: Any = where(problem, s.num_envs, seeds["environment"])
         count = self.env.count
-        self.nodes = make_node(self.game, actor), make_node(self.game, actor)
+        self.nodes = make_nodes(self.game, actor)
         self.rng = streams(np.random.SeedSequence(seeds["learner"]).spawn(count))
         self.rows = make_rows(self.game, count, s.num_steps)
         self.exploring = np.arange(count) < max(round(s.explore * count), min(count - 1, s.explore > 0))
-        self.selection = Selection(problem, most=int(np.clip(self.budget // 4000, 32, 512)))
+        self.selection = Selection(problem, most=int(np.clip(self.budget // 4000, 32, 1024)), margin=s.margin)
         self.final: Tree | None = None
         self.final_value, self.message, self.report = float("nan"), "", np.zeros(4)
         self.ended, self.clock, self.learned = np.zeros(2), time.perf_counter(), 0
@@ -391,7 +372,7 @@ class Learner:
         spreads = s.spread * between(1.0, SPREAD_END), s.action_spread * between(1.0, SPREAD_END)
         now = Now(rate, rate if tau >= s.warmup else 0.0, np.log(floor), between(s.uniform, s.uniform_end), *spreads)
         for node in self.nodes:
-            node.spread[:], node.greed[0] = spreads, s.greedy * min(1.0, 2.0 * tau)
+            node.knob[[SPREAD, ACTION_SPREAD, GREED]] = *spreads, s.greedy * min(1.0, 2.0 * tau)
         weights = tuple(np.array(w) for w in self.nets.actor)
         epsilon, explores = between(s.epsilon, s.epsilon_end), np.where(self.exploring, random, 0.0)
         at[STEPS] += self.env.run(self.game, weights, *self.nodes, self.rng, explores, epsilon, self.rows, self.ended)
@@ -409,25 +390,26 @@ class Learner:
             self.message = "budget used"
         if at[ITERATION] % s.every and not self.message:
             return False
-        # Judging may take half of all steps: at first, trees that never end an episode would use them all.
-        if self.selection.best is not None and 2 * self.selection.steps > at[STEPS] and not self.message:
+        # Judging is limited: at first, trees that never end an episode would use all steps.
+        if self.selection.best is not None and self.selection.steps > s.judging * at[STEPS] and not self.message:
             return False
         self._judge()
         return True
 
     def _judge(self) -> None:
         at, s, spent, improved = self.at, self.settings, self.selection.steps, self.selection.improved
-        network = partial(BoundsNetwork, self.nets.actor, s.frequencies, self.rules)
-        self.final = extract(network(), self.rules)
+        self.final = extract(BoundsNetwork(self.nets.actor, s.frequencies, self.rules), self.rules)
         if s.keep:
             self.selection.show(self.final)
         else:
             self.selection.replace(self.final)
         self.final_value = self.selection.last
         rng = np.random.default_rng([self.order, 1, int(at[ITERATION])])
-        for _ in range(s.draws if s.keep else 0):
-            if 2 * self.selection.steps < at[STEPS]:
-                self.selection.show(extract(network(rng, self.nodes[0].spread), self.rules))
+        for k in range(s.draws if s.keep else 0):
+            if self.selection.steps < s.judging * at[STEPS]:
+                tree = self._drawn(k, rng)
+                if not self.rules.parameterised or not self._no_better(tree):
+                    self.selection.show(tree)
         at[STEPS] += self.selection.steps - spent
         if self.selection.improved > improved:
             at[FOUND] = at[STEPS]
@@ -438,6 +420,42 @@ class Learner:
         elif s.keep and waited > s.patience and self.selection.asks:
             self.message = self.message or "no better tree for long"
         self.env.break_off()
+
+    def _drawn(self, k: int, rng: np.random.Generator) -> Tree:
+        """A tree near the greedy one: choices drawn; in the parameterised form also v and vectors alone.
+
+        There every third one is drawn around the best tree instead, on one of several scales.
+        """
+        policy, best = BoundsNetwork(self.nets.actor, self.settings.frequencies, self.rules, rng), self.selection.best
+        policy.spread = self.nodes[0].knob[[SPREAD, ACTION_SPREAD]]
+        if self.rules.parameterised and k % 3 == 2 and best is not None:
+            return nearby(best.tree, self.rules, rng, policy.spread * 2.0 ** -rng.uniform(0.0, 4.0))
+        policy.sampled = not self.rules.parameterised or k % 3 == 0
+        return extract(policy, self.rules)
+
+    def _no_better(self, tree: Tree) -> bool:
+        """Whether a tree cannot be better than the best one, which is no larger and does its most in most episodes.
+
+        Only in the others can anything be gained. They come first, then all until as much is lost.
+        """
+        best, small = self.selection.best, simplify(tree)
+        if best is None or small.n_leaves < best.small.n_leaves:
+            return False
+        most = best.returns == best.returns.max()
+        if most.all() or 5 * most.sum() < 4 * len(most):
+            return False
+        order, gained, done, count = np.argsort(most, kind="stable"), 0.0, 0, int((~most).sum())
+        while done < len(order):
+            index = order[done : done + count]
+            seeds = self.selection.seeds[index]
+            returns, lengths, _ = rollouts(small, self.problem.source, seeds, features=self.problem.encoder)
+            self.selection.steps += int(lengths.sum())
+            gained += float((returns - best.returns[index]).sum())
+            if gained <= 0.0:
+                return True
+            done += count
+            count = max(8, done)
+        return False
 
     def snapshot(self) -> Snapshot:
         """Where the run stands; everything in it is a copy."""

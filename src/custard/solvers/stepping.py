@@ -9,7 +9,7 @@ import numpy as np
 from custard.errors import CustardError
 from custard.ibmdp.parts import parts_of
 from custard.lab.source import DEFAULT_LIMIT
-from custard.solvers.acting import note, run_native, think
+from custard.solvers.acting import note, refresh, run_native, think
 from custard.solvers.api import Problem
 from custard.spaces import describe
 
@@ -73,6 +73,7 @@ class Foreign:
     ) -> int:  # fmt: skip
         """Fill the rows; how many base actions that took. Returns of ended episodes are added to `ended`."""
         parts, taken = self.parts, 0
+        refresh(game, node)
         for i in range(self.count):
             if self.fresh:
                 self._begin(i)
