@@ -54,11 +54,12 @@ class BoundsNetwork:
 def nearby(tree: Tree, rules: Rules, rng: np.random.Generator, spread: tuple[float, float]) -> Tree:
     """A draw from the stochastic policy whose greedy tree is `tree`, its choices kept.
 
-    Every question's v gets normal noise of deviation spread[0] before it is squashed, and its threshold lies between
-    the bounds that the moved questions above leave; action vectors get noise of spread[1] before they are scaled.
+    The v of about half of the questions gets normal noise of deviation spread[0] before it is squashed, and thresholds
+    lie between the bounds that the moved questions above leave; half of the components of action vectors get noise of
+    spread[1] before they are scaled.
     """
     n, count = tree.features.n, tree.n_nodes
-    noise = spread[0] * rng.standard_normal(count)
+    noise = spread[0] * rng.standard_normal(count) * (rng.random(count) < 0.5)
     bounds, moved = np.zeros((count, 2, n)), np.zeros((count, 2, n))
     bounds[0], moved[0] = np.stack(rules.root()), np.stack(rules.root())
     threshold = tree.threshold.copy()
@@ -73,6 +74,7 @@ def nearby(tree: Tree, rules: Rules, rng: np.random.Generator, spread: tuple[flo
     value = tree.value
     if not rules.actions.discrete:
         vector = vector_rules(rules.actions)
-        z = (tree.value - vector[2]) / vector[3] + spread[1] * rng.standard_normal(tree.value.shape)
+        noise = spread[1] * rng.standard_normal(tree.value.shape) * (rng.random(tree.value.shape) < 0.5)
+        z = (tree.value - vector[2]) / vector[3] + noise
         value = vector_action(z, *vector)
     return replace(tree, threshold=threshold, value=value)

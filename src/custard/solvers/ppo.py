@@ -90,6 +90,7 @@ class Settings:
     every: int = 2  # iterations between two extracted trees
     draws: int = 4  # trees drawn from the stochastic policy and judged beside the greedy one
     judging: float = 0.5  # share of all steps that judging trees may take
+    episodes: int | None = None  # selection episodes of the best tree; None: a 4,000th of the budget, 32 to 512
     margin: float = 1.0  # standard errors by which a smaller tree may be worse, and a larger one must be better
     patience: float = 0.4  # share of the budget without a better tree before stopping
     keep: bool = True  # hand back the best tree judged; False: the last one
@@ -105,7 +106,8 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "tuned": {
         # Judging costs many steps here and hardly any time, and only many episodes show the last rare failures.
         "CartPole": {"budget": 4_000_000, "low": [-2.0, -2.0, -0.14, -1.4], "high": [2.0, 2.0, 0.14, 1.4],
-                     "gamma_b": 0.997, "learning_rate": 3e-4, "judging": 0.8, "draws": 18, "margin": 0.0},
+                     "gamma_b": 0.997, "learning_rate": 3e-4, "judging": 0.8, "draws": 24, "margin": 0.0,
+                     "episodes": 2000},
         "PotholeWorld": _POTHOLE,
     },
     # The budget counts steps of the IBMDP here, as the appendix does; what it leaves open is Stable Baselines' default.
@@ -119,6 +121,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 NATIVE_BUDGET, FOREIGN_BUDGET = 400_000, 200_000
+FEW = 32  # episodes that judge a tree at the least
 FLOOR_END, RATE_END, SPREAD_END = 0.001, 0.3, 0.1
 STEPS, ITERATION, FOUND = range(3)  # entries of `Learner.at`
 
@@ -351,7 +354,8 @@ class Learner:
         self.rng = streams(np.random.SeedSequence(seeds["learner"]).spawn(count))
         self.rows = make_rows(self.game, count, s.num_steps)
         self.exploring = np.arange(count) < max(round(s.explore * count), min(count - 1, s.explore > 0))
-        self.selection = Selection(problem, most=int(np.clip(self.budget // 4000, 32, 1024)), margin=s.margin)
+        episodes = s.episodes or int(np.clip(self.budget // 4000, FEW, 512))
+        self.selection = Selection(problem, most=episodes, margin=s.margin)
         self.final: Tree | None = None
         self.final_value, self.message, self.report = float("nan"), "", np.zeros(4)
         self.ended, self.clock, self.learned = np.zeros(2), time.perf_counter(), 0
@@ -398,6 +402,13 @@ class Learner:
 
     def _judge(self) -> None:
         at, s, spent, improved = self.at, self.settings, self.selection.steps, self.selection.improved
+        if self.rules.parameterised:  # many trees are drawn: at first a few episodes tell enough
+            chosen, share = self.selection, min(1.0, 2.0 * at[STEPS] / self.budget)
+            chosen.most = round(FEW * (len(chosen.seeds) / FEW) ** share)
+            if chosen.best is not None and chosen.varies and not chosen.varying:
+                chosen.most = min(len(chosen.seeds), 2 * len(chosen.best.returns))
+                chosen._extend(chosen.best, chosen.most)
+            chosen.most = max(chosen.most, len(chosen.best.returns) if chosen.best else 0)
         self.final = extract(BoundsNetwork(self.nets.actor, s.frequencies, self.rules), self.rules)
         if s.keep:
             self.selection.show(self.final)
@@ -408,14 +419,16 @@ class Learner:
         for k in range(s.draws if s.keep else 0):
             if self.selection.steps < s.judging * at[STEPS]:
                 tree = self._drawn(k, rng)
-                if not self.rules.parameterised or not self._no_better(tree):
+                if not self.rules.parameterised or not self._settled(tree):
                     self.selection.show(tree)
         at[STEPS] += self.selection.steps - spent
         if self.selection.improved > improved:
             at[FOUND] = at[STEPS]
         met = self.selection.surely_above(self.problem.source.threshold)
         waited = (at[STEPS] - at[FOUND]) / self.budget
-        if s.keep and met and not self.selection.varying and waited > s.patience / 4:
+        best = self.selection.best
+        sure = best is not None and (not self.rules.parameterised or len(best.returns) == len(self.selection.seeds))
+        if s.keep and met and sure and not self.selection.varying and waited > s.patience / 4:
             self.message = self.message or "reward threshold met in all episodes, and no better tree since"
         elif s.keep and waited > s.patience and self.selection.asks:
             self.message = self.message or "no better tree for long"
@@ -433,29 +446,36 @@ class Learner:
         policy.sampled = not self.rules.parameterised or k % 3 == 0
         return extract(policy, self.rules)
 
-    def _no_better(self, tree: Tree) -> bool:
-        """Whether a tree cannot be better than the best one, which is no larger and does its most in most episodes.
+    def _settled(self, tree: Tree) -> bool:
+        """Judge a tree where the best one, no larger, does its most in most episodes; whether that is the case.
 
         Only in the others can anything be gained. They come first, then all until as much is lost.
         """
-        best, small = self.selection.best, simplify(tree)
+        chosen, small = self.selection, simplify(tree)
+        best = chosen.best
         if best is None or small.n_leaves < best.small.n_leaves:
             return False
         most = best.returns == best.returns.max()
-        if most.all() or 5 * most.sum() < 4 * len(most):
+        if not chosen.varies or 5 * most.sum() < 4 * len(most):
             return False
         order, gained, done, count = np.argsort(most, kind="stable"), 0.0, 0, int((~most).sum())
-        while done < len(order):
+        while count > 0 and done < len(order):
             index = order[done : done + count]
-            seeds = self.selection.seeds[index]
-            returns, lengths, _ = rollouts(small, self.problem.source, seeds, features=self.problem.encoder)
-            self.selection.steps += int(lengths.sum())
+            returns, lengths, _ = rollouts(
+                small, self.problem.source, chosen.seeds[index], features=self.problem.encoder
+            )
+            chosen.steps += int(lengths.sum())
             gained += float((returns - best.returns[index]).sum())
             if gained <= 0.0:
                 return True
             done += count
             count = max(8, done)
-        return False
+        if gained > 0.0:
+            chosen.replace(tree)
+            assert chosen.best is not None
+            chosen._extend(chosen.best, len(best.returns))
+            chosen.improved += 1
+        return True
 
     def snapshot(self) -> Snapshot:
         """Where the run stands; everything in it is a copy."""
