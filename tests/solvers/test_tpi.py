@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import custard
+from custard.lab.native import TABLE
 from custard.lab.source import episode_seeds, source
 from custard.planning.env import FiniteEnv
 from custard.planning.evaluate import tree_value
@@ -13,7 +14,7 @@ from custard.planning.random import random_mdp
 from custard.solvers.api import Problem
 from custard.solvers.learned import Exact, Grid, LearnedModel
 from custard.solvers.mutate import Menu, leaves_of, mutated, random_shape, shape_of, tree_of
-from custard.solvers.simulate import TABLE, Compiled, Foreign, simulator
+from custard.solvers.simulate import Compiled, Foreign, simulator
 from custard.solvers.tabular import Expert
 from custard.solvers.tpi import Settings, solve
 from custard.spaces import describe
@@ -133,7 +134,7 @@ def test_a_learned_table_behaves_like_its_environment():
     model = LearnedModel(task, grid, real)
     model.gather(60_000, 0, None, 0.1)
     assert real.steps >= 60_000
-    table = Compiled(task, TABLE, model.params(), real.limit)
+    table = Compiled(task, (TABLE, model.params(), real.limit, 2))
     exact = model.world(task)
     assert isinstance(exact, Exact)
     seeds = episode_seeds(1, 2000)

@@ -54,7 +54,8 @@ def begin(world: int, state: np.ndarray, rng: np.ndarray) -> None:
         for i in range(2):
             state[i] = uniform(rng, -classic.PENDULUM_START[i], classic.PENDULUM_START[i])
     else:
-        state[:] = 0.0
+        for i in range(len(state)):
+            state[i] = 0.0
 
 
 @njit(cache=True)
@@ -89,16 +90,15 @@ def advance(world: int, params: np.ndarray, state: np.ndarray, action: Any, rng:
 @njit(cache=True)
 def observe(world: int, state: np.ndarray, x: np.ndarray) -> None:
     """The features of a state: what the environment's observation holds, widened to float64."""
+    for i in range(len(x)):  # a loop, since an assignment of slices takes numba a second longer to compile
+        x[i] = state[i]
     if world in (PREREQ, POTHOLE):
-        x[:] = state
         return
     if world == ACROBOT:
         x[0], x[1], x[2], x[3] = math.cos(state[0]), math.sin(state[0]), math.cos(state[1]), math.sin(state[1])
         x[4], x[5] = state[2], state[3]
     elif world == PENDULUM:
         x[0], x[1], x[2] = math.cos(state[0]), math.sin(state[0]), state[1]
-    else:
-        x[:] = state
     for i in range(len(x)):
         x[i] = np.float64(np.float32(x[i]))
 

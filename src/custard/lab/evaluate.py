@@ -128,6 +128,11 @@ def rollouts(
         base = describe(venv, features=features)
         if isinstance(policy, Tree):
             check_fits(policy, base)
+            if where.native is not None and features is None:
+                from custard.envs.pcg64 import streams  # compiled code loads when it is used
+                from custard.lab.native import native_place, tree_rollouts
+
+                return tree_rollouts(policy, native_place(venv, max_steps), streams(seeds.tolist()))[:3]  # type: ignore[arg-type]
         act = policy.predict if isinstance(policy, Tree) else policy
         limit = max_steps or (None if where.limit is not None else DEFAULT_LIMIT)
         return play(act, parts_of(venv, base), base, seeds, limit, where.name)

@@ -13,27 +13,27 @@ __all__ = ["Candidate"]
 
 @dataclass(frozen=True)
 class Candidate:
-    """A tree and its returns on a list of episodes, without and with random actions in between."""
+    """A tree and its returns on a list of episodes."""
 
     tree: Tree
+    seeds: np.ndarray
     returns: np.ndarray
-    shaken: np.ndarray  # the same if some actions are random, for trees that are perfect without; empty for others
 
     @property
     def mean(self) -> float:
         """The mean return."""
         return float(self.returns.mean())
 
+    def more(self, seeds: np.ndarray, returns: np.ndarray) -> Candidate:
+        """The same with more episodes."""
+        return Candidate(self.tree, np.append(self.seeds, seeds), np.append(self.returns, returns))
+
     def beats(self, other: Candidate) -> bool:
-        """More return on the same episodes; or as much from a smaller tree; or from one as small and steadier."""
+        """More return on the same episodes, or as much from a smaller tree."""
         slack = 1e-9 * max(1.0, abs(other.mean))
         if abs(self.mean - other.mean) > slack:
             return self.mean > other.mean
-        if (self.tree.n_leaves, self.tree.depth) != (other.tree.n_leaves, other.tree.depth):
-            return (self.tree.n_leaves, self.tree.depth) < (other.tree.n_leaves, other.tree.depth)
-        if len(self.shaken) == 0 or len(other.shaken) == 0:
-            return len(self.shaken) > 0
-        return float(self.shaken.mean()) > float(other.shaken.mean()) * (1.0 + 1e-3)
+        return (self.tree.n_leaves, self.tree.depth) < (other.tree.n_leaves, other.tree.depth)
 
     def clearly_beats(self, other: Candidate) -> bool:
         """Beats it by more than the standard error of the difference, so that luck does not replace the best tree."""

@@ -2,7 +2,7 @@
 
 Where all features are whole numbers within bounds and they tell states apart, what followed each action in each state
 can be counted, and what a tree returns is worked out from these counts without chance (`Exact`), or, where the table
-is large, by compiled rollouts in it (`custard.solvers.simulate.TABLE`). The environment itself is asked for
+is large, by compiled rollouts in it (`custard.lab.native.TABLE`). The environment itself is asked for
 experience, and for the last word: if trees return there what they do in the table, the table is right; otherwise the
 search goes on without it.
 """
@@ -18,8 +18,9 @@ import numpy as np
 from numba import njit
 
 from custard.envs.pcg64 import streams
+from custard.lab.native import TABLE, Place, arrays_of
 from custard.solvers.api import Problem
-from custard.solvers.simulate import TABLE, Compiled, Foreign, _action_values
+from custard.solvers.simulate import Compiled, Foreign, action_values
 from custard.tree.compiled import leaf_of
 from custard.tree.tree import Tree
 
@@ -135,7 +136,9 @@ class LearnedModel:
     def world(self, problem: Problem) -> Compiled:
         """The table to try trees in: exactly, or by rollouts where that would take longer."""
         work = len(self.outcomes) / self.grid.n_actions * self.real.limit
-        world = (Exact if work <= WORK else Compiled)(problem, TABLE, self.params(), self.real.limit)
+        world = (Exact if work <= WORK else Compiled)(
+            problem, (TABLE, self.params(), self.real.limit, len(self.grid.low))
+        )
         world.slow = WORK / 10 < work <= WORK
         return world
 
@@ -185,6 +188,10 @@ class Exact(Compiled):
 
     last: tuple[Tree, float, Any] | None = None  # the tree asked about last, and the answer
 
+    def __init__(self, problem: Problem, place: Place) -> None:
+        super().__init__(problem, place)
+        _, self.params, _, self.n = place
+
     def returns(self, tree: Tree, seeds: np.ndarray, noise: float = 0.0) -> np.ndarray:
         """The expected return, the same for each seed."""
         if self.last is None or self.last[0] is not tree or self.last[1] != noise:
@@ -197,8 +204,7 @@ class Exact(Compiled):
     ) -> tuple[np.ndarray, np.ndarray]:
         """States from rollouts, expected values."""
         rng = streams([*np.random.SeedSequence(seed).generate_state(64).tolist(), seed])
-        place = self.world, self.params, self.limit, self.n
-        x, _, _ = _action_values(self._arrays(tree), place, self.moves, self.moves[:0], rng, count, noise)
+        x, _, _ = action_values(arrays_of(tree), self.place, self.moves, self.moves[:0], rng, count, noise)
         q = self._values(tree, noise)[0]
         low, strides = self.params[1:3, : self.n]
         return x, q[((x - low).astype(np.int64) * strides.astype(np.int64)).sum(axis=1)]
@@ -206,7 +212,7 @@ class Exact(Compiled):
     def _values(self, tree: Tree, noise: float) -> tuple[np.ndarray, float, float]:
         outcomes = *self.chances, self.after
         starts = np.diff(np.minimum(self.params[int(self.params[0, 1]) :, 0], 1.0), prepend=0.0)
-        return _expected(self._arrays(tree), outcomes, starts, self.x, self.known, self.limit, noise)
+        return _expected(arrays_of(tree), outcomes, starts, self.x, self.known, self.limit, noise)
 
     @cached_property
     def chances(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

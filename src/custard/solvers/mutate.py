@@ -188,6 +188,8 @@ def _changed(
     where = paths(shape)
     path = where[int(rng.integers(len(where)))]
     part = part_at(shape, path)
+    if not isinstance(part, tuple) and path and menu.actions.discrete and rng.random() < 0.5:
+        path, part = path[:-1], part_at(shape, path[:-1])  # questions more often than leaves, which have few actions
     if not isinstance(part, tuple):
         other = menu.other(rng, part)
         if len(path) < depth and rng.random() < (0.5 if menu.actions.discrete else 0.25):

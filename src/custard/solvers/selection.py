@@ -4,7 +4,6 @@ Learning over bounds oscillates between trees, so the last one is rarely the bes
 while it learns can hand them to a `Selection`. Its episodes have seeds apart from those of any evaluation, the same for
 all trees, so that trees are compared on the same episodes; their steps are counted.
 """
-# mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
 
@@ -12,18 +11,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numba import njit
 
-from custard.envs.native import NativeVectorEnv, advance, begin, observe
 from custard.envs.pcg64 import streams
 from custard.lab.evaluate import rollouts
-from custard.lab.source import DEFAULT_LIMIT, episode_seeds
+from custard.lab.native import native_place, tree_rollouts
+from custard.lab.source import episode_seeds
 from custard.solvers.api import Problem
-from custard.tree.compiled import leaf_of
 from custard.tree.simplify import simplify
 from custard.tree.tree import Tree
 
-__all__ = ["Judged", "Selection", "better", "native_returns"]
+__all__ = ["Judged", "Selection", "better"]
 
 PARTS = ("feature", "threshold", "children_left", "children_right", "value")
 
@@ -158,7 +155,8 @@ class Selection:
             return
         if self.native is not None:
             assert self.streams is not None
-            returns, lengths, visits = native_returns(judged.small, self.native, self.streams[done:count])
+            place = native_place(self.native)
+            returns, lengths, _, visits = tree_rollouts(judged.small, place, self.streams[done:count])
             judged.visits += visits
         else:
 
@@ -204,33 +202,3 @@ class Selection:
             parts = [data[f"best.{part}"] for part in PARTS]
             tree = Tree(*parts, features=features, actions=self.problem.base.actions)
             self.best = Judged(tree, simplify(tree), data["best.returns"], data["best.visits"].copy())
-
-
-def native_returns(tree: Tree, venv: NativeVectorEnv, rng: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns and lengths of a tree in a native environment, one episode for each random stream [N, 4].
-
-    Also how often each leaf was reached. These are the numbers `custard.lab.evaluate.rollouts` gives, had in one
-    compiled loop.
-    """
-    limit = min(venv.limit, DEFAULT_LIMIT) if venv.limit > 10**12 else venv.limit
-    parts = tuple(getattr(tree, part) for part in PARTS)
-    roll_out: Any = _roll_out
-    return roll_out(parts, venv.world, venv.params, limit, venv.state.shape[1], rng.copy())
-
-
-@njit(cache=True)
-def _roll_out(tree, world, params, limit, n, rng):
-    returns, lengths = np.zeros(len(rng)), np.zeros(len(rng), dtype=np.int64)
-    visits = np.zeros(len(tree[0]), dtype=np.int64)
-    state, x = np.zeros(n), np.zeros(n)
-    for i in range(len(rng)):
-        begin(world, state, rng[i])
-        over = False
-        while not over and lengths[i] < limit:
-            observe(world, state, x)
-            node = leaf_of(tree, x)
-            visits[node] += 1
-            reward, over = advance(world, params, state, tree[4][node], rng[i])
-            returns[i] += reward
-            lengths[i] += 1
-    return returns, lengths, visits

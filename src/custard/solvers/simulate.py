@@ -16,9 +16,10 @@ import gymnasium as gym
 import numpy as np
 from numba import njit
 
-from custard.envs.native import NativeVectorEnv, advance, begin, observe
+from custard.envs.native import NativeVectorEnv
 from custard.envs.pcg64 import streams, uniform
 from custard.errors import CustardError, one_line
+from custard.lab.native import MANY, Place, arrays_of, copy, move, native_place, roll_out, see, start
 from custard.lab.source import DEFAULT_LIMIT
 from custard.solvers.api import Problem
 from custard.solvers.copies import can_copy, can_repeat, copied
@@ -28,10 +29,7 @@ from custard.threads import in_parts
 from custard.tree.compiled import leaf_of
 from custard.tree.tree import Tree
 
-__all__ = ["TABLE", "Compiled", "Foreign", "Simulator", "native_world", "simulator"]
-
-MANY = 5000  # steps from which several threads pay
-TABLE = -1  # the world whose transitions are in its parameters
+__all__ = ["Compiled", "Foreign", "Simulator", "action_values", "simulator"]
 
 
 class Simulator(Protocol):
@@ -57,15 +55,9 @@ def simulator(problem: Problem) -> Simulator:
     """The quickest simulator for a problem."""
     if problem.source.native is None or problem.encoder is not None:
         return Foreign(problem)
-    world, params, limit = native_world(problem)
-    return Compiled(problem, world, params, limit)
-
-
-def native_world(problem: Problem) -> tuple[int, np.ndarray, int]:
-    """Number, parameters and time limit of a native environment."""
     venv = problem.source.vector(1)
     assert isinstance(venv, NativeVectorEnv)
-    return venv.world, venv.params, int(min(venv.limit, DEFAULT_LIMIT))
+    return Compiled(problem, native_place(venv, DEFAULT_LIMIT))
 
 
 class Compiled:
@@ -74,8 +66,8 @@ class Compiled:
     values_actions = True
     slow = False  # whether trying a tree takes long all the same
 
-    def __init__(self, problem: Problem, world: int, params: np.ndarray, limit: int) -> None:
-        self.world, self.params, self.limit, self.n = world, params, limit, problem.base.features.n
+    def __init__(self, problem: Problem, place: Place) -> None:
+        self.place, self.limit = place, place[2]
         self.start = problem.base.actions.start if problem.base.actions.discrete else 0
         menu = Menu(problem.base.actions)
         nothing = Tree.leaf(menu.random(np.random.default_rng(0)), problem.base.features, problem.base.actions)
@@ -85,16 +77,16 @@ class Compiled:
 
     def returns(self, tree: Tree, seeds: np.ndarray, noise: float = 0.0) -> np.ndarray:
         """See `Simulator`."""
-        place = self.world, self.params, self.limit, self.n
-        arrays, rng = self._arrays(tree), self._streams(seeds)
+        arrays, rng = arrays_of(tree), self._streams(seeds)
         parts = in_parts(
-            lambda a, b: _returns(arrays, place, self.moves, rng[a:b], noise),
+            lambda a, b: roll_out(arrays, self.place, self.moves, rng[a:b], noise),
             len(seeds),
             parallel=len(seeds) * self.length > MANY,
         )
-        results, steps, most = zip(*parts, strict=True)
-        self.steps += sum(steps)
-        self.length = sum(steps) / max(1, len(seeds))
+        results, lengths, _, _, most = zip(*parts, strict=True)
+        steps = sum(int(part.sum()) for part in lengths)
+        self.steps += steps
+        self.length = steps / max(1, len(seeds))
         self.most_a_step = max(self.most_a_step, *most)
         return np.concatenate(results)
 
@@ -104,14 +96,9 @@ class Compiled:
         """See `Simulator`."""
         episodes = int(np.clip(1.5 * count / max(1.0, self.length), 64, 4096))
         rng = streams([*np.random.SeedSequence(seed).generate_state(episodes).tolist(), seed])
-        place = self.world, self.params, self.limit, self.n
-        arrays = self._arrays(tree)
-        x, q, steps = _action_values(arrays, place, self.moves, self._plain(tried), rng, count, noise)
+        x, q, steps = action_values(arrays_of(tree), self.place, self.moves, self._plain(tried), rng, count, noise)
         self.steps += steps
         return x, q
-
-    def _arrays(self, tree: Tree) -> tuple[np.ndarray, ...]:
-        return tree.feature, tree.threshold, tree.children_left, tree.children_right, self._plain(tree.value)
 
     def _plain(self, actions: np.ndarray) -> np.ndarray:
         """Actions as compiled loops take them: numbers from zero on, or the one component of a vector."""
@@ -252,65 +239,7 @@ class Foreign:
 
 
 @njit(cache=True)
-def _start(world, params, state, rng):
-    if world == TABLE:
-        n, first = len(state), int(params[0, 1])  # the rows of start states: cumulative probability, then features
-        pick, row = uniform(rng, 0.0, 1.0), first
-        while params[row, 0] < pick and row < len(params) - 1:
-            row += 1
-        state[:] = params[row, 1 : n + 1]
-    else:
-        begin(world, state, rng)
-
-
-@njit(cache=True)
-def _move(world, params, state, action, rng):
-    if world != TABLE:
-        return advance(world, params, state, action, rng)
-    # Row 0: number of actions, first start row. Row 1: lows. Row 2: strides. Row 3 + s * A + a: where outcomes begin.
-    n, s = len(state), 0
-    for c in range(n):
-        s += int(state[c] - params[1, c]) * int(params[2, c])
-    row = int(params[3 + s * int(params[0, 0]) + int(action), 0])
-    pick = uniform(rng, 0.0, 1.0)
-    while params[row, 0] < pick:
-        row += 1
-    state[:] = params[row, 3 : n + 3]
-    return params[row, 1], params[row, 2] > 0.5
-
-
-@njit(cache=True)
-def _see(world, state, x):
-    if world == TABLE:
-        x[:] = state
-    else:
-        observe(world, state, x)
-
-
-@njit(cache=True, nogil=True)
-def _returns(tree, place, moves, rng, noise):
-    world, params, limit, n = place
-    result = np.zeros(len(rng))
-    state, x = np.zeros(n), np.zeros(n)
-    steps, most = 0, -np.inf
-    for k in range(len(rng)):
-        _start(world, params, state, rng[k])
-        for _ in range(limit):
-            _see(world, state, x)
-            action = tree[4][leaf_of(tree, x)]
-            if noise > 0.0 and uniform(rng[k], 0.0, 1.0) < noise:
-                action = moves[int(uniform(rng[k], 0.0, float(len(moves))))]
-            reward, over = _move(world, params, state, action, rng[k])
-            result[k] += reward
-            most = max(most, reward)
-            steps += 1
-            if over:
-                break
-    return result, steps, most
-
-
-@njit(cache=True)
-def _action_values(tree, place, moves, tried, rng, count, noise):
+def action_values(tree, place, moves, tried, rng, count, noise):
     """Reservoir-sample states of noisy episodes (all rows of `rng` but the last), then value every action there."""
     world, params, limit, n = place
     chance = rng[len(rng) - 1]
@@ -318,18 +247,18 @@ def _action_values(tree, place, moves, tried, rng, count, noise):
     state, x = np.zeros(n), np.zeros(n)
     seen = steps = 0
     for k in range(len(rng) - 1):
-        _start(world, params, state, rng[k])
+        start(world, params, state, rng[k])
         for t in range(limit):
             slot = seen if seen < count else int(uniform(chance, 0.0, seen + 1.0))
             if slot < count:
-                states[slot] = state
+                copy(state, states[slot])
                 elapsed[slot] = t
             seen += 1
-            _see(world, state, x)
+            see(world, state, x)
             action = tree[4][leaf_of(tree, x)]
             if uniform(chance, 0.0, 1.0) < noise:
                 action = moves[int(uniform(chance, 0.0, float(len(moves))))]
-            _, over = _move(world, params, state, action, rng[k])
+            _, over = move(world, params, state, action, rng[k])
             steps += 1
             if over:
                 break
@@ -337,21 +266,21 @@ def _action_values(tree, place, moves, tried, rng, count, noise):
     xs, q = np.zeros((count, n)), np.zeros((count, len(tried)))
     luck, chances = np.zeros(4, np.uint64), np.zeros(4, np.uint64)
     for i in range(count):
-        _see(world, states[i], xs[i])
+        see(world, states[i], xs[i])
         uniform(chance, 0.0, 1.0)  # every state meets a chance of its own
         uniform(rng[i % (len(rng) - 1)], 0.0, 1.0)
         for a in range(len(tried)):
-            state[:] = states[i]
-            luck[:] = chance
-            chances[:] = rng[i % (len(rng) - 1)]
+            copy(states[i], state)
+            copy(chance, luck)
+            copy(rng[i % (len(rng) - 1)], chances)
             action = tried[a]
             for _ in range(limit - elapsed[i]):
-                reward, over = _move(world, params, state, action, chances)
+                reward, over = move(world, params, state, action, chances)
                 q[i, a] += reward
                 steps += 1
                 if over:
                     break
-                _see(world, state, x)
+                see(world, state, x)
                 action = tree[4][leaf_of(tree, x)]
                 if uniform(luck, 0.0, 1.0) < noise:
                     action = moves[int(uniform(luck, 0.0, float(len(moves))))]

@@ -22,17 +22,21 @@ from custard.tree.tree import Tree
 if TYPE_CHECKING:
     from custard.solvers.tpi import Search
 
-__all__ = ["first_tree", "imitations", "outside_expert", "states_or_random"]
+__all__ = ["first_trees", "imitations", "outside_expert", "states_or_random"]
 
 TABLE_DEPTH = 12  # questions a path for trees of a learned table where no limit is given
 
 ROUNDS = 4  # fits, each on the states of the expert and of all trees before
+STARTS = 8  # trees that a search begins from
 MOST = 4000  # states in a fit
 EPISODES = 10  # of the expert, and of each tree
 
 
-def first_tree(search: Search, rng: np.random.Generator, seeds: np.ndarray) -> Tree:
-    """A new tree to begin from: the best of fits to random behaviour, of an expert's, and of random trees."""
+def first_trees(search: Search, rng: np.random.Generator, seeds: np.ndarray) -> tuple[list[Tree], np.ndarray]:
+    """New trees to begin from, the best first: fits to random behaviour, an expert's, random trees.
+
+    Each asks about other features than those before it. Also states that were met.
+    """
     trees: list[Tree] = []
     x = np.zeros((0, search.features.n))
     if search.sim.values_actions:
@@ -66,7 +70,10 @@ def first_tree(search: Search, rng: np.random.Generator, seeds: np.ndarray) -> T
     for tree in map(simplify, trees):
         if search.real.steps < search.spend // 2 or search.number > 0:
             ranked.append((float(search.sim.returns(tree, few).mean()), -tree.n_leaves, -tree.depth, tree))
-    return max(ranked, key=lambda entry: entry[:3])[3]
+    ranked.sort(key=lambda entry: entry[:3], reverse=True)
+    kinds = {tuple(entry[3].feature.tolist()): entry[3] for entry in reversed(ranked)}
+    order = dict.fromkeys(tuple(entry[3].feature.tolist()) for entry in ranked)
+    return [kinds[kind] for kind in order][: STARTS if search.features.n > 1 else 1], x
 
 
 def states_or_random(x: np.ndarray, features: Features, rng: np.random.Generator) -> np.ndarray:

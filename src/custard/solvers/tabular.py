@@ -15,10 +15,11 @@ import numpy as np
 from numba import njit
 
 from custard.envs.pcg64 import streams, uniform
+from custard.lab.native import copy, move, see, start
 from custard.lab.source import episode_seeds
 from custard.solvers.api import Problem
 from custard.solvers.learned import GAMMA, Grid
-from custard.solvers.simulate import Compiled, _move, _see, _start
+from custard.solvers.simulate import Compiled
 from custard.tree.fit import fit_tree
 from custard.tree.tree import Tree
 
@@ -38,8 +39,7 @@ class Expert:
 
     def learn(self, sim: Compiled, steps: int, seed: int) -> None:
         """Off-policy Q-learning in a compiled world, exploring at random now and then."""
-        place = sim.world, sim.params, sim.limit, sim.n
-        _learn(place, self.grid.low, self.grid.strides, self.q, self.visits, steps, streams([seed]))
+        _learn(sim.place, self.grid.low, self.grid.strides, self.q, self.visits, steps, streams([seed]))
         sim.steps += steps
 
     def trees(
@@ -84,9 +84,8 @@ class Expert:
 
     def _way(self, sim: Compiled, label: np.ndarray, seed: int, episodes: int) -> np.ndarray:
         """The states a policy meets."""
-        place = sim.world, sim.params, sim.limit, sim.n
         rng = streams(episode_seeds(seed, episodes).tolist())
-        x, steps = _follow(place, self.grid.low, self.grid.strides, label, rng, MOST)
+        x, steps = _follow(sim.place, self.grid.low, self.grid.strides, label, rng, MOST)
         sim.steps += steps
         return x
 
@@ -111,13 +110,13 @@ def _follow(place, low, strides, label, rng, most):
     state, x = np.zeros(n), np.zeros(n)
     count = steps = 0
     for k in range(len(rng)):
-        _start(world, params, state, rng[k])
+        start(world, params, state, rng[k])
         for _ in range(limit):
-            _see(world, state, x)
+            see(world, state, x)
             if count < most:
-                met[count] = x
+                copy(x, met[count])
                 count += 1
-            _, over = _move(world, params, state, label[_number(x, low, strides)], rng[k])
+            _, over = move(world, params, state, label[_number(x, low, strides)], rng[k])
             steps += 1
             if over or count >= most:
                 break
@@ -131,8 +130,8 @@ def _learn(place, low, strides, q, visits, steps, rng):
     world, params, limit, n = place
     n_actions = q.shape[1]
     state, x = np.zeros(n), np.zeros(n)
-    _start(world, params, state, rng[0])
-    _see(world, state, x)
+    start(world, params, state, rng[0])
+    see(world, state, x)
     s, t = _number(x, low, strides), 0
     for _ in range(steps):
         a = int(uniform(rng[0], 0.0, float(n_actions)))
@@ -140,8 +139,8 @@ def _learn(place, low, strides, q, visits, steps, rng):
             for b in range(n_actions):
                 if q[s, b] > q[s, a]:
                     a = b
-        reward, over = _move(world, params, state, a, rng[0])
-        _see(world, state, x)
+        reward, over = move(world, params, state, a, rng[0])
+        see(world, state, x)
         after = _number(x, low, strides)
         target = reward if over else reward + GAMMA * q[after].max()
         visits[s, a] += 1
@@ -149,6 +148,6 @@ def _learn(place, low, strides, q, visits, steps, rng):
         s = after
         t += 1
         if over or t >= limit:
-            _start(world, params, state, rng[0])
-            _see(world, state, x)
+            start(world, params, state, rng[0])
+            see(world, state, x)
             s, t = _number(x, low, strides), 0

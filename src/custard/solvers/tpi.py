@@ -26,7 +26,7 @@ from custard.solvers.candidate import Candidate
 from custard.solvers.learned import Exact, Grid, LearnedModel
 from custard.solvers.mutate import Menu, Shape, mutated, part_at, paths, relabelled, replaced, shape_of, tree_of
 from custard.solvers.simulate import Compiled, Foreign, Simulator, simulator
-from custard.solvers.starts import first_tree, states_or_random
+from custard.solvers.starts import STARTS, first_trees, states_or_random
 from custard.solvers.tabular import Expert
 from custard.tree.fit import fit_tree
 from custard.tree.simplify import simplify
@@ -61,7 +61,7 @@ class Settings:
     """Thresholds a feature in a fit: 4,000 for one feature, 40 for two, 15 otherwise."""
 
     polish: int | None = None
-    """Small changes tried in a round: 300 compiled, 60 otherwise."""
+    """Small changes tried in a round: 300 compiled (100 for one feature, where fits are exact), 60 otherwise."""
 
     patience: int | None = None
     """Rounds without a better tree after which the run ends: 6, or 3 for one feature, where fits are exact."""
@@ -74,8 +74,13 @@ class Settings:
             raise CustardError(f"max_leaves={self.max_leaves} must be at least 1")
 
 
-SHAKEN, MOST_SHAKEN = 0.2, 256  # the share of random actions under which perfect trees are compared; episodes of it
+ENOUGH = 16_000, 100  # episodes, compiled or not, in which a perfect tree is to be perfect
+HALF = 0.5  # the share of a perfect return that a tree without one of its questions keeps if fewer leaves may do
 FIRST_DEPTH, LAST_DEPTH = 3, 5  # without a depth limit trees grow while that pays
+MOST_LEAVES = 4096
+MOST_HARD = 64  # episodes remembered in which nearly perfect trees failed
+CHEAP = 0.2  # what a small change to a tree costs at least, in shares of a full comparison
+NEARLY = 5e-5  # the share of the most possible that a nearly perfect tree may miss
 WORTH = 1e-4  # the share of the return that a question must add where returns are exact
 COMPARISON = 30_000  # compiled steps that comparing two trees takes, about
 EXPLORING, FOLLOWING, CHECKING = 0.3, 0.06, 0.01  # shares of the budget for learning a table: at first, in every round
@@ -109,9 +114,10 @@ class Search:
         self.menu = Menu(self.actions)
         first = self.menu.random(np.random.default_rng(self.seed)) if self.menu.all is None else self.menu.all[0]
         self.blank = Tree.leaf(first, self.features, self.actions)
-        self.leaves = settings.max_leaves or 4096
+        self.leaves = settings.max_leaves or MOST_LEAVES
         self.deepest = LAST_DEPTH if problem.max_depth is None else problem.max_depth
         self.deepest = min(self.deepest, self.leaves - 1)
+        self.enough = ENOUGH[0 if self.compiled else 1]
         self.depth = min(FIRST_DEPTH, self.deepest)
         self.patience = settings.patience or (3 if self.features.n == 1 else 6)
         self.cuts = settings.cuts or {1: 4000, 2: 40}.get(self.features.n, 15)
@@ -140,25 +146,40 @@ class Search:
         if self.stale == 2 and self.depth < self.deepest:
             self.depth, self.present = self.depth + 1, self.best  # nothing better of this depth: allow one more
         seeds = self.episodes(rng)
-        fresh = self.number == 0 or self.stale in (3, 5)
-        tree = first_tree(self, rng, seeds) if fresh else self.present
-        self.depth = max(self.depth, tree.depth)
-        now = self.measured(tree, seeds)
-        x = np.zeros((0, self.features.n))
-        if self.sim.values_actions and self.going:
-            tried = self.menu.tried(rng, tree)
-            x, q = self.sim.action_values(
-                tree, int(rng.integers(2**31)), self.states(len(tried)), self.settings.noise, tried
-            )
-            for other in self.fits(tree, x, q, tried):
+        trees, x = [self.present], np.zeros((0, self.features.n))
+        if self.sure:  # a perfect tree: would fewer leaves do?
+            self.leaves = self.best.n_leaves - 1 if self.stale else (self.best.n_leaves + 2) // 2
+            self.depth = min(self.depth, self.leaves - 1)
+            trees, x = first_trees(self, rng, seeds)
+            trees += sorted(self.fewer(self.best), key=lambda tree: -self.run(tree, seeds).mean)[: STARTS // 2]
+        elif self.number == 0 or self.stale in (3, 5) or (self.stale == 1 and len(self.hard)):
+            trees, x = first_trees(self, rng, seeds)
+        now = self.run(trees[0], seeds)
+        self.depth = max(self.depth, now.tree.depth)
+        if self.sim.values_actions and self.going and not self.perfect(now.mean):
+            x, q, tried = self.valued(now.tree, rng)
+            for other in self.fits(now.tree, x, q, tried):
                 if self.going:
-                    now = self.compared(other, now, seeds)
-        now = self.polished(now, rng, seeds, x)
+                    now = self.compared(other, now)
+        some = [now, *(self.run(tree, seeds) for tree in trees[1:])]
+        if len(some) > 1:
+            some = [self.polished(one, rng, x, self.changes // (4 * STARTS)) for one in some]
+        now = self.polished(max(some, key=lambda one: one.mean), rng, x, self.changes)
         self.present = now.tree
         self.judge(now.tree, rng)
         self.number += 1
         self.check(rng)
         self.finish()
+
+    def run(self, tree: Tree, seeds: np.ndarray) -> Candidate:
+        """A tree with its returns."""
+        return Candidate(tree, seeds, self.sim.returns(tree, seeds))
+
+    def valued(self, tree: Tree, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """States that a tree meets, what actions are worth there, and which."""
+        tried = self.menu.tried(rng, tree)
+        chance, count = int(rng.integers(2**31)), self.states(len(tried))
+        return *self.sim.action_values(tree, chance, count, self.settings.noise, tried), tried
 
     @property
     def going(self) -> bool:
@@ -179,17 +200,14 @@ class Search:
                 count = max(4, min(count, int(self.budget / length / 300)))
         else:
             count = int(np.clip(self.budget / length / 400, 4, 200))
-        count = (self.settings.episodes or count) * times
-        seeds = episode_seeds(int(rng.integers(2**31)), count)
-        some = self.hard[-max(1, count // 4) :] if times == 1 else self.hard[:0]
-        seeds[: len(some)] = some
-        return seeds
+        seeds = episode_seeds(int(rng.integers(2**31)), (self.settings.episodes or count) * times)
+        return np.concatenate([self.hard, seeds]) if times == 1 else seeds
 
     def states(self, tried: int) -> int:
         """How many states to value actions in."""
-        most = {1: 30_000, 2: 5000}.get(self.features.n, 1500) if isinstance(self.sim, Compiled) else 300
-        budget = 100_000_000 if self.sim is not self.real else self.budget
-        return self.settings.states or int(np.clip(budget / (25 * tried * max(4.0, self.sim.length)), 20, most))
+        most = {1: 40_000, 2: 5000}.get(self.features.n, 1500) if isinstance(self.sim, Compiled) else 300
+        budget = (100_000_000 if self.sim is not self.real else self.budget) / (25 if self.features.n > 1 else 10)
+        return self.settings.states or int(np.clip(budget / (tried * max(4.0, self.sim.length)), 20, most))
 
     def experience(self, rng: np.random.Generator) -> None:
         """Learn the table that trees are tried in, where there is one: by exploring, later also along the best tree."""
@@ -214,72 +232,89 @@ class Search:
         price = -self.settings.zeta * float(-q.min(axis=1).mean())
         numbers = Actions("discrete", tuple(str(k) for k in range(len(tried))))
 
-        def best(inside: np.ndarray | slice, depth: int, leaves: int | None) -> Shape:
+        def best(inside: np.ndarray | slice, depth: int, leaves: int) -> Shape:
             fitted = fit_tree(
                 x[inside], q[inside], self.features, numbers, max_depth=depth, price=price, cuts=self.cuts,
-                max_leaves=leaves,
+                max_leaves=leaves if self.leaves < MOST_LEAVES else None,
             )  # fmt: skip
             return relabelled(shape_of(fitted.tree), tried)
 
         for depth in sorted({self.depth, max(0, self.depth - 1)}):
-            yield tree_of(best(slice(None), depth, self.settings.max_leaves), self.blank)
+            yield tree_of(best(slice(None), depth, self.leaves), self.blank)
         shape, where = shape_of(tree), tree.apply(x)
         for path in [path for path in paths(shape) if path]:
             below = leaves_below(tree, path)
             inside = np.isin(where, below)
             if inside.sum() >= 10:
-                room = None if self.settings.max_leaves is None else self.leaves - tree.n_leaves + len(below)
+                room = self.leaves - tree.n_leaves + len(below)
                 yield tree_of(replaced(shape, path, best(inside, self.depth - len(path), room)), self.blank)
 
-    def compared(self, tree: Tree, now: Candidate, seeds: np.ndarray) -> Candidate:
-        """The better of two on the same episodes; a fifth of them decides whether the rest is run."""
-        first = max(4, len(seeds) // 5)
-        some = self.sim.returns(tree, seeds[:2])
-        if some.max() < now.returns.min():
-            return now  # clearly worse: not worth more episodes
-        some = np.concatenate([some, self.sim.returns(tree, seeds[2:first])])
-        if some.mean() < now.returns[:first].mean() - 1e-9 * max(1.0, abs(now.mean)):
-            return now
-        shaken = np.zeros(0)
-        same_size = (tree.n_leaves, tree.depth) == (now.tree.n_leaves, now.tree.depth)
-        if len(now.shaken) and same_size and self.perfect(float(some.mean())):
-            shaken = self.sim.returns(tree, seeds[: min(first, len(now.shaken))], SHAKEN)
-            if shaken.mean() <= now.shaken[: len(shaken)].mean():
+    def compared(self, tree: Tree, now: Candidate) -> Candidate:
+        """The better of two on the same episodes; after each few it must still look like the better one."""
+        count, order = len(now.seeds), np.arange(len(now.seeds))
+        first = max(4, min(count, 500) // 5)
+        ends = [2, *(first * 4**k for k in range(9) if first * 4**k < count), count]
+        failing = self.failing(now)
+        if failing:
+            order = np.argsort(now.returns, kind="stable")  # only where the one fails can the other be better
+            ends[0] = failing
+        returns = np.zeros(count)
+        for k, end in enumerate(ends):
+            done = order[:end]
+            new = order[ends[k - 1] if k else 0 : end]
+            returns[new] = self.sim.returns(tree, now.seeds[new])
+            gain = float((returns[done] - now.returns[done]).mean())
+            worse = gain < -1e-9 * max(1.0, abs(now.mean))
+            if k == 0 and failing:
+                worse = worse or (gain <= 0 and tree.n_leaves >= now.tree.n_leaves)
+            elif k == 0:
+                worse = returns[new].max() < now.returns.min()  # two episodes only
+            if worse:
                 return now
-        rest = self.sim.returns(tree, seeds[first:])
-        other = self.measured(tree, seeds, np.concatenate([some, rest]), shaken)
+        other = Candidate(tree, now.seeds, returns)
         return other if other.beats(now) else now
 
-    def measured(
-        self, tree: Tree, seeds: np.ndarray, returns: np.ndarray | None = None, shaken: np.ndarray | None = None
-    ) -> Candidate:
-        """A tree with its returns; where they are perfect, also how it stands being shaken."""
-        returns = self.sim.returns(tree, seeds) if returns is None else returns
-        shaken = np.zeros(0) if shaken is None else shaken
-        if not self.perfect(float(returns.mean())):
-            return Candidate(tree, returns, np.zeros(0))
-        more = self.sim.returns(tree, seeds[len(shaken) : MOST_SHAKEN], SHAKEN)
-        return Candidate(tree, returns, np.append(shaken, more))
+    def failing(self, now: Candidate) -> int:
+        """In how many episodes a tree fails that is perfect in most; 0 for any other."""
+        count = int((now.returns < self.ceiling).sum())
+        return count if self.perfect(float(now.returns.max())) and count <= len(now.returns) // 5 else 0
+
+    def harder(self, now: Candidate, rng: np.random.Generator) -> Candidate:
+        """More and more episodes for a tree that is perfect on those it has run, until it fails in some."""
+        while self.perfect(now.mean) and len(now.seeds) < self.enough // 16 and self.going:
+            count = min(3 * len(now.seeds), self.enough // 16 - len(now.seeds))
+            fresh = episode_seeds(int(rng.integers(2**31)), count)
+            now = now.more(fresh, self.sim.returns(now.tree, fresh))
+        if self.failing(now):
+            failed = now.seeds[now.returns < self.ceiling]
+            self.hard = np.concatenate([self.hard[~np.isin(self.hard, failed)], failed])[-MOST_HARD:]
+        return now
 
     @property
     def changes(self) -> int:
         """Small changes tried in a round."""
-        return self.settings.polish or (300 if isinstance(self.sim, Compiled) and not self.sim.slow else 60)
+        quick = isinstance(self.sim, Compiled) and not self.sim.slow
+        return self.settings.polish or (60 if not quick else 300 if self.features.n > 1 else 100)
 
-    def polished(self, now: Candidate, rng: np.random.Generator, seeds: np.ndarray, x: np.ndarray) -> Candidate:
+    def polished(self, now: Candidate, rng: np.random.Generator, x: np.ndarray, changes: int) -> Candidate:
         """Small changes, kept if the true return rises."""
         x = states_or_random(x, self.features, rng)
         spread = np.where(x.std(axis=0) > 0, x.std(axis=0), 1.0)
-        shape = shape_of(now.tree)
-        for _ in range(self.changes):
-            if not self.going:
+        shape, depth = shape_of(now.tree), max(self.depth, now.tree.depth)
+        work, whole = 0.0, max(1.0, self.sim.length) * len(now.seeds)
+        while work < changes and self.going:
+            now = self.harder(now, rng)
+            if self.perfect(now.mean):
                 break
-            changed = mutated(shape, rng, x, spread, self.menu, self.depth, self.leaves)
+            changed = mutated(shape, rng, x, spread, self.menu, depth, self.leaves)
             if rng.random() < 0.3:
-                changed = mutated(changed, rng, x, spread, self.menu, self.depth, self.leaves)
-            after = self.compared(tree_of(changed, self.blank), now, seeds)
+                changed = mutated(changed, rng, x, spread, self.menu, depth, self.leaves)
+            before = self.sim.steps
+            after = self.compared(tree_of(changed, self.blank), now)
             if after is not now:
                 now, shape = after, changed
+            # Where few episodes can reject a change it costs little: more of them are tried.
+            work += max(CHEAP, (self.sim.steps - before) / whole) if self.failing(now) else 1.0
         return now
 
     # -- judging ----------------------------------------------------------------------------------------------------
@@ -287,19 +322,19 @@ class Search:
     def judge(self, tree: Tree, rng: np.random.Generator) -> None:
         """Keep the tree if it beats the best one on episodes neither was chosen on."""
         tree = simplify(tree)
-        seeds = self.episodes(rng, 8 if len(self.hard) == 0 else 40)  # rare failures show in many episodes only
-        best = self.measured(self.best, seeds)
-        new = self.compared(tree, best, seeds)
-        small = self.smaller(new, seeds)
+        seeds = self.episodes(rng, 8 if len(self.hard) == 0 else 16)  # rare failures show in many episodes only
+        best = self.run(self.best, seeds)
+        small = self.smaller(self.compared(tree, best))
         leaner = self.exact and small.tree.n_leaves < best.tree.n_leaves and self.hardly_worse(small, best)
         better = small.tree is not best.tree and (small.clearly_beats(best) or leaner or self.number == 0)
+        if self.sure and better:
+            better = self.confirmed(small.tree)  # nothing less than perfect replaces what is
         gain = small.mean - best.mean
         self.stale = 0 if better and (not self.exact or gain > 10 * WORTH * abs(best.mean)) else self.stale + 1
         self.best, self.value = (small.tree, small.mean) if better else (best.tree, best.mean)
-        if better:
-            self.seen, self.sure = [], False
+        self.seen = [] if better else self.seen
 
-    def smaller(self, now: Candidate, seeds: np.ndarray) -> Candidate:
+    def smaller(self, now: Candidate) -> Candidate:
         """Drop questions that the return does not need."""
         at, shape = 0, shape_of(now.tree)
         while at < len(paths(shape)):
@@ -307,7 +342,7 @@ class Search:
             part = part_at(shape, path)
             for child in part[2:] if isinstance(part, tuple) else ():
                 tree = tree_of(replaced(shape, path, child), self.blank)
-                other = self.measured(tree, seeds) if self.exact else self.compared(tree, now, seeds)
+                other = self.run(tree, now.seeds) if self.exact else self.compared(tree, now)
                 if other is not now and self.hardly_worse(other, now):
                     now, shape = other, shape_of(other.tree)
                     break
@@ -338,33 +373,46 @@ class Search:
 
     def finish(self) -> None:
         """Decide whether to go on."""
-        if self.perfect(self.value) and self.confirmed() and self.stale >= 1:
+        nearly = self.sim.most_a_step > 0 and self.value >= self.ceiling * (1.0 - NEARLY)
+        self.sure = self.sure or (nearly and self.confirmed(self.best))
+        if self.sure and (self.stale > 1 or not self.going or not self.may_shrink()):
             self.message = "every step earns the most a step has earned"
         elif self.stale >= self.patience:
             self.message = f"no better tree in {self.stale} rounds"
         elif not self.going:
             self.message = "budget used"
 
-    def perfect(self, mean: float) -> bool:
-        """Whether episodes with this mean last as long as they may and earn the most ever seen at every step."""
-        most = self.sim.most_a_step * self.sim.limit
-        return self.sim.most_a_step > 0 and mean >= most - 1e-9 * most
+    @property
+    def ceiling(self) -> float:
+        """What an episode returns that lasts as long as it may and earns the most ever seen at every step."""
+        return self.sim.most_a_step * self.sim.limit
 
-    def confirmed(self) -> bool:
-        """Whether that holds on many more episodes; a rare failure sends the search on, to try such episodes too."""
-        if self.sure:
+    def perfect(self, mean: float) -> bool:
+        """Whether every episode with this mean was such an episode."""
+        return self.sim.most_a_step > 0 and mean >= self.ceiling * (1.0 - 1e-9)
+
+    def confirmed(self, tree: Tree) -> bool:
+        """Whether a tree is nearly perfect on many fresh episodes; if not, those where it fails are kept."""
+        seeds = episode_seeds(int(np.random.default_rng([self.seed, self.number, 1]).integers(2**31)), self.enough)
+        returns = self.sim.returns(tree, seeds)
+        if returns.mean() >= self.ceiling * (1.0 - NEARLY):
             return True
-        rng = np.random.default_rng([self.seed, self.number, 1])
-        for _ in range(5):
-            seeds = episode_seeds(int(rng.integers(2**31)), 4000 if self.compiled else 100)
-            returns = self.sim.returns(self.best, seeds)
-            if not self.perfect(float(returns.mean())):
-                failed = returns < returns.max()
-                self.hard = np.concatenate([self.hard, seeds[failed]])[-64:]
-                self.value = float(returns.mean())
-                return False
-        self.sure = True
-        return True
+        self.hard = np.concatenate([self.hard, seeds[returns < self.ceiling]])[-MOST_HARD:]
+        if tree is self.best:
+            self.value = float(returns.mean())
+        return False
+
+    def may_shrink(self) -> bool:
+        """Whether a search for a perfect tree of fewer leaves has something to begin with."""
+        few = episode_seeds(self.seed, 64)
+        return any(self.sim.returns(tree, few).mean() >= HALF * self.ceiling for tree in self.fewer(self.best))
+
+    def fewer(self, tree: Tree) -> list[Tree]:
+        """The tree without one of its questions, in all ways."""
+        shape = shape_of(tree)
+        parts = [(path, part_at(shape, path)) for path in paths(shape)]
+        kids = [(path, child) for path, part in parts if isinstance(part, tuple) for child in part[2:]]
+        return [tree_of(replaced(shape, path, child), self.blank) for path, child in kids]
 
     # -- stopping and going on --------------------------------------------------------------------------------------
 

@@ -270,7 +270,8 @@ def _best_one(codes, value, sizes, index, price):
         for i in index:
             for a in range(n_actions):
                 sums[codes[i, c], a] += value[i, a]
-        below[:] = 0.0
+        for a in range(n_actions):
+            below[a] = 0.0
         for cut in range(sizes[c] - 1):
             low = high = -np.inf
             for a in range(n_actions):
@@ -303,7 +304,8 @@ def _best_two(codes, value, sizes, index, price):
     low_below, high_below = np.empty(n_actions), np.empty(n_actions)
     column_low, column_all = np.empty((widest, n_actions)), np.empty((widest, n_actions))
     for c in range(n):
-        counts[: sizes[c]] = 0.0
+        for p in range(sizes[c]):
+            counts[p] = 0.0
         for i in index:
             counts[codes[i, c]] += 1.0
         running = 0.0
@@ -311,19 +313,24 @@ def _best_two(codes, value, sizes, index, price):
             running += counts[cut]
             number[c, cut] = running
         for d in range(n):
-            sums[: sizes[c], : sizes[d]] = 0.0
+            for p in range(sizes[c]):
+                for q in range(sizes[d]):
+                    for a in range(n_actions):
+                        sums[p, q, a] = 0.0
             for i in index:
                 p, q = codes[i, c], codes[i, d]
                 for a in range(n_actions):
                     sums[p, q, a] += value[i, a]
-            column_low[: sizes[d]] = 0.0
-            column_all[: sizes[d]] = 0.0
+            for q in range(sizes[d]):
+                for a in range(n_actions):
+                    column_low[q, a] = column_all[q, a] = 0.0
             for p in range(sizes[c]):
                 for q in range(sizes[d]):
                     for a in range(n_actions):
                         column_all[q, a] += sums[p, q, a]
             for cut in range(sizes[c] - 1):
-                low[:] = 0.0
+                for a in range(n_actions):
+                    low[a] = 0.0
                 for q in range(sizes[d]):
                     for a in range(n_actions):
                         column_low[q, a] += sums[cut, q, a]
@@ -332,8 +339,8 @@ def _best_two(codes, value, sizes, index, price):
                     high[a] = everything[a] - low[a]
                 below = number[c, cut]
                 best_low, best_high = _leaf(low), _leaf(high)
-                low_below[:] = 0.0
-                high_below[:] = 0.0
+                for a in range(n_actions):
+                    low_below[a] = high_below[a] = 0.0
                 for second in range(sizes[d] - 1):
                     ll = lr = hl = hr = -np.inf
                     for a in range(n_actions):
