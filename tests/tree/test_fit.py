@@ -1,5 +1,7 @@
 """The optimal-tree engine against trying every tree."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -46,6 +48,35 @@ def test_up_to_three_questions_nothing_is_better(seed):
     assert fitted.total == pytest.approx(collected - asked, abs=1e-9)
     assert fitted.tree.depth <= depth
     assert fitted.exact
+
+
+@settings(max_examples=40, deadline=None)
+@given(seeds)
+def test_without_end_the_search_proves_deep_trees_best(seed):
+    x, value, features, actions = problem(seed, most=2)
+    price = (0.0, 0.05, 0.3)[seed % 3]
+    fitted = fit_tree(x, value, features, actions, max_depth=4, price=price, effort=np.inf)
+    assert fitted.total == pytest.approx(every_tree(x, value, 4, price, quantile_cuts(x)), abs=1e-9)
+    assert fitted.exact or features.n == 1
+    collected = value[np.arange(len(x)), fitted.tree.predict(x, compiled=False)].sum()
+    asked = price * fitted.tree.node_depth[fitted.tree.apply(x)].sum()
+    assert fitted.total == pytest.approx(collected - asked, abs=1e-9)
+
+
+def test_more_effort_gives_better_trees_and_lower_bounds():
+    rng = np.random.default_rng(0)
+    x, value = rng.normal(size=(200, 3)), rng.normal(size=(200, 2))
+    value[:, 0] += 2.0 * ((x > 0).sum(axis=1) % 2)  # no question tells anything before the third
+    features, actions = Features(("a", "b", "c"), np.full(3, -5.0), np.full(3, 5.0)), Actions("discrete", ("l", "r"))
+    found = [
+        fit_tree(x, value, features, actions, max_depth=5, price=0.01, cuts=6, effort=effort)
+        for effort in (0, 50, 500, 5000)
+    ]
+    assert all(a.total <= b.total + 1e-9 for a, b in pairwise(found))
+    assert all(a.bound >= b.bound - 1e-9 for a, b in pairwise(found))
+    assert found[-1].bound < found[0].bound
+    assert found[-1].total > found[0].total
+    assert all(one.total <= one.bound + 1e-9 for one in found)
 
 
 @settings(max_examples=30, deadline=None)

@@ -4,7 +4,8 @@ An ordinary supervised problem once the values are known: maximise the sum of va
 price for every question asked. Thresholds come from a grid (quantiles unless given), so that a feature is a small
 whole number, and the sums a split needs are read off histograms. Trees of up to three questions are found exactly:
 below every first question, the best two further questions of both branches come from pairwise histograms. Deeper
-trees choose each question by the best three-question tree below it, and come with an upper bound. With one feature
+trees choose each question by the best three-question tree below it, and come with an upper bound; given `effort`, a
+search improves on both until they meet (`custard.tree.anytime`). With one feature
 the best tree of any depth is found (`custard.tree.intervals`); with very many, questions are chosen by the best two-
 or one-question tree below them.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -72,11 +74,14 @@ def fit_tree(
     price: float = 0.0,
     cuts: Sequence[np.ndarray] | int = 15,
     max_leaves: int | None = None,
+    effort: float = 0,
 ) -> Fitted:
     """The tree of at most `max_depth` questions a path that collects most of `value` [N, A] over states `x` [N, n].
 
     `price` is what one question costs in one state: |zeta|. With the same total, the tree with fewer leaves is taken.
-    A tree with more than `max_leaves` leaves loses those that collect least over what their parent would.
+    A tree with more than `max_leaves` leaves loses those that collect least over what their parent would. `effort` is
+    how many problems of few questions may be solved to better a tree of many and to prove how good it is; infinity
+    goes on until nothing is better.
 
     >>> x, value = np.array([[0.0], [1.0], [2.0]]), np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
     >>> fitted = fit_tree(x, value, Features(("x",), [0], [2]), Actions("discrete", ("a", "b")))
@@ -103,7 +108,10 @@ def fit_tree(
         )
     ahead = _questions_ahead(codes, sizes, value.shape[1])
     builder = _Builder(codes, value, sizes, price, ahead)
-    total = builder.grow(np.arange(len(x)), max_depth)
+    if effort > 0 and max_depth > ahead:
+        total, bound = builder.search(max_depth, effort)
+    else:
+        total = builder.grow(np.arange(len(x)), max_depth)
     leaves = sum(row[0] == LEAF for row in builder.rows)
     if max_depth <= ahead and (max_leaves is None or leaves <= max_leaves):
         bound = total
@@ -138,19 +146,55 @@ class _Builder:
         self.sums: list[np.ndarray] = []  # what each action collects in a node's states
         self.sizes_of: list[int] = []  # how many states reach a node
 
-    def grow(self, index: np.ndarray, depth: int) -> float:
-        stack = [(index, depth, -1, 0)]
+    def search(self, depth: int, effort: float) -> tuple[float, float]:
+        """Build the best tree that so much effort finds; what it collects, and the most any could."""
+        from custard.tree.anytime import Problem, best_within
+
+        lost = self.value - self.value.max(axis=1, keepdims=True)
+        everything = np.arange(len(lost))
+
+        def look(states: np.ndarray, questions: int) -> float:
+            return float(_best_first(self.codes, lost, self.sizes, states, questions, self.price)[0])
+
+        def grow(states: np.ndarray, questions: int) -> tuple[float, int]:
+            scratch = _Builder(self.codes, lost, self.sizes, self.price, self.ahead)
+            return scratch.grow(states, questions), len(scratch.rows)
+
+        problem = Problem(self.codes, lost, self.price, self.ahead, look, grow)
+        node, total, most, _ = best_within(problem, everything, depth, effort)
+        shift = float(self.value.max(axis=1).sum())
+        stack: list[tuple[Any, np.ndarray, int, int]] = [(node, everything, -1, 0)]
+        while stack:
+            part, states, parent, side = stack.pop()
+            if len(part) == 2:
+                self.grow(states, part[1], parent, side)
+                continue
+            c, cut, left, right = part
+            at = self.add(states, parent, side)
+            self.rows[at][:2] = [c, cut]
+            goes_left = self.codes[states, c] <= cut
+            stack += [(right, states[~goes_left], at, 1), (left, states[goes_left], at, 0)]
+        return total + shift, most + shift
+
+    def add(self, states: np.ndarray, parent: int, side: int) -> int:
+        """A leaf with the best action for some states; its number."""
+        node = len(self.rows)
+        if parent >= 0:
+            self.rows[parent][2 + side] = node
+        sums = self.value[states].sum(axis=0)
+        self.rows.append([LEAF, 0, LEAF, LEAF, int(sums.argmax())])
+        self.sums.append(sums)
+        self.sizes_of.append(len(states))
+        return node
+
+    def grow(self, index: np.ndarray, depth: int, parent: int = -1, side: int = 0) -> float:
+        """Questions for some states, each the first of the best few; what they collect."""
+        stack = [(index, depth, parent, side)]
         total = 0.0
         while stack:
             states, left, parent, side = stack.pop()
-            node = len(self.rows)
-            if parent >= 0:
-                self.rows[parent][2 + side] = node
-            sums = self.value[states].sum(axis=0)
-            best = float(sums.max()) if len(states) else 0.0
-            self.rows.append([LEAF, 0, LEAF, LEAF, int(sums.argmax())])
-            self.sums.append(sums)
-            self.sizes_of.append(len(states))
+            node = self.add(states, parent, side)
+            best = float(self.sums[node].max()) if len(states) else 0.0
             gain, c, cut = -np.inf, -1, -1
             if left > 0 and len(states) > 1:
                 gain, c, cut = _best_first(
