@@ -54,6 +54,7 @@ class Nodes(NamedTuple):
     keys: Keys  # lower [n], upper [n], depth (0 without a depth limit)
     q: Any  # [N, B + M] Q(o, a)
     visits: Any  # [N] int32
+    trial: Any  # [N] int32: the question being tried for a stretch of visits, or NONE
     best: Any  # [N] int32: argmax_a Q(o, a) among afforded actions
     threshold: Any  # [N, M] of each question; NaN where it is not afforded
     child: Any  # [N, M, 2] int32: the node each answer leads to, or NONE while it is only a leaf
@@ -79,6 +80,7 @@ def make_nodes(capacity: int, rules: Rules) -> Nodes:
         keys=make_keys(capacity, 2 * n + 1),
         q=np.zeros((capacity, base + questions)),
         visits=np.zeros(capacity, dtype=np.int32),
+        trial=np.full(capacity, NONE, dtype=np.int32),
         best=np.zeros(capacity, dtype=np.int32),
         threshold=np.zeros((capacity, questions)),
         child=np.full((capacity, questions, 2), NONE, dtype=np.int32),

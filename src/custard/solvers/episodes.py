@@ -14,7 +14,7 @@ from numba import njit
 from custard.envs.native import advance, begin, observe
 from custard.envs.pcg64 import uniform
 from custard.solvers.borrowed import borrowed
-from custard.solvers.bounds_table import grow, learn_node, rate, root_node, walk
+from custard.solvers.bounds_table import NONE, grow, learn_node, rate, root_node, walk
 from custard.solvers.loops import GOES_ON, INVALID, OVER, TERMINATED
 from custard.solvers.memory import (
     ACTIONS,
@@ -48,6 +48,7 @@ from custard.solvers.memory import (
     REWARDS,
     SHARE,
     STILL,
+    STRETCH,
     UNDECIDED,
     VISITS,
     ZETA,
@@ -213,20 +214,27 @@ def _advice(memory, x):
 
 @njit(cache=True, inline="always")
 def learn_tree(memory, x, row):
-    """Descend from the root with one base state, epsilon-greedily, learning every action of every node on the way."""
+    """Descend from the root with one base state, epsilon-greedily, learning every action of every node on the way.
+
+    A node that explores tries the same question for a stretch of visits: what lies behind it is then learned from
+    whole episodes, not from stray states of many.
+    """
     nodes, lattice, rng, count, now = memory.nodes, memory.lattice, memory.rng, memory.count, memory.now
     base = lattice.n_base
     questions = nodes.threshold.shape[1]
     o = np.int64(root_node(nodes, lattice))
     while o >= 0:
         count[VISITS] += 1
-        a = np.int64(nodes.best[o])
-        if uniform(rng, 0.0, 1.0) < now[EPSILON]:
-            a = base + int(uniform(rng, 0.0, 1.0) * questions)
-            for _ in range(DRAWS - 1):
-                other = base + int(uniform(rng, 0.0, 1.0) * questions)
-                if nodes.q[o, other] > nodes.q[o, a]:
-                    a = other
+        if nodes.visits[o] % STRETCH == 0:
+            nodes.trial[o] = NONE
+            if uniform(rng, 0.0, 1.0) < now[EPSILON]:
+                a = base + int(uniform(rng, 0.0, 1.0) * questions)
+                for _ in range(DRAWS - 1):
+                    other = base + int(uniform(rng, 0.0, 1.0) * questions)
+                    if nodes.q[o, other] > nodes.q[o, a]:
+                        a = other
+                nodes.trial[o] = a
+        a = np.int64(nodes.best[o] if nodes.trial[o] == NONE else nodes.trial[o])
         only = -1 if count[ALL] == 1 else a
         learn_node(nodes, lattice, o, x, memory.q_o[row], now[ZETA], now[KAPPA], now[ALPHA_B], only)
         if a < base or np.isnan(nodes.threshold[o, a - base]):

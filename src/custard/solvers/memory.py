@@ -15,6 +15,8 @@ from custard.tree.tree import Tree
 __all__ = ["Guide", "Memory", "guide_of", "load", "make_memory", "new_cycle", "save"]
 
 PATIENT = 32  # base steps without any change after which an episode is given up
+STRETCH = 128  # visits of a node for which it tries the same random question
+KEPT = 1024  # visits that count at most when a cycle goes on with the nodes of the last one
 DRAWS = 2  # random questions drawn, of which the best is asked
 OUTCOMES = 16  # what followed an action is remembered that many times
 HORIZON = 4096  # base steps after which an episode that still goes on is learned from
@@ -122,10 +124,19 @@ def guide_of(tree: Tree) -> Guide:
 
 
 def new_cycle(memory: Memory, rules: Rules, guide: Tree | None) -> Memory:
-    """Forget the tree, keep what is known of base states. With a guide its actions are followed at first."""
-    nodes = memory.nodes
-    nodes.keys.size[0] = 0
-    nodes.keys.index[:] = -1
+    """Forget the tree, keep what is known of base states. With a guide its actions are followed at first.
+
+    Under a depth limit the nodes are kept where the bounds are: thresholds are many then, and one cycle is too short
+    to try them all.
+    """
+    nodes, lattice = memory.nodes, make_lattice(rules)
+    same = np.array_equal(memory.lattice.low, lattice.low) and np.array_equal(memory.lattice.high, lattice.high)
+    if lattice.by_depth and same:
+        np.minimum(nodes.visits, KEPT, out=nodes.visits)
+        np.minimum(nodes.child_visits, KEPT, out=nodes.child_visits)
+    else:
+        nodes.keys.size[0] = 0
+        nodes.keys.index[:] = -1
     memory.moments[:] = 0.0
     size = int(memory.states.size[0])
     memory.count[GUIDED] = guide is not None
@@ -137,7 +148,7 @@ def new_cycle(memory: Memory, rules: Rules, guide: Tree | None) -> Memory:
         memory.followed[:size] = np.minimum(memory.followed[:size], 4)
     for b in range(len(memory.priority)):
         memory.priority[b] = uniform(memory.rng, 0.0, 1.0)
-    memory = memory._replace(lattice=make_lattice(rules))
+    memory = memory._replace(lattice=lattice)
     return memory if guide is None else memory._replace(guide=guide_of(guide))
 
 

@@ -34,12 +34,13 @@ def taken_over(features: Features, seen: Features, where: np.ndarray) -> Feature
 def default_splits(features: Features, max_depth: int | None = None) -> int:
     """p: as many as the widest whole-number feature has cuts, at most 10; 7 if there are real features.
 
-    Under a depth limit a threshold cannot be approached by asking again: then 31 for one or two, 15 for four.
+    Under a depth limit of four or less a threshold cannot be approached by asking again: then 31 for one or two real
+    features, 15 for four.
 
     >>> default_splits(Features(("a", "b"), [0, 0], [1, 3], ("binary", "integer")))
     3
     """
     real = ~features.integer
-    fine = 7 if max_depth is None else int(np.clip(64 // max(1, real.sum()) - 1, 7, 31))
+    fine = 7 if max_depth is None or max_depth > 4 else int(np.clip(64 // max(1, real.sum()) - 1, 7, 31))
     whole = (features.high - features.low)[~real]
     return int(max(np.clip(whole.max(initial=1), 1, 10), fine if real.any() else 1))
