@@ -109,6 +109,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
                      "gamma_b": 0.997, "learning_rate": 3e-4, "judging": 0.92, "draws": 24, "margin": 0.0,
                      "episodes": 2000, "patience": 1.0},
         "PotholeWorld": _POTHOLE,
+        "Pendulum": {"budget": 2_000_000, "deepest": 5},
     },
     # The budget counts steps of the IBMDP here, as the appendix does; what it leaves open is Stable Baselines' default.
     "paper": {
