@@ -8,7 +8,7 @@ import numpy as np
 
 from custard.envs.pcg64 import streams, uniform
 from custard.ibmdp.splits import Rules
-from custard.solvers.bounds_table import Lattice, Nodes, make_lattice, make_nodes
+from custard.solvers.bounds_table import NONE, Lattice, Nodes, make_lattice, make_nodes
 from custard.solvers.tables import Keys, make_keys, restore_keys
 from custard.tree.tree import Tree
 
@@ -131,12 +131,7 @@ def new_cycle(memory: Memory, rules: Rules, guide: Tree | None) -> Memory:
     """
     nodes, lattice = memory.nodes, make_lattice(rules)
     same = np.array_equal(memory.lattice.low, lattice.low) and np.array_equal(memory.lattice.high, lattice.high)
-    if lattice.by_depth and same:
-        np.minimum(nodes.visits, KEPT, out=nodes.visits)
-        np.minimum(nodes.child_visits, KEPT, out=nodes.child_visits)
-    else:
-        nodes.keys.size[0] = 0
-        nodes.keys.index[:] = -1
+    _keep_nodes(nodes, len(nodes.visits) // 2 if lattice.by_depth and same else 0)
     memory.moments[:] = 0.0
     size = int(memory.states.size[0])
     memory.count[GUIDED] = guide is not None
@@ -150,6 +145,24 @@ def new_cycle(memory: Memory, rules: Rules, guide: Tree | None) -> Memory:
         memory.priority[b] = uniform(memory.rng, 0.0, 1.0)
     memory = memory._replace(lattice=lattice)
     return memory if guide is None else memory._replace(guide=guide_of(guide))
+
+
+def _keep_nodes(nodes: Nodes, most: int) -> None:
+    """Keep the most visited nodes, at most so many, in their order; their visits count for at most KEPT."""
+    size = int(nodes.keys.size[0])
+    rows = np.sort(np.argsort(-nodes.visits[:size], kind="stable")[:most])
+    moved = np.full(size + 1, NONE, dtype=np.int32)  # its last entry is where NONE itself leads
+    moved[rows] = np.arange(len(rows))
+    keys = nodes.keys.key[rows]
+    for name in Nodes._fields:
+        if name != "keys":
+            array = getattr(nodes, name)
+            array[: len(rows)] = array[rows]
+    child = nodes.child[: len(rows)]
+    child[...] = moved[child]
+    np.minimum(nodes.visits, KEPT, out=nodes.visits)
+    np.minimum(nodes.child_visits, KEPT, out=nodes.child_visits)
+    restore_keys(nodes.keys, keys)
 
 
 _ROWS = ("q_o", "q_star", "v_o", "v_star", "gain", "after", "point", "when", "tried", "learned", "followed", "seen")
