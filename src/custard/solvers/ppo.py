@@ -338,6 +338,7 @@ class Learner:
         )
         self.rules = Rules(features, problem.base.actions, splits, s.zeta, gamma_b, s.gamma_w, depth)
         self.gammas = (gamma_b, s.gamma_w)
+        self.fixed = replace(s, low=None, high=None, splits=None, budget=None)  # what the compiled call depends on
         self.game: Game = make_game(self.rules, s.frequencies)
         rng, n, n_base = np.random.default_rng(seeds["learner"]), features.n, self.rules.n_base
         n_vector = self.game.vector.shape[1]
@@ -386,8 +387,7 @@ class Learner:
         shape = (2, s.epochs * s.minibatches, size // s.minibatches)
         used = shape[2] * s.minibatches
         order = np.stack([rng.permutation(size)[:used] for _ in range(2 * s.epochs)]).reshape(shape).astype(np.int32)
-        fixed = replace(s, low=None, high=None, splits=None, budget=None)  # what the compiled call depends on
-        nets, report = improve(self.nets, self.rows, order, now, fixed, self.gammas, self.rules.parameterised)
+        nets, report = improve(self.nets, self.rows, order, now, self.fixed, self.gammas, self.rules.parameterised)
         self.nets, self.report = nets, np.asarray(report)
         self.learned += size
         at[ITERATION] += 1
