@@ -7,20 +7,25 @@ for neither.
 
     python benchmarks/bench_tpi_viper.py                                     a short form: CartPole-v1, 20,000 steps
     python benchmarks/bench_tpi_viper.py CartPole-v1 MountainCar-v0 --full   the expert's usual number of steps
+    … --write                                                                also adds a line to results/tpi_viper.csv
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import custard
 from custard.lab.source import source
 from custard.solvers import tpi
 from custard.solvers.api import Problem
 from custard.spaces import describe
+
+FILE = Path(__file__).parent.parent / "results" / "tpi_viper.csv"
 
 #: Hyper-parameters of the RL Zoo, with its steps; the short form trains less.
 EXPERTS = {
@@ -57,7 +62,8 @@ def expert(env: str, folder: Path, full: bool, seed: int) -> float:
     return time.process_time() - begun
 
 
-def race(env: str, depth: int, full: bool, seed: int) -> None:
+def race(env: str, depth: int, full: bool, seed: int) -> dict[str, Any]:
+    """Both methods, one after the other."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         training = expert(env, folder, full, seed)
@@ -87,6 +93,23 @@ def race(env: str, depth: int, full: bool, seed: int) -> None:
         + ("" if mean >= theirs.mean else " but not as good"),
         flush=True,
     )
+    return {
+        "env": env, "max_depth": depth, "seed": seed, "expert_steps": EXPERTS[env]["steps" if full else "short"],
+        "expert_cpu_seconds": round(training, 2), "viper_cpu_seconds": round(imitating, 2),
+        "viper_return": round(theirs.mean, 3), "viper_nodes": viper.tree.n_nodes, "tpi_cpu_seconds": round(seconds, 2),
+        "tpi_return": round(mean, 3), "tpi_nodes": ours.n_nodes,
+        "times_as_fast": round((training + imitating) / seconds, 1),
+    }  # fmt: skip
+
+
+def write(row: dict[str, Any]) -> None:
+    """Add a line to the results."""
+    new = not FILE.exists()
+    with FILE.open("a", newline="", encoding="utf-8") as text:
+        writer = csv.DictWriter(text, list(row), lineterminator="\n")
+        if new:
+            writer.writeheader()
+        writer.writerow(row)
 
 
 if __name__ == "__main__":
@@ -95,7 +118,11 @@ if __name__ == "__main__":
     parser.add_argument("--full", action="store_true", help="train experts for as long as the RL Zoo does")
     parser.add_argument("--depth", type=int, default=3)
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--write", action="store_true")
     given = parser.parse_args()
-    for name in given.envs:
-        for number in range(given.seeds):
-            race(name, given.depth, given.full, number)
+    for number in range(given.first, given.first + given.seeds):
+        for name in given.envs:
+            row = race(name, given.depth, given.full, number)
+            if given.write:
+                write(row)

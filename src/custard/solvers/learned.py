@@ -99,16 +99,41 @@ class LearnedModel:
             self.worst = min(self.worst, total)
         return returns
 
+    def evened(self) -> dict[tuple[int, int, bool], list[Any]]:
+        """The outcomes; if episodes seem to end by the same chance everywhere, with that chance everywhere.
+
+        A tree chosen in the table would else go where by luck few episodes have ended so far.
+        """
+        n = self.visits.reshape(-1)
+        ended = np.zeros(len(n))
+        for (pair, _, over), (count, *_) in self.outcomes.items():
+            ended[pair] += count if over else 0
+        n, met = n[n > 0], ended[n > 0]
+        chance = met.sum() / max(1.0, n.sum())
+        if not 0.0 < chance < 1.0:
+            return self.outcomes
+        luck = n * chance * (1.0 - chance)  # the variance of what each pair has ended, and below that of its square
+        error = np.sqrt((2.0 * luck**2 + luck * (1.0 - 6.0 * chance * (1.0 - chance))).sum())
+        if ((met - n * chance) ** 2).sum() > luck.sum() + 4.0 * error:
+            return self.outcomes
+        evened: dict[tuple[int, int, bool], list[Any]] = {}
+        for (pair, after, _), (count, reward, x) in self.outcomes.items():
+            for over, share in ((False, 1.0 - chance), (True, chance)):
+                entry = evened.setdefault((pair, after, over), [0.0, 0.0, x])
+                entry[0] += share * count
+                entry[1] += share * reward
+        return evened
+
     def params(self) -> np.ndarray:
         """The table as the compiled loops read it; actions never tried end the episode with the worst return seen."""
-        grid, n = self.grid, len(self.grid.low)
-        pairs, keys = grid.n_states * grid.n_actions, sorted(self.outcomes)
+        grid, n, outcomes = self.grid, len(self.grid.low), self.evened()
+        pairs, keys = grid.n_states * grid.n_actions, sorted(outcomes)
         rows = np.zeros((HEAD + pairs + 1 + len(keys) + len(self.starts), n + 3))
         rows[1, :n], rows[2, :n] = grid.low, grid.strides
         unknown = HEAD + pairs
         rows[HEAD:unknown, 0] = unknown
         rows[unknown, :3] = [2.0, self.worst, 1.0]
-        counts = np.array([self.outcomes[key][0] for key in keys], dtype=np.float64)
+        counts = np.array([outcomes[key][0] for key in keys], dtype=np.float64)
         pair = np.array([key[0] for key in keys], dtype=np.int64)
         first = np.flatnonzero(np.diff(pair, prepend=-1))
         rows[HEAD + pair[first], 0] = unknown + 1 + first
@@ -122,7 +147,7 @@ class LearnedModel:
         block = rows[unknown + 1 : unknown + 1 + len(keys)]
         block[:, 0] = cumulative
         for k, key in enumerate(keys):
-            count, reward, after = self.outcomes[key]
+            count, reward, after = outcomes[key]
             block[k, 1], block[k, 2] = reward / count, key[2]
             block[k, 3 : n + 3] = after
         rows[0, :3] = grid.n_actions, unknown + 1 + len(keys), grid.n_states
@@ -215,22 +240,33 @@ class Exact(Compiled):
         return _expected(arrays_of(tree), outcomes, starts, self.x, self.known, self.limit, noise)
 
     @cached_property
+    def begins(self) -> np.ndarray:
+        """Whether a row is the first of a pair's outcomes."""
+        unknown = HEAD + int(self.params[0, 2] * self.params[0, 0])
+        begins = np.zeros(len(self.params), dtype=bool)
+        begins[self.params[HEAD:unknown, 0].astype(np.int64)] = True
+        begins[unknown] = True
+        return begins
+
+    @cached_property
+    def share(self) -> np.ndarray:
+        """The chance of each row among the outcomes of its pair."""
+        share = np.minimum(self.params[:, 0], 1.0)
+        share[1:] -= np.where(self.begins[1:], 0.0, np.minimum(self.params[:-1, 0], 1.0))
+        return share
+
+    @cached_property
     def chances(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The first row of each pair [S, A + 1], its expected reward [S, A], each row's chance of going on there."""
+        """The rows of each pair [S, A, 2], its expected reward [S, A], each row's chance of going on there."""
         rows, ends = self.params, int(self.params[0, 1])
         n_actions, n_states = int(rows[0, 0]), int(rows[0, 2])
-        pairs = n_states * n_actions
-        first = rows[HEAD : HEAD + pairs, 0].astype(np.int64)
-        begins = np.zeros(len(rows), dtype=bool)
-        begins[first] = True
-        begins[HEAD + pairs] = True
-        chance = np.minimum(rows[:, 0], 1.0)
-        chance[1:] -= np.where(begins[1:], 0.0, np.minimum(rows[:-1, 0], 1.0))
-        following = np.append(np.flatnonzero(begins[HEAD + pairs : ends]) + HEAD + pairs, ends)
+        first = rows[HEAD : HEAD + n_states * n_actions, 0].astype(np.int64)
+        following = np.append(np.flatnonzero(self.begins[:ends]), ends)
         last = following[np.searchsorted(following, first, side="right")]
-        reward = np.add.reduceat(chance * rows[:, 1], following[:-1])[np.searchsorted(following, first)]
+        sums = np.add.reduceat((self.share * rows[:, 1])[:ends], following[:-1])
         spans = np.stack([first, last], axis=1).reshape(n_states, n_actions, 2)
-        return spans, reward.reshape(n_states, n_actions), chance * (rows[:, 2] < 0.5)
+        reward = sums[np.searchsorted(following, first)].reshape(n_states, n_actions)
+        return spans, reward, self.share * (rows[:, 2] < 0.5)
 
     @cached_property
     def after(self) -> np.ndarray:
