@@ -36,6 +36,7 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "constant rates": {"kappa": 0.0, "alpha_b": 0.01, "alpha_o": 0.3},
     "no remembered outcomes": {"recall": False},
     "only remembered outcomes": {"trace": 0.0},
+    "a new question at each visit": {"stretch": 1},
     "no guide": {"guided": False},
     "no drawn trees": {"samples": 0},
     "one neighbour": {"k": 1},

@@ -225,7 +225,7 @@ def learn_tree(memory, x, row):
     o = np.int64(root_node(nodes, lattice))
     while o >= 0:
         count[VISITS] += 1
-        if nodes.visits[o] % STRETCH == 0:
+        if nodes.visits[o] % count[STRETCH] == 0:
             nodes.trial[o] = NONE
             if uniform(rng, 0.0, 1.0) < now[EPSILON]:
                 a = base + int(uniform(rng, 0.0, 1.0) * questions)

@@ -49,6 +49,7 @@ from custard.solvers.memory import (
     RETURNS,
     REWARDS,
     SHARE,
+    STRETCH,
     VISITS,
     ZETA,
     Memory,
@@ -83,6 +84,7 @@ class Settings:
     k: int = 5  # neighbours that stand in for a base state never seen
     cells: int = 4096  # base states with real features are told apart on a grid of about this many cells
     epsilon: float = 0.1  # share of random questions at the end of a cycle; it starts with nothing else
+    stretch: int = 128  # visits for which a node tries the same random question
     explore: float = 0.2  # share of episodes that explore
     expand: int = 16  # states an answer must have seen before it becomes a node
     cycle: int = 20_000  # environment steps of the first cycle; every second one is twice as long
@@ -323,7 +325,7 @@ def schedule(memory: Memory, s: Settings, tau: float, cycle: int, kind: int, gam
     """
     now, count = memory.now, memory.count
     warm = 0.2 if cycle == 0 else 0.02
-    count[LEARNING], count[ALL] = tau >= warm, s.all_actions
+    count[LEARNING], count[ALL], count[STRETCH] = tau >= warm, s.all_actions, max(1, s.stretch)
     now[SHARE] = s.explore if tau >= warm else 1.0
     now[MU] = 1.0 if count[GUIDED] else min(1.0, max(0.0, (0.6 - tau) / (0.6 - warm)))
     now[ZETA] = price(memory, s) * min(1.0, max(0.0, (tau - 0.3) / 0.3))
