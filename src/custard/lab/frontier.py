@@ -13,6 +13,8 @@ from custard.lab.learn import learn
 from custard.lab.record import final_seed
 from custard.lab.source import Source, source
 from custard.planning.yardstick import best_return
+from custard.solvers.api import Problem
+from custard.spaces import describe
 from custard.tree.tree import Tree
 
 __all__ = ["Point", "frontier"]
@@ -48,8 +50,8 @@ def frontier(
     One run of tree policy iteration for every limit, with `budget` environment steps each and `learn_kwargs` as in
     `custard.learn` (`max_depth`, `env_kwargs`, …). A limit that an earlier run did not use up is not run again. Trees
     are evaluated on `episodes` fresh episodes; those that are no better than a smaller one are left out. `gap` is the
-    distance to the best possible return where `plan` or the model tells it, otherwise to the expert given (a function
-    from feature vectors to Q-values).
+    distance to the best possible return where `plan` or the model tells it, otherwise to the expert given (a file, or a
+    function from feature vectors to Q-values).
 
     >>> points = frontier("custard/PrereqWorld-v0", max_leaves=6, budget=500_000, env_kwargs={"m": 4}, episodes=10)
     >>> [(point.leaves, point.mean, point.gap) for point in points if point.mean > -3]
@@ -62,7 +64,10 @@ def frontier(
     learn_kwargs.pop("method", None)
     kwargs: Mapping[str, Any] = learn_kwargs.pop("env_kwargs", None) or {}
     where = source(env, kwargs)
-    best = _most(where, learn_kwargs.get("max_depth"), learn_kwargs.get("expert"), episodes, final_seed(seed))
+    proved = best_return(where, learn_kwargs.get("max_depth"))
+    best = proved
+    if proved is None:
+        best = _expert_return(where, learn_kwargs.get("expert"), episodes, final_seed(seed))
     points: list[Point] = []
     leaves = 1
     while leaves <= max_leaves:
@@ -72,7 +77,7 @@ def frontier(
         judged = evaluate(run.tree, where, episodes, final_seed(seed), features=learn_kwargs.get("features"))
         if not points or judged.mean > points[-1].mean:
             points.append(_point(run.tree, judged, best, run.steps, run.seconds))
-        if best is not None and judged.mean >= best - 1e-9 * max(1.0, abs(best)):
+        if proved is not None and judged.mean >= proved - 1e-9 * max(1.0, abs(proved)):
             break  # nothing is better
         leaves += 1
     return points
@@ -83,10 +88,13 @@ def _point(tree: Tree, judged: Evaluation, best: float | None, steps: int, secon
     return Point(tree.n_leaves, tree.n_nodes, tree.depth, judged.mean, judged.ci95, gap, tree, steps, seconds)
 
 
-def _most(where: Source, max_depth: int | None, expert: Any, episodes: int, seed: int) -> float | None:
-    """What a point's gap is measured against: the proved best return, or what an expert given as a function returns."""
-    known = best_return(where, max_depth)
-    if known is not None or not callable(expert):
-        return known
-    start = int(getattr(where.make().action_space, "start", 0))
-    return evaluate(lambda x: expert(x).argmax(axis=1) + start, where, episodes, seed).mean
+def _expert_return(where: Source, expert: Any, episodes: int, seed: int) -> float | None:
+    """What an expert given as a file or a function returns; one that is trained first is not known beforehand."""
+    if expert is None or expert == "dqn":
+        return None
+    from custard.solvers.starts import outside_expert
+
+    venv = where.vector(1)
+    problem = Problem(where, describe(venv), seed)
+    act, _, _ = outside_expert(problem, expert, 0, seed)
+    return evaluate(lambda x: act(x) + problem.base.actions.start, where, episodes, seed).mean

@@ -90,8 +90,8 @@ def outside_expert(
 ) -> tuple[Callable[[np.ndarray], np.ndarray], Callable[[np.ndarray], np.ndarray], int]:
     """What an expert does [B] and what it thinks actions are worth [B, A], and the steps it took to train.
 
-    "dqn" trains one of ours with at most `budget` steps; a file holds one of ours (.npz) or a Stable-Baselines3 model
-    (.zip); a function maps feature vectors [B, n] to Q-values [B, A].
+    "dqn" trains one of ours with at most `budget` steps, those of its checks not counted; a file holds one of ours
+    (.npz) or a Stable-Baselines3 model (.zip); a function maps feature vectors [B, n] to Q-values [B, A].
     """
     from custard.baselines import dqn  # needs jax only to train
     from custard.baselines.experts import from_function, from_sb3
