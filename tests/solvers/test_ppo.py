@@ -140,12 +140,12 @@ def test_prereq_world_gets_the_smallest_tree():
 @pytest.mark.parametrize(
     ("env", "kwargs", "given"),
     [
-        ("custard/CartPole-v0", None, {"splits": "parameterised"}),
+        ("custard/CartPole-v0", None, {"splits": "parameterised", "judging": 0.5, "draws": 4, "episodes": 64}),
         ("FrozenLake-v1", {"is_slippery": False}, {}),
     ],
 )
 def test_a_resumed_run_ends_as_an_uninterrupted_one(env, kwargs, given):
-    budget = 1500 if "CartPole" in env else 8000  # judging takes half of the steps
+    budget = 4000 if "CartPole" in env else 8000  # judging takes half of the steps
     settings = settings_for(ppo, env, None, {"budget": budget, **SMALL, **given})
     whole = list(ppo.solve(problem_of(env, kwargs, 5, 2), settings))
     again = list(ppo.solve(problem_of(env, kwargs, 5, 2), settings))
