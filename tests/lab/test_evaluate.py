@@ -5,6 +5,7 @@ from gymnasium import spaces
 
 import custard
 from custard import CustardError, Tree, describe, evaluate
+from custard.lab.source import source
 
 CARTPOLE = describe(gym.make("CartPole-v1"))
 LEAN = Tree.stump(2, 0.0, 0, 1, CARTPOLE.features, CARTPOLE.actions)
@@ -147,3 +148,18 @@ def test_mistakes(env, message):
 def test_no_episodes():
     with pytest.raises(CustardError, match="episodes"):
         evaluate(LEAN, "CartPole-v1", episodes=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "feature", "left", "right"),
+    [("CartPole-v1", 2, 0, 1), ("MountainCar-v0", 1, 0, 2), ("Pendulum-v1", 2, [1.5], [-1.5]),
+     ("custard/PotholeWorld-v0", 0, 1, 2), ("custard/PrereqWorld-v0", 1, 1, 0)],
+)  # fmt: skip
+def test_whole_episodes_compiled_equal_those_stepped(name, feature, left, right):
+    where = source(name)
+    base = custard.describe(where.vector(1))
+    tree = custard.Tree.stump(feature, 0.01, left, right, base.features, base.actions)
+    compiled = custard.evaluate(tree, where, 12, 5, max_steps=150)
+    stepped = custard.evaluate(lambda x: tree.predict(x), where, 12, 5, max_steps=150)
+    for part in ("returns", "lengths", "time_limited"):
+        np.testing.assert_array_equal(getattr(compiled, part), getattr(stepped, part))
