@@ -408,7 +408,7 @@ class Learner:
             chosen.most = round(FEW * (len(chosen.seeds) / FEW) ** share)
             if chosen.best is not None and chosen.varies and not chosen.varying:
                 chosen.most = min(len(chosen.seeds), 2 * len(chosen.best.returns))
-                chosen._extend(chosen.best, chosen.most)
+                chosen.extend(chosen.best, chosen.most)
             chosen.most = max(chosen.most, len(chosen.best.returns) if chosen.best else 0)
         self.final = extract(BoundsNetwork(self.nets.actor, s.frequencies, self.rules), self.rules)
         if s.keep:
@@ -481,7 +481,7 @@ class Learner:
         if gained > 0.0:
             chosen.replace(tree)
             assert chosen.best is not None
-            chosen._extend(chosen.best, len(best.returns))
+            chosen.extend(chosen.best, len(best.returns))
             chosen.improved += 1
         return True
 

@@ -99,10 +99,10 @@ class Selection:
         judged = Judged(tree, small, np.zeros(0), np.zeros(small.n_nodes, dtype=np.int64))
         while len(judged.returns) < self.most:
             # Where nothing has ever varied from episode to episode, a few show as much as many.
-            self._extend(judged, max(self.first if self.varies or self.best is None else 1, 2 * len(judged.returns)))
+            self.extend(judged, max(self.first if self.varies or self.best is None else 1, 2 * len(judged.returns)))
             self.varies = self.varies or bool((judged.returns != judged.returns[0]).any())
             if self.best is not None and self.varies:
-                self._extend(self.best, self.most)
+                self.extend(self.best, self.most)
             if self._hopeless(judged) or (not self.varies and len(judged.returns) >= 2 * self.first):
                 break
         self.known[name] = self.last = judged.mean
@@ -127,7 +127,7 @@ class Selection:
         """Make a tree the best whatever it returns, for methods that report their last one."""
         small = simplify(tree)
         self.best = Judged(tree, small, np.zeros(0), np.zeros(small.n_nodes, dtype=np.int64))
-        self._extend(self.best, 8 * self.first)
+        self.extend(self.best, 8 * self.first)
         self.last = self.best.mean
 
     def surely_above(self, threshold: float | None) -> bool:
@@ -147,7 +147,7 @@ class Selection:
             return k >= 64
         return bool(gain.mean() < -2.0 * gain.std() / np.sqrt(k))
 
-    def _extend(self, judged: Judged, count: int) -> None:
+    def extend(self, judged: Judged, count: int) -> None:
         """Run a tree until it has `count` episodes."""
         done = len(judged.returns)
         count = min(count, self.most)
