@@ -20,6 +20,8 @@ $(VENV)/base: pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON_FOUND) -m venv $(VENV)
 	@$(PIP) install --upgrade pip
 	@$(PIP) install --editable .
+	@echo "compiling, once …"
+	@rm -rf $(VENV)/first && $(BIN)/custard train CartPole-v1 --episodes 10 --out $(VENV)/first >/dev/null 2>&1
 	@touch $@
 
 # torch first and pinned: an open range would pull gigabytes of accelerator packages.
