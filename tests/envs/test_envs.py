@@ -4,6 +4,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 import custard
 from custard.envs.pcg64 import streams, uniform
@@ -189,3 +191,13 @@ def test_potholes_count_on_the_right_side():
 def test_bad_parameters(make, message):
     with pytest.raises(custard.CustardError, match=message):
         make()
+
+
+@given(st.lists(st.one_of(st.integers(0, 2**64 - 1), st.integers(0, 2**32)), max_size=20))
+@example([0, 2**32 - 1, 2**32, 2**64 - 1])
+def test_streams_begin_as_numpys_do(seeds):
+    expected = [np.random.PCG64(seed).state["state"] for seed in seeds]
+    rows = streams(seeds).tolist()
+    assert [((row[0] << 64) + row[1], (row[2] << 64) + row[3]) for row in rows] == [
+        (state["state"], state["inc"]) for state in expected
+    ]

@@ -7,6 +7,7 @@ vector environment seeded with `seed` draws what Gymnasium's single environments
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,18 +15,59 @@ from numba import njit
 
 __all__ = ["streams", "uniform"]
 
-_WORD = (1 << 64) - 1
+_WORD, _WIDE = (1 << 64) - 1, (1 << 128) - 1
 _MULTIPLIER_HIGH = np.uint64(0x2360ED051FC65DA4)
 _MULTIPLIER_LOW = np.uint64(0x4385DF649FCCF645)
+_MULTIPLIER = (int(_MULTIPLIER_HIGH) << 64) + int(_MULTIPLIER_LOW)
 
 
 def streams(seeds: Iterable[int | np.random.SeedSequence | None]) -> np.ndarray:
-    """One row for each seed, [N, 4] uint64: state high, state low, increment high, increment low."""
-    rows = []
-    for seed in seeds:
-        state = np.random.PCG64(seed).state["state"]
-        rows.append([word for part in ("state", "inc") for word in (state[part] >> 64, state[part] & _WORD)])
+    """One row for each seed, [N, 4] uint64: state high, state low, increment high, increment low.
+
+    >>> row, state = streams([7])[0].tolist(), np.random.PCG64(7).state["state"]
+    >>> (row[0] << 64) + row[1] == state["state"], (row[2] << 64) + row[3] == state["inc"]
+    (True, True)
+    """
+    listed = list(seeds)
+    if all(isinstance(seed, (int, np.integer)) and 0 <= seed <= _WORD for seed in listed):
+        numbers = _hashed(np.array(listed, dtype=np.uint64)).tolist()
+        states = [_started((a << 64) + b, (c << 64) + d) for a, b, c, d in numbers]
+    else:
+        states = [tuple(np.random.PCG64(seed).state["state"].values()) for seed in listed]
+    rows = [[word for number in state for word in (number >> 64, number & _WORD)] for state in states]
     return np.array(rows, dtype=np.uint64).reshape(-1, 4)
+
+
+def _started(start: int, sequence: int) -> tuple[int, int]:
+    """State and increment of a PCG64 that was seeded with two numbers of 128 bits."""
+    increment = (2 * sequence + 1) & _WIDE
+    return ((start + increment) * _MULTIPLIER + increment) & _WIDE, increment
+
+
+def _hashed(seeds: np.ndarray) -> np.ndarray:
+    """What NumPy's `SeedSequence` makes of each seed, [N, 4] uint64: of all at once, it being slow one by one."""
+    word = np.uint64(0xFFFFFFFF)
+
+    def scrambled(value: Any, before: int, after: int) -> Any:
+        value = ((value ^ np.uint64(before)) * np.uint64(after)) & word
+        return value ^ (value >> np.uint64(16))
+
+    pool: list[Any] = [seeds & word, seeds >> np.uint64(32), np.zeros_like(seeds), np.zeros_like(seeds)]
+    factors = [0x43B0D7E5]
+    for _ in range(16):
+        factors.append(factors[-1] * 0x931E8875 & 0xFFFFFFFF)
+    at = iter(pairwise(factors))
+    pool = [scrambled(value, *next(at)) for value in pool]
+    for source in range(4):
+        for target in range(4):
+            if source != target:
+                other = scrambled(pool[source], *next(at))
+                value = (pool[target] * np.uint64(0xCA01F9DD) - other * np.uint64(0x4973F715)) & word
+                pool[target] = value ^ (value >> np.uint64(16))
+    factor, words = 0x8B51F9DD, []
+    for i in range(8):
+        words.append(scrambled(pool[i % 4], factor, factor := factor * 0x58F38DED & 0xFFFFFFFF))
+    return np.stack([words[2 * i] | (words[2 * i + 1] << np.uint64(32)) for i in range(4)], axis=1)
 
 
 @njit(cache=True)
