@@ -23,6 +23,8 @@ from typing import Any
 import custard
 from custard.envs.pothole_world import random_potholes
 from custard.envs.prereq_world import random_prerequisites
+from custard.lab.source import source
+from custard.planning.yardstick import best_return
 
 RESULTS = Path(__file__).parent.parent / "results"
 PREREQ, POTHOLE, CARTPOLE_200 = "custard/PrereqWorld-v0", "custard/PotholeWorld-v0", "custard/CartPole-v0"
@@ -117,6 +119,8 @@ def main() -> None:
     if args.summary:
         for show in args.shows:
             print(f"\n{show}\n\n{summary(RESULTS / f'mfec_{show}.csv')}")
+            if show == "random":
+                print(f"\n{optimal(RESULTS / 'mfec_random.csv')}")
         return
     warm: set[str] = set()
     for seed in range(args.first, args.first + args.seeds):
@@ -145,6 +149,18 @@ def summary(path: Path) -> str:
             f"| {mean(depth):.1f} | {mean(leaves):.1f} | {mean(seconds):.0f} | {max(seconds):.0f} |"
         )
     return "\n".join(lines)
+
+
+def optimal(path: Path) -> str:
+    """How many random instances have a tree within 0.05 of the best return of any policy."""
+    count: dict[str, list[bool]] = {}
+    with path.open() as file:
+        for row in csv.DictReader(file):
+            (trial,) = (t for t in trials("random", [int(row["seed"])]) if t["label"] == row["label"])
+            best = best_return(source(trial["env"], trial["given"]["env_kwargs"]), None)
+            assert best is not None
+            count.setdefault(row["label"], []).append(float(row["return"]) >= best - 0.05)
+    return "\n".join(f"{label}: {sum(good)} of {len(good)} optimal" for label, good in count.items())
 
 
 def finished(path: Path) -> set[tuple[str, int]]:
