@@ -14,6 +14,8 @@ from custard.tree.tree import Tree
 
 __all__ = ["Episode", "record"]
 
+SMOOTH = 25  # pictures a second that a replay needs
+
 
 @dataclass(frozen=True)
 class Episode:
@@ -86,6 +88,7 @@ def _episode(tree: Tree, env: Any, base: Any, seed: int, max_steps: int, picture
     observation, _ = env.reset(seed=seed)
     x, actions, rewards = [], [], []  # type: ignore[var-annotated]
     frames = [np.array(env.render())] if pictures else []
+    every = max(1, round(float(env.metadata.get("render_fps") or SMOOTH) / SMOOTH))  # drawing takes most of the time
     ending = "cut"
     while len(x) < max_steps:
         seen = base.observe(observation)
@@ -95,7 +98,7 @@ def _episode(tree: Tree, env: Any, base: Any, seed: int, max_steps: int, picture
         actions.append(action)
         rewards.append(float(reward))
         if pictures:
-            frames.append(np.array(env.render()))
+            frames.append(np.array(env.render()) if len(x) % every == 0 else frames[-1])
         if terminated or truncated:
             ending = "terminated" if terminated else "time limit"
             break
