@@ -72,16 +72,16 @@ def test_a_tree_is_given_up_that_gains_nothing_where_the_best_fails():
                        features=problem.base.features, actions=problem.base.actions)  # fmt: skip
     worse = Tree(best.feature, best.threshold, best.children_left, best.children_right, 1 - best.value,
                  features=best.features, actions=best.actions)  # fmt: skip
-    assert learner._settled(worse)
+    assert learner.selection.challenge(worse)
     spent = learner.selection.steps
     assert 0 < spent < 2 * 50  # two episodes, soon over
     assert learner.selection.best.tree is best
-    assert not learner._settled(always_left)  # smaller: a matter for the whole comparison
-    assert learner._settled(upright(problem.base))
+    assert not learner.selection.challenge(always_left)  # smaller: a matter for the whole comparison
+    assert learner.selection.challenge(upright(problem.base))
     assert learner.selection.best.tree == upright(problem.base)
     assert learner.selection.best.returns.tolist() == [200.0] * 50
     assert learner.selection.steps == spent + 2 * 50 * 200  # tried, then judged
-    assert learner._settled(worse)  # nothing to gain: no episode is needed
+    assert learner.selection.challenge(worse)  # nothing to gain: no episode is needed
     assert learner.selection.steps == spent + 2 * 50 * 200
     learner.selection.best = Judged(best, best, np.linspace(100.0, 200.0, 50), np.zeros(best.n_nodes, dtype=np.int64))
-    assert not learner._settled(worse)  # nothing is known to be the most
+    assert not learner.selection.challenge(worse)  # nothing is known to be the most

@@ -10,7 +10,8 @@ import numpy as np
 from custard.actions import Actions
 from custard.tree.tree import LEAF, Tree
 
-__all__ = ["Menu", "Shape", "leaves_of", "mutated", "random_shape", "relabelled", "shape_of", "tree_of"]
+__all__ = ["Menu", "Shape", "leaves_below", "leaves_of", "mutated", "random_shape", "relabelled", "shape_of", "tree_of",
+           "without_a_question"]  # fmt: skip
 
 Shape = Any  # an action (an int, or an array for vectors), or a tuple (feature, threshold, left, right)
 
@@ -209,3 +210,26 @@ def _changed(
     if kind < 0.9:
         return replaced(shape, path, left if rng.random() < 0.5 else right)
     return replaced(shape, path, random_shape(rng, x, menu, min(2, depth - len(path))))
+
+
+def without_a_question(tree: Tree) -> list[Tree]:
+    """The tree without one of its questions, in all ways."""
+    shape = shape_of(tree)
+    parts = [(path, part_at(shape, path)) for path in paths(shape)]
+    kids = [(path, child) for path, part in parts if isinstance(part, tuple) for child in part[2:]]
+    return [tree_of(replaced(shape, path, child), tree) for path, child in kids]
+
+
+def leaves_below(tree: Tree, path: tuple[int, ...]) -> list[int]:
+    """The leaves below a path."""
+    node = 0
+    for side in path:
+        node = int(tree.children_left[node] if side == 2 else tree.children_right[node])
+    found, stack = [], [node]
+    while stack:
+        at = stack.pop()
+        if tree.feature[at] < 0:
+            found.append(at)
+        else:
+            stack += [int(tree.children_left[at]), int(tree.children_right[at])]
+    return found

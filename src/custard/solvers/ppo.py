@@ -28,9 +28,7 @@ import numpy as np
 import optax
 
 from custard.envs.pcg64 import streams
-from custard.features import Features
 from custard.ibmdp.splits import PARAMETERISED, Rules
-from custard.lab.evaluate import rollouts
 from custard.solvers.acting_data import (
     ACTION_SPREAD,
     GREED,
@@ -48,9 +46,8 @@ from custard.solvers.networks import Weights, dueling, encode, forward, make
 from custard.solvers.ppo_written import solve_as_written
 from custard.solvers.selection import Selection
 from custard.solvers.stepping import Foreign, Native
-from custard.solvers.survey import SURVEY, default_splits, survey, taken_over
+from custard.solvers.survey import bounded, default_splits
 from custard.tree.extract import extract
-from custard.tree.simplify import simplify
 from custard.tree.tree import Tree
 
 __all__ = ["PRESETS", "Settings", "solve"]
@@ -420,7 +417,7 @@ class Learner:
         for k in range(s.draws if s.keep else 0):
             if self.selection.steps < s.judging * at[STEPS]:
                 tree = self._drawn(k, rng)
-                if not self.rules.parameterised or not self._settled(tree):
+                if not self.rules.parameterised or not self.selection.challenge(tree):
                     self.selection.show(tree)
         at[STEPS] += self.selection.steps - spent
         if self.selection.improved > improved:
@@ -444,46 +441,11 @@ class Learner:
         """
         policy, best = BoundsNetwork(self.nets.actor, self.settings.frequencies, self.rules, rng), self.selection.best
         policy.spread = self.nodes[0].knob[[SPREAD, ACTION_SPREAD]]
-        if self.rules.parameterised and best is not None and (k % 3 == 2 or (k % 3 == 1 and self._nearly_perfect)):
+        around_best = k % 3 == 2 or (k % 3 == 1 and self.selection.nearly_perfect)
+        if self.rules.parameterised and best is not None and around_best:
             return nearby(best.tree, self.rules, rng, policy.spread * 2.0 ** -rng.uniform(0.0, 4.0))
         policy.sampled = not self.rules.parameterised or k % 3 == 0
         return extract(policy, self.rules)
-
-    @property
-    def _nearly_perfect(self) -> bool:
-        """Whether the best tree does its most in at least four of five episodes, though returns vary."""
-        returns = self.selection.best.returns if self.selection.best is not None else np.zeros(0)
-        return self.selection.varies and 5 * int((returns == returns.max(initial=-np.inf)).sum()) >= 4 * len(returns)
-
-    def _settled(self, tree: Tree) -> bool:
-        """Judge a tree where the best one is nearly perfect and no larger; whether that is the case.
-
-        Something can only be gained in the episodes where that one does less. They come first, then all until as much
-        is lost.
-        """
-        chosen, small = self.selection, simplify(tree)
-        best = chosen.best
-        if best is None or small.n_leaves < best.small.n_leaves or not self._nearly_perfect:
-            return False
-        most = best.returns == best.returns.max()
-        order, gained, done, count = np.argsort(most, kind="stable"), 0.0, 0, int((~most).sum())
-        while count > 0 and done < len(order):
-            index = order[done : done + count]
-            returns, lengths, _ = rollouts(
-                small, self.problem.source, chosen.seeds[index], features=self.problem.encoder
-            )
-            chosen.steps += int(lengths.sum())
-            gained += float((returns - best.returns[index]).sum())
-            if gained <= 0.0:
-                return True
-            done += count
-            count = max(8, done)
-        if gained > 0.0:
-            chosen.replace(tree)
-            assert chosen.best is not None
-            chosen.extend(chosen.best, len(best.returns))
-            chosen.improved += 1
-        return True
 
     def snapshot(self) -> Snapshot:
         """Where the run stands; everything in it is a copy."""
@@ -515,17 +477,3 @@ class Learner:
         for name, array in self.env.arrays().items():
             array[...] = state[name]
         self.env.resume()
-
-
-def bounded(problem: Problem, seed: int) -> tuple[Features, int]:
-    """The features with finite bounds, and the steps it took to see them.
-
-    Bounds are the features' own where given or of the order of what random actions meet, otherwise the latter.
-    """
-    features = problem.base.features
-    if features.origin.get("bounds") == "given" or features.integer.all():
-        return features, 0
-    seen = survey(problem, seed)
-    span = np.maximum(seen.high - seen.low, 1e-6)
-    wide = features.unbounded | (~features.integer & (features.high - features.low > 4.0 * span))
-    return replace(taken_over(features, seen, wide), origin={"bounds": "estimate", "seed": problem.seed}), SURVEY

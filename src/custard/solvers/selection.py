@@ -130,6 +130,39 @@ class Selection:
         self.extend(self.best, 8 * self.first)
         self.last = self.best.mean
 
+    @property
+    def nearly_perfect(self) -> bool:
+        """Whether the best tree does its most in at least four of five episodes, though returns vary."""
+        returns = self.best.returns if self.best is not None else np.zeros(0)
+        return self.varies and 5 * int((returns == returns.max(initial=-np.inf)).sum()) >= 4 * len(returns)
+
+    def challenge(self, tree: Tree) -> bool:
+        """Judge a tree where the best one is nearly perfect and no larger; whether that is the case.
+
+        Something can only be gained in the episodes where that one does less. They come first, then all until as much
+        is lost.
+        """
+        small, best = simplify(tree), self.best
+        if best is None or small.n_leaves < best.small.n_leaves or not self.nearly_perfect:
+            return False
+        most = best.returns == best.returns.max()
+        order, gained, done, count = np.argsort(most, kind="stable"), 0.0, 0, int((~most).sum())
+        while count > 0 and done < len(order):
+            index = order[done : done + count]
+            returns, lengths, _ = rollouts(small, self.problem.source, self.seeds[index], features=self.problem.encoder)
+            self.steps += int(lengths.sum())
+            gained += float((returns - best.returns[index]).sum())
+            if gained <= 0.0:
+                return True
+            done += count
+            count = max(8, done)
+        if gained > 0.0:
+            self.replace(tree)
+            assert self.best is not None
+            self.extend(self.best, len(best.returns))
+            self.improved += 1
+        return True
+
     def surely_above(self, threshold: float | None) -> bool:
         """Whether the best tree's mean return exceeds a threshold by more than two standard errors."""
         if threshold is None or self.best is None:

@@ -10,7 +10,7 @@ from custard.features import Features
 from custard.solvers.api import Problem
 from custard.spaces import estimate_bounds
 
-__all__ = ["SURVEY", "default_splits", "survey", "taken_over"]
+__all__ = ["SURVEY", "bounded", "default_splits", "survey", "taken_over"]
 
 SURVEY = 10_000  # random steps that tell where real features lie
 
@@ -29,6 +29,20 @@ def taken_over(features: Features, seen: Features, where: np.ndarray) -> Feature
     """The features, with the bounds that were seen for those in `where`."""
     low, high = np.where(where, seen.low, features.low), np.where(where, seen.high, features.high)
     return replace(features, low=low, high=high, origin=seen.origin)
+
+
+def bounded(problem: Problem, seed: int) -> tuple[Features, int]:
+    """The features with finite bounds, and the steps it took to see them.
+
+    Bounds are the features' own where given or of the order of what random actions meet, otherwise the latter.
+    """
+    features = problem.base.features
+    if features.origin.get("bounds") == "given" or features.integer.all():
+        return features, 0
+    seen = survey(problem, seed)
+    span = np.maximum(seen.high - seen.low, 1e-6)
+    wide = features.unbounded | (~features.integer & (features.high - features.low > 4.0 * span))
+    return replace(taken_over(features, seen, wide), origin={"bounds": "estimate", "seed": problem.seed}), SURVEY
 
 
 def default_splits(features: Features, max_depth: int | None = None) -> int:

@@ -24,7 +24,19 @@ from custard.lab.source import episode_seeds
 from custard.solvers.api import Problem, Snapshot
 from custard.solvers.candidate import Candidate
 from custard.solvers.learned import Exact, Grid, LearnedModel
-from custard.solvers.mutate import Menu, Shape, mutated, part_at, paths, relabelled, replaced, shape_of, tree_of
+from custard.solvers.mutate import (
+    Menu,
+    Shape,
+    leaves_below,
+    mutated,
+    part_at,
+    paths,
+    relabelled,
+    replaced,
+    shape_of,
+    tree_of,
+    without_a_question,
+)
 from custard.solvers.simulate import Compiled, Foreign, Simulator, simulator
 from custard.solvers.starts import STARTS, first_trees, states_or_random
 from custard.solvers.tabular import Expert
@@ -151,7 +163,7 @@ class Search:
             self.leaves = self.best.n_leaves - 1 if self.stale else (self.best.n_leaves + 2) // 2
             self.depth = min(self.depth, self.leaves - 1)
             trees, x = first_trees(self, rng, seeds)
-            trees += sorted(self.fewer(self.best), key=lambda tree: -self.run(tree, seeds).mean)[: STARTS // 2]
+            trees += sorted(without_a_question(self.best), key=lambda tree: -self.run(tree, seeds).mean)[: STARTS // 2]
         elif self.number == 0 or self.stale in (3, 5) or (self.stale == 1 and len(self.hard)):
             trees, x = first_trees(self, rng, seeds)
         now = self.run(trees[0], seeds)
@@ -286,9 +298,12 @@ class Search:
             fresh = episode_seeds(int(rng.integers(2**31)), count)
             now = now.more(fresh, self.sim.returns(now.tree, fresh))
         if self.failing(now):
-            failed = now.seeds[now.returns < self.ceiling]
-            self.hard = np.concatenate([self.hard[~np.isin(self.hard, failed)], failed])[-MOST_HARD:]
+            self.remember(now.seeds[now.returns < self.ceiling])
         return now
+
+    def remember(self, failed: np.ndarray) -> None:
+        """Keep episodes in which a nearly perfect tree failed, the latest last."""
+        self.hard = np.concatenate([self.hard[~np.isin(self.hard, failed)], failed])[-MOST_HARD:]
 
     @property
     def changes(self) -> int:
@@ -397,7 +412,7 @@ class Search:
         returns = self.sim.returns(tree, seeds)
         if returns.mean() >= self.ceiling * (1.0 - NEARLY):
             return True
-        self.hard = np.concatenate([self.hard, seeds[returns < self.ceiling]])[-MOST_HARD:]
+        self.remember(seeds[returns < self.ceiling])
         if tree is self.best:
             self.value = float(returns.mean())
         return False
@@ -405,14 +420,7 @@ class Search:
     def may_shrink(self) -> bool:
         """Whether a search for a perfect tree of fewer leaves has something to begin with."""
         few = episode_seeds(self.seed, 64)
-        return any(self.sim.returns(tree, few).mean() >= HALF * self.ceiling for tree in self.fewer(self.best))
-
-    def fewer(self, tree: Tree) -> list[Tree]:
-        """The tree without one of its questions, in all ways."""
-        shape = shape_of(tree)
-        parts = [(path, part_at(shape, path)) for path in paths(shape)]
-        kids = [(path, child) for path, part in parts if isinstance(part, tuple) for child in part[2:]]
-        return [tree_of(replaced(shape, path, child), self.blank) for path, child in kids]
+        return any(self.sim.returns(tree, few).mean() >= HALF * self.ceiling for tree in without_a_question(self.best))
 
     # -- stopping and going on --------------------------------------------------------------------------------------
 
@@ -460,18 +468,3 @@ class Search:
             self.table = None
         if state["numbers"][4]:
             self.finish()
-
-
-def leaves_below(tree: Tree, path: tuple[int, ...]) -> list[int]:
-    """The leaves below a path."""
-    node = 0
-    for side in path:
-        node = int(tree.children_left[node] if side == 2 else tree.children_right[node])
-    found, stack = [], [node]
-    while stack:
-        at = stack.pop()
-        if tree.feature[at] < 0:
-            found.append(at)
-        else:
-            stack += [int(tree.children_left[at]), int(tree.children_right[at])]
-    return found
