@@ -41,6 +41,8 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "a new question at each visit": {"stretch": 1},
     "no guide": {"guided": False},
     "no drawn trees": {"samples": 0},
+    "no moved thresholds": {"shifts": 0},
+    "a tenth of random questions": {"epsilon": 0.1},
     "one neighbour": {"k": 1},
     "last tree, not the best": {"keep": False},
 }
@@ -76,6 +78,7 @@ def trials(show: str, seeds: list[int]) -> list[dict[str, Any]]:
                 out.append(_trial(f"prereq: {name}", PREREQ, s, env_kwargs={"m": 7}, budget=1_000_000, **given))
                 out.append(_trial(f"pothole: {name}", POTHOLE, s, budget=2_000_000, **given))
                 out.append(_trial(f"cartpole: {name}", "CartPole-v1", s, max_depth=2, budget=2_000_000, **given))
+                out.append(_trial(f"depth 4: {name}", POTHOLE, s, max_depth=4, budget=5_000_000, **given))
         return out
     if show == "paper":
         return [_trial("prereq", PREREQ, s, env_kwargs={"m": 7}, preset="paper", budget=1_000_000) for s in seeds] + [

@@ -23,6 +23,7 @@ from custard.solvers import mfec
 from custard.solvers.api import Problem
 from custard.solvers.bounds_table import TablePolicy, walk
 from custard.solvers.episodes import refresh
+from custard.solvers.mutate import shifted
 from custard.solvers.selection import Judged, Selection, better
 from custard.spaces import describe
 from custard.tree.extract import extract
@@ -169,3 +170,13 @@ def test_continuous_actions_are_refused():
 def _cartpole():
     base = describe(gym.make("CartPole-v1"))
     return base.features, base.actions
+
+
+def test_a_moved_threshold_is_one_of_a_real_feature_and_the_rest_stays():
+    learned = custard.learn("CartPole-v1", "mfec", seed=1, budget=20_000, max_depth=2)
+    tree, rng = learned.tree, np.random.default_rng(0)
+    moved = [shifted(tree, rng, np.ones(4)) for _ in range(20)]
+    assert all((new.threshold != tree.threshold).sum() == 1 for new in moved)
+    assert all(tree.feature[new.threshold != tree.threshold] >= 0 for new in moved)
+    whole = custard.learn("custard/PrereqWorld-v0", "mfec", seed=1, budget=20_000)
+    assert shifted(whole.tree, rng, np.ones(whole.tree.features.n)) is None

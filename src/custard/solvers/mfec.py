@@ -58,6 +58,7 @@ from custard.solvers.memory import (
     new_cycle,
     save,
 )
+from custard.solvers.mutate import shifted
 from custard.solvers.selection import Selection
 from custard.solvers.survey import SURVEY, default_splits, survey, taken_over
 from custard.solvers.written import solve_as_written
@@ -83,12 +84,13 @@ class Settings:
     recall: bool = True  # in the other kinds Q_o is brought up to date with the outcomes remembered; False: never
     k: int = 5  # neighbours that stand in for a base state never seen
     cells: int = 4096  # base states with real features are told apart on a grid of about this many cells
-    epsilon: float = 0.1  # share of random questions at the end of a cycle; it starts with nothing else
+    epsilon: float | None = None  # share of random questions at a cycle's end, all at first; None: 0.1, limited 0.5
     stretch: int = 128  # visits for which a node tries the same random question
     explore: float = 0.2  # share of episodes that explore
     expand: int = 16  # states an answer must have seen before it becomes a node
     cycle: int = 20_000  # environment steps of the first cycle; every second one is twice as long
     samples: int = 64  # trees drawn near the greedy one at a cycle's end, to be judged beside it
+    shifts: int = 512  # the best tree with a threshold moved, at a cycle's end: how often at most
     patience: int = 4  # cycles without a better tree before stopping
     capacity: int = 50_000  # nodes, and base states, kept at most
     all_actions: bool = True  # learn every action of a node at every visit, not only the one taken
@@ -106,7 +108,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "tuned": {"CartPole": {"budget": 20_000_000}},  # its steps are quick, and good trees are few
     "paper": {
         "": {"splits": 3, "zeta": -0.01, "gamma_b": 1.0, "k": 9, "alpha_b": 0.01, "alpha_o": 0.3, "kappa": 0.0,
-             "epsilon": 0.1, "trace": 0.0, "samples": 0, "all_actions": False, "shared": False, "guided": False,
+             "epsilon": 0.1, "trace": 0.0, "samples": 0, "shifts": 0, "all_actions": False, "shared": False, "guided": False,
              "keep": False},
         "CartPole": _CARTPOLE,
         "PrereqWorld": {"splits": 1, "gamma_b": 1.0, "k": 9, "alpha_b": 0.1, "alpha_o": 0.7},
@@ -115,6 +117,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 NATIVE_BUDGET, FOREIGN_BUDGET = 10_000_000, 1_000_000
+LEARNING_SHARE = 0.95  # of the budget: when so much is used, the last trees are drawn and judged
 NOISE = 0.4  # of the trees drawn, in units of the spread of a node's values; a half, a quarter, an eighth of it
 STEPS, CYCLE, DONE, JUDGED, FOUND, WAITED, IMPROVED, KIND, STALE = range(9)  # entries of `Learner.at`
 
@@ -171,6 +174,7 @@ class Learner:
         self.at[STEPS] = SURVEY if real.any() else 0
         self.final: Tree | None = None
         self.final_value, self.message = float("nan"), ""
+        self.scores = np.full(4, np.inf)  # what the last tree of each kind of cycle returned
         self.clock, self.learned = time.perf_counter(), 0
         if state is None or not settings.shared:
             self._begin_cycle()
@@ -226,7 +230,7 @@ class Learner:
             at[STALE] = 0
             episodes.refresh(self.memory, np.argsort(-self.memory.when[:size], kind="stable"))
         self.learned += used
-        end = bool(at[DONE] >= length or at[STEPS] >= self.budget)
+        end = bool(at[DONE] >= length or at[STEPS] >= LEARNING_SHARE * self.budget)
         if not end and not (tau > 0.4 and tau * 10 > at[JUDGED]):
             return False
         at[JUDGED] = int(tau * 10) + 1
@@ -234,6 +238,9 @@ class Learner:
         if end:
             self._draw()
             self._end_cycle()
+            self._shift()
+            if not self.message:
+                self._begin_cycle()
         return True
 
     def _judge(self) -> None:
@@ -250,11 +257,29 @@ class Learner:
         """Judge trees that look nearly as good as the greedy one, while judging takes a quarter of all steps."""
         rng = np.random.default_rng([self.draws, int(self.at[CYCLE])])
         for i in range(self.settings.samples if self.settings.keep else 0):
-            if 4 * self.selection.steps > self.at[STEPS]:
+            if 4 * self.selection.steps > self.at[STEPS] or self.at[STEPS] >= self.budget:
                 break
-            spent, noise = self.selection.steps, NOISE * 2.0 ** -(i % 4)
-            self.selection.show(extract(TablePolicy(self.memory.nodes, self.rules, noise, rng), self.rules))
-            self.at[STEPS] += self.selection.steps - spent
+            noise = NOISE * 2.0 ** -(i % 4)
+            self._show(extract(TablePolicy(self.memory.nodes, self.rules, noise, rng), self.rules))
+
+    def _shift(self) -> None:
+        """Judge the best tree with a threshold moved, while judging takes half of all steps.
+
+        The best place of a threshold may lie between the p ones.
+        """
+        rng = np.random.default_rng([self.draws, int(self.at[CYCLE])])
+        gap = self.rules.width / (int(self.rules.splits) + 1)
+        for i in range(self.settings.shifts if self.settings.keep else 0):
+            assert self.selection.best is not None
+            tree = shifted(self.selection.best.tree, rng, gap * 2.0 ** -(i % 4))
+            if tree is None or 2 * self.selection.steps > self.at[STEPS] or self.at[STEPS] >= self.budget:
+                break
+            self._show(tree)
+
+    def _show(self, tree: Tree) -> None:
+        spent = self.selection.steps
+        self.selection.show(tree)
+        self.at[STEPS] += self.selection.steps - spent
 
     def _end_cycle(self) -> None:
         at, patience = self.at, self.settings.patience
@@ -262,7 +287,9 @@ class Learner:
             at[WAITED], at[FOUND] = 0, at[STEPS]
         else:
             at[WAITED] += 1
-            at[KIND] = (at[KIND] + 1) % 4
+        # The kind whose last tree was the best, then, until there is a better tree, the second best and so on.
+        self.scores[at[KIND]] = self.final_value
+        at[KIND] = np.argsort(-self.scores, kind="stable")[at[WAITED] % len(self.scores)]
         threshold = self.problem.source.threshold
         met = self.selection.surely_above(threshold)
         if met and not self.selection.varying:
@@ -272,11 +299,9 @@ class Learner:
         waited = at[WAITED] >= patience and self.selection.asks
         if waited and self.settings.keep and (met or at[STEPS] >= max(self.budget / 10, 1.25 * at[FOUND])):
             self.message = "reward threshold met, and no better tree since" if met else "no better tree for long"
-        elif at[STEPS] >= self.budget:
+        elif at[STEPS] >= LEARNING_SHARE * self.budget:
             self.message = "budget used"
         at[CYCLE] += 1
-        if not self.message:
-            self._begin_cycle()
 
     # -- what others see --------------------------------------------------------------------------------------------
 
@@ -305,11 +330,11 @@ class Learner:
         return Snapshot(steps, best.tree, best.mean, self.budget, metrics, final, self.message, lambda: state)
 
     def _state(self) -> dict[str, np.ndarray]:
-        data = {**save(self.memory), **self.selection.state(), "at": self.at.copy(), "bounds": self.bounds.copy()}
-        return data | {name: array.copy() for name, array in self.env.arrays().items()}
+        own = {"at": self.at, "bounds": self.bounds, "scores": self.scores} | self.env.arrays()
+        return {**save(self.memory), **self.selection.state()} | {name: array.copy() for name, array in own.items()}
 
     def _restore(self, state: dict[str, np.ndarray]) -> None:
-        self.at[...], self.bounds = state["at"], state["bounds"].copy()
+        self.at[...], self.bounds, self.scores = state["at"], state["bounds"].copy(), state["scores"].copy()
         self.rules = self._rules(replace(self.widest, low=self.bounds[0], high=self.bounds[1]))
         self.memory = load(self.memory, state)._replace(lattice=make_lattice(self.rules))
         self.selection.restore(state)
@@ -329,7 +354,8 @@ def schedule(memory: Memory, s: Settings, tau: float, cycle: int, kind: int, gam
     now[SHARE] = s.explore if tau >= warm else 1.0
     now[MU] = 1.0 if count[GUIDED] else min(1.0, max(0.0, (0.6 - tau) / (0.6 - warm)))
     now[ZETA] = price(memory, s) * min(1.0, max(0.0, (tau - 0.3) / 0.3))
-    now[EPSILON] = s.epsilon + (1.0 - s.epsilon) * min(1.0, max(0.0, (0.7 - tau) / 0.6))
+    least = s.epsilon if s.epsilon is not None else (0.5 if memory.lattice.by_depth else 0.1)
+    now[EPSILON] = least + (1.0 - least) * min(1.0, max(0.0, (0.7 - tau) / 0.6))
     now[KAPPA], now[ALPHA_B], now[ALPHA_O] = s.kappa, s.alpha_b, s.alpha_o
     now[EXPAND], now[GAMMA_B] = s.expand, gamma_b
     # What was remembered is exact where base states are told apart exactly and always up to date; what really followed

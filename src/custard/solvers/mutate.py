@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -10,8 +11,8 @@ import numpy as np
 from custard.actions import Actions
 from custard.tree.tree import LEAF, Tree
 
-__all__ = ["Menu", "Shape", "leaves_below", "leaves_of", "mutated", "random_shape", "relabelled", "shape_of", "tree_of",
-           "without_a_question"]  # fmt: skip
+__all__ = ["Menu", "Shape", "leaves_below", "leaves_of", "mutated", "random_shape", "relabelled", "shape_of", "shifted",
+           "tree_of", "without_a_question"]  # fmt: skip
 
 Shape = Any  # an action (an int, or an array for vectors), or a tuple (feature, threshold, left, right)
 
@@ -210,6 +211,17 @@ def _changed(
     if kind < 0.9:
         return replaced(shape, path, left if rng.random() < 0.5 else right)
     return replaced(shape, path, random_shape(rng, x, menu, min(2, depth - len(path))))
+
+
+def shifted(tree: Tree, rng: np.random.Generator, scale: np.ndarray) -> Tree | None:
+    """The tree with the threshold of one question about a real feature moved; nothing if there is no such question."""
+    questions = np.flatnonzero((tree.feature != LEAF) & ~tree.features.integer[tree.feature])
+    if not len(questions):
+        return None
+    node = int(rng.choice(questions))
+    threshold = tree.threshold.copy()
+    threshold[node] += rng.normal() * scale[tree.feature[node]]
+    return replace(tree, threshold=threshold)
 
 
 def without_a_question(tree: Tree) -> list[Tree]:
