@@ -17,6 +17,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numba import njit
 
+from custard.borrowed import borrowed
 from custard.envs import cartpole, classic, pothole_world, prereq_world
 from custard.envs.pcg64 import streams, uniform
 from custard.errors import CustardError
@@ -58,7 +59,7 @@ def begin(world: int, state: np.ndarray, rng: np.ndarray) -> None:
             state[i] = 0.0
 
 
-@njit(cache=True)
+@njit(cache=True, forceinline=True)
 def advance(world: int, params: np.ndarray, state: np.ndarray, action: Any, rng: np.ndarray) -> tuple[float, bool]:
     """Take a base action (a whole number, or the one component of a vector) in place: reward, whether it ends."""
     if world == PENDULUM:
@@ -87,7 +88,7 @@ def advance(world: int, params: np.ndarray, state: np.ndarray, action: Any, rng:
     return reward, state[0] >= length
 
 
-@njit(cache=True)
+@njit(cache=True, forceinline=True)
 def observe(world: int, state: np.ndarray, x: np.ndarray) -> None:
     """The features of a state: what the environment's observation holds, widened to float64."""
     for i in range(len(x)):  # a loop, since an assignment of slices takes numba a second longer to compile
@@ -113,6 +114,7 @@ def _reset_some(world, index, state, rng, elapsed, x):  # type: ignore[no-untype
 
 @njit(cache=True)
 def _step_some(world, params, limit, index, actions, state, rng, elapsed, x, reward, terminated, truncated):  # type: ignore[no-untyped-def]
+    params, state, rng, x = borrowed((params, state, rng, x))
     for k in range(len(index)):
         i = index[k]
         reward[i], terminated[i] = advance(world, params, state[i], actions[k], rng[i])

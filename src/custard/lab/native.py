@@ -11,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 from numba import njit
 
+from custard.borrowed import borrowed
 from custard.envs.native import NativeVectorEnv, advance, begin, observe
 from custard.envs.pcg64 import uniform
 from custard.lab.source import DEFAULT_LIMIT
@@ -54,26 +55,37 @@ def roll_out(tree, place, moves, rng, noise):
 
     With `noise` that share of the actions is drawn from `moves`.
     """
-    world, params, limit, n = place
+    n = place[3]
     returns, lengths, over = np.zeros(len(rng)), np.zeros(len(rng), np.int64), np.zeros(len(rng), np.bool_)
     visits = np.zeros(len(tree[0]), np.int64)
-    state, x, row = np.zeros(n), np.zeros(n), np.zeros(4, np.uint64)
+    scratch = np.zeros(n), np.zeros(n), np.zeros(4, np.uint64)
+    most = _roll_out(tree, place, moves, rng, noise, returns, lengths, over, visits, scratch)
+    return returns, lengths, over, visits, most
+
+
+@njit(cache=True, nogil=True)
+def _roll_out(tree, place, moves, rng, noise, returns, lengths, over, visits, scratch):
+    """The loop of `roll_out`, which keeps the arrays alive: counting references would take half of the time."""
+    (world, params, limit, _), moves, rng, visits = borrowed((place, moves, rng, visits))
+    tree, (state, x, row) = borrowed((tree, scratch))
     most = -np.inf
     for k in range(len(rng)):
         copy(rng[k], row)
         start(world, params, state, row)
-        while not over[k] and lengths[k] < limit:
+        total, t, ended = 0.0, 0, False
+        while not ended and t < limit:
             see(world, state, x)
             leaf = leaf_of(tree, x)
             visits[leaf] += 1
             action = tree[4][leaf]
             if noise > 0.0 and uniform(row, 0.0, 1.0) < noise:
                 action = moves[int(uniform(row, 0.0, float(len(moves))))]
-            reward, over[k] = move(world, params, state, action, row)
-            returns[k] += reward
+            reward, ended = move(world, params, state, action, row)
+            total += reward
             most = max(most, reward)
-            lengths[k] += 1
-    return returns, lengths, over, visits, most
+            t += 1
+        returns[k], lengths[k], over[k] = total, t, ended
+    return most
 
 
 @njit(cache=True)
@@ -96,7 +108,7 @@ def start(world, params, state, rng):
         begin(world, state, rng)
 
 
-@njit(cache=True)
+@njit(cache=True, forceinline=True)
 def move(world, params, state, action, rng):
     """Take an action in place: reward, whether the episode ends."""
     if world != TABLE:
@@ -113,7 +125,7 @@ def move(world, params, state, action, rng):
     return params[row, 1], params[row, 2] > 0.5
 
 
-@njit(cache=True)
+@njit(cache=True, forceinline=True)
 def see(world, state, x):
     """The features of a state."""
     if world == TABLE:

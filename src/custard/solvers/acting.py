@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from custard.borrowed import borrowed
 from custard.envs.native import advance, begin, observe
 from custard.envs.pcg64 import uniform
 from custard.ibmdp.kernels import _normalise, _project, _separable, _separates
@@ -400,6 +401,8 @@ def run_native(
     epsilon, rows, ended,
 ):  # fmt: skip
     """Fill all rows from native environments; counts base actions, and ended episodes' returns into `ended` [2]."""
+    game, weights, node, child, rows = borrowed((game, weights, node, child, rows))
+    rng, params, state, env_rng, x, plans, planned = borrowed((rng, params, state, env_rng, x, plans, planned))
     taken = 0
     refresh(game, node)
     for i in range(rows.acts.shape[0]):

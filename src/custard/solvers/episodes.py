@@ -11,9 +11,9 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from custard.borrowed import borrowed
 from custard.envs.native import advance, begin, observe
 from custard.envs.pcg64 import uniform
-from custard.solvers.borrowed import borrowed
 from custard.solvers.bounds_table import NONE, grow, learn_node, rate, root_node, walk
 from custard.solvers.loops import GOES_ON, INVALID, OVER, TERMINATED
 from custard.solvers.memory import (
@@ -347,7 +347,7 @@ def converse(memory, x, news, k):
 @njit(cache=True)
 def run_native(memory, world, params, limit, state, env_rng, elapsed, x, steps, k):
     """Episodes in a native environment, all compiled; `custard.solvers.loops.Foreign` is the same in Python."""
-    memory = borrowed(memory)
+    memory, params, state, env_rng, x = borrowed((memory, params, state, env_rng, x))
     for _ in range(steps):
         action = decide(memory, x, k)
         reward, terminal = advance(world, params, state, action, env_rng)

@@ -16,6 +16,7 @@ import gymnasium as gym
 import numpy as np
 from numba import njit
 
+from custard.borrowed import borrowed
 from custard.envs.native import NativeVectorEnv
 from custard.envs.pcg64 import streams, uniform
 from custard.errors import CustardError, one_line
@@ -241,11 +242,23 @@ class Foreign:
 @njit(cache=True)
 def action_values(tree, place, moves, tried, rng, count, noise):
     """Reservoir-sample states of noisy episodes (all rows of `rng` but the last), then value every action there."""
-    world, params, limit, n = place
-    chance = rng[len(rng) - 1]
+    n = place[3]
     states, elapsed = np.zeros((count, n)), np.zeros(count, np.int64)
-    state, x = np.zeros(n), np.zeros(n)
-    seen = steps = 0
+    xs, q = np.zeros((count, n)), np.zeros((count, len(tried)))
+    scratch = np.zeros(n), np.zeros(n), np.zeros(4, np.uint64), np.zeros(4, np.uint64)
+    seen = _sampled(tree, place, moves, rng, states, elapsed, noise, scratch)  # a step for each state met
+    count = min(count, seen)
+    steps = seen + _valued(tree, place, moves, tried, rng, states[:count], elapsed, noise, xs, q, scratch)
+    return xs[:count], q[:count], steps
+
+
+@njit(cache=True)
+def _sampled(tree, place, moves, rng, states, elapsed, noise, scratch):
+    """States of noisy episodes, as many as there are rows, each as likely; how many were met."""
+    tree, (world, params, limit, _), moves, rng = borrowed((tree, place, moves, rng))
+    states, elapsed, (state, x, _, _) = borrowed((states, elapsed, scratch))
+    chance, count = rng[len(rng) - 1], len(states)
+    seen = 0
     for k in range(len(rng) - 1):
         start(world, params, state, rng[k])
         for t in range(limit):
@@ -259,13 +272,18 @@ def action_values(tree, place, moves, tried, rng, count, noise):
             if uniform(chance, 0.0, 1.0) < noise:
                 action = moves[int(uniform(chance, 0.0, float(len(moves))))]
             _, over = move(world, params, state, action, rng[k])
-            steps += 1
             if over:
                 break
-    count = min(count, seen)
-    xs, q = np.zeros((count, n)), np.zeros((count, len(tried)))
-    luck, chances = np.zeros(4, np.uint64), np.zeros(4, np.uint64)
-    for i in range(count):
+    return seen
+
+
+@njit(cache=True)
+def _valued(tree, place, moves, tried, rng, states, elapsed, noise, xs, q, scratch):
+    """What each action is worth in each state, into q; the steps taken."""
+    tree, (world, params, limit, _), moves, tried, rng = borrowed((tree, place, moves, tried, rng))
+    states, elapsed, xs, q, (state, x, luck, chances) = borrowed((states, elapsed, xs, q, scratch))
+    chance, steps = rng[len(rng) - 1], 0
+    for i in range(len(states)):
         see(world, states[i], xs[i])
         uniform(chance, 0.0, 1.0)  # every state meets a chance of its own
         uniform(rng[i % (len(rng) - 1)], 0.0, 1.0)
@@ -284,4 +302,4 @@ def action_values(tree, place, moves, tried, rng, count, noise):
                 action = tree[4][leaf_of(tree, x)]
                 if uniform(luck, 0.0, 1.0) < noise:
                     action = moves[int(uniform(luck, 0.0, float(len(moves))))]
-    return xs, q, steps
+    return steps

@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
+from custard.borrowed import borrowed
 from custard.envs.native import advance, begin, observe
 from custard.envs.pcg64 import streams, uniform
 from custard.ibmdp.kernels import _project, _separates
 from custard.ibmdp.splits import Rules
 from custard.solvers.api import Problem, Snapshot
-from custard.solvers.borrowed import borrowed
 from custard.solvers.bounds_table import Lattice, make_lattice
 from custard.solvers.loops import GOES_ON, INVALID, OVER, TERMINATED, Foreign, Native
 from custard.solvers.selection import Selection
@@ -216,7 +216,7 @@ def converse(w, x, news, k):
 @njit(cache=True)
 def run_native(w, world, params, limit, state, env_rng, elapsed, x, steps, k):
     """Episodes in a native environment, all compiled."""
-    w = borrowed(w)
+    w, params, state, env_rng, x = borrowed((w, params, state, env_rng, x))
     for _ in range(steps):
         action = decide(w, x, k)
         reward, terminal = advance(world, params, state, action, env_rng)
