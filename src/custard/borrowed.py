@@ -1,7 +1,8 @@
 """Tuples of arrays for compiled loops, without reference counts.
 
 Handing arrays from one compiled function to another counts references to each of them, which took about half of the
-time of rollouts and of MFEC. Arrays that a function was called with live as long as the call, so its loops need no counts.
+time of rollouts and of MFEC. Arrays that a function was called with live as long as the call, so its loops need no
+counts.
 Never borrow an array made in the same function: numba drops it after its last use by name.
 """
 # mypy: disable-error-code="no-untyped-def"

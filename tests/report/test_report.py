@@ -103,7 +103,7 @@ def test_the_runs_own_evaluation_is_shown(tmp_path: Path) -> None:
 def test_environments_that_draw_nothing_still_replay(tmp_path: Path) -> None:
     mdp = gym.make("custard/PrereqWorld-v0", m=3).unwrapped.mdp()
     tree = Tree.stump(2, 0.5, 2, 0, mdp.features, mdp.actions)
-    runs = record(tree, "custard/PrereqWorld-v0", {"m": 3}, frames=True, max_steps=7)
+    runs = record(tree, "custard/PrereqWorld-v0", {"m": 3}, pictures=1, max_steps=7)
     assert len(runs[0].frames) == len(runs[0].x) + 1
     assert record(tree, "custard/PrereqWorld-v0", {"m": 3}, max_steps=7)[0].frames == ()
     where = run_directory(tmp_path / "run", tree, env="custard/PrereqWorld-v0", env_kwargs={"m": 3})

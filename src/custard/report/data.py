@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import base64
 import io
+import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +23,7 @@ from custard.version import VERSION
 
 __all__ = ["curves", "report_data"]
 
+PICTURES = 160  # of a replay at most: drawing and compressing them is what a report takes longest for
 WATCHED = 20  # episodes whose states are counted as visits
 FRAME_BYTES = 1_700_000  # what the pictures of the replay may take, as base64
 LABELS = {"python": "Python", "c": "C", "rust": "Rust", "json": "JSON", "dot": "Graphviz", "text": "Text"}
@@ -76,7 +80,8 @@ def _live(
             where = source(env, kwargs)
             judged = evaluate(tree, where, episodes or (1000 if where.native is not None else 100), seed).to_json()
         watched = record(tree, env, kwargs, episodes=WATCHED, seed=seed)
-        shown = record(tree, env, kwargs, episodes=1, seed=seed, frames=True)[0]
+        every = -(-len(watched[0].x) // PICTURES)
+        shown = record(tree, env, kwargs, episodes=1, seed=seed, pictures=every)[0]
         return _summary(judged), watched, _replay(tree, shown, _speed(env, kwargs))
     except CustardError:
         return None if judged is None else _summary(judged), [], None
@@ -115,31 +120,28 @@ def encoded(frames: Sequence[np.ndarray], budget: int = FRAME_BYTES) -> tuple[li
     """Pictures as data addresses, each distinct one once, and which one each step shows; small enough together."""
     if not frames:
         return [], []
+    names = {key: frame.tobytes() for key, frame in {id(frame): frame for frame in frames}.items()}
+    for width, quality, stride in ((420, 68, 1), (360, 55, 1), (320, 45, 1), (320, 45, 2), (280, 40, 3), (240, 35, 6)):
+        shown = [frames[step - step % stride] for step in range(len(frames))]
+        distinct = {names[id(frame)]: frame for frame in shown}
+        with ThreadPoolExecutor(os.cpu_count()) as pool:  # compressing lets go of the interpreter lock
+            pictures = list(pool.map(partial(_address, width=width, quality=quality), distinct.values()))
+        if sum(map(len, pictures)) <= budget:
+            number = {name: k for k, name in enumerate(distinct)}
+            return pictures, [number[names[id(frame)]] for frame in shown]
+    return [], []
+
+
+def _address(frame: np.ndarray, width: int, quality: int) -> str:
+    """A picture as a data address, at most so wide."""
     from PIL import Image
 
-    for width, quality, stride in ((420, 68, 1), (360, 55, 1), (320, 45, 1), (320, 45, 2), (280, 40, 3), (240, 35, 6)):
-        pictures: list[str] = []
-        index: list[int] = []
-        known: dict[bytes, int] = {}
-        for step, frame in enumerate(frames):
-            if step % stride:
-                index.append(index[-1])
-                continue
-            key = frame.tobytes()
-            if key not in known:
-                image = Image.fromarray(frame)
-                if image.width > width:
-                    image = image.resize(
-                        (width, max(1, round(image.height * width / image.width))), Image.Resampling.BILINEAR
-                    )
-                file = io.BytesIO()
-                image.save(file, "WEBP", quality=quality, method=1)
-                known[key] = len(pictures)
-                pictures.append("data:image/webp;base64," + base64.b64encode(file.getvalue()).decode())
-            index.append(known[key])
-        if sum(map(len, pictures)) <= budget:
-            return pictures, index
-    return [], []
+    image = Image.fromarray(frame)
+    if image.width > width:
+        image = image.resize((width, max(1, round(image.height * width / image.width))), Image.Resampling.BOX)
+    file = io.BytesIO()
+    image.save(file, "WEBP", quality=quality, method=1)
+    return "data:image/webp;base64," + base64.b64encode(file.getvalue()).decode()
 
 
 def _tree(tree: Tree, states: np.ndarray | None) -> dict[str, Any]:

@@ -37,9 +37,11 @@ def record(
     episodes: int = 1,
     seed: int = 0,
     max_steps: int = 1000,
-    frames: bool = False,
+    pictures: int = 0,
 ) -> list[Episode]:
-    """Run the tree in the environment itself. With `frames` it is rendered; where that fails, frames stay empty.
+    """Run the tree in the environment itself. With `pictures` it is drawn, at every so many steps at most.
+
+    Where drawing fails, frames stay empty.
 
     >>> import custard
     >>> features = custard.describe(__import__("gymnasium").make("CartPole-v1")).features
@@ -53,20 +55,21 @@ def record(
     from custard.spaces import describe
 
     where = source(env, kwargs)
-    made, pictures = where.make(), False
-    if frames:
+    made, every = where.make(), 0
+    if pictures:
         quiet = os.environ.get("SDL_VIDEODRIVER")
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pictures, no window: SDL need not look for a screen
         try:
             rendered = gym.make(env, render_mode="rgb_array", **dict(kwargs or {}))
             rendered.reset(seed=0)
-            pictures = isinstance(rendered.render(), np.ndarray)
+            if isinstance(rendered.render(), np.ndarray):
+                every = max(pictures, round(float(rendered.metadata.get("render_fps") or SMOOTH) / SMOOTH))
         except Exception:  # whatever keeps an environment from drawing, its replay goes on without pictures
-            pictures = False
+            every = 0
         finally:
             if quiet is None:
                 os.environ.pop("SDL_VIDEODRIVER", None)
-        if pictures:
+        if every:
             made.close()
             made = rendered
     try:
@@ -75,7 +78,7 @@ def record(
             raise CustardError(
                 f"the tree takes {tree.features.n} features, but {env} has {base.features.n}: it was learned elsewhere"
             )
-        return [_episode(tree, made, base, int(s), max_steps, pictures) for s in episode_seeds(seed, episodes)]
+        return [_episode(tree, made, base, int(s), max_steps, every) for s in episode_seeds(seed, episodes)]
     except CustardError:
         raise
     except Exception as error:  # an environment may raise anything; say where it did
@@ -84,11 +87,10 @@ def record(
         made.close()
 
 
-def _episode(tree: Tree, env: Any, base: Any, seed: int, max_steps: int, pictures: bool) -> Episode:
+def _episode(tree: Tree, env: Any, base: Any, seed: int, max_steps: int, every: int) -> Episode:
     observation, _ = env.reset(seed=seed)
     x, actions, rewards = [], [], []  # type: ignore[var-annotated]
-    frames = [np.array(env.render())] if pictures else []
-    every = max(1, round(float(env.metadata.get("render_fps") or SMOOTH) / SMOOTH))  # drawing takes most of the time
+    frames = [np.array(env.render())] if every else []  # drawing takes most of the time
     ending = "cut"
     while len(x) < max_steps:
         seen = base.observe(observation)
@@ -97,7 +99,7 @@ def _episode(tree: Tree, env: Any, base: Any, seed: int, max_steps: int, picture
         x.append(seen)
         actions.append(action)
         rewards.append(float(reward))
-        if pictures:
+        if every:
             frames.append(np.array(env.render()) if len(x) % every == 0 else frames[-1])
         if terminated or truncated:
             ending = "terminated" if terminated else "time limit"

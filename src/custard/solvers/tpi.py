@@ -52,7 +52,7 @@ class Settings:
     """Tree policy iteration's settings; None means chosen from the environment."""
 
     budget: int | None = None
-    """Environment steps: 80 million compiled, 500,000 otherwise."""
+    """Environment steps: 120 million compiled, 500,000 otherwise."""
 
     max_leaves: int | None = None
     """The largest number of leaves; none unless given."""
@@ -87,13 +87,14 @@ class Settings:
 
 
 ENOUGH = 16_000, 100  # episodes, compiled or not, in which a perfect tree is to be perfect
-HALF = 0.5  # the share of a perfect return that a tree without one of its questions keeps if fewer leaves may do
+SHRINKS = 8  # rounds in a row in which no perfect tree of fewer leaves was found before the search for one ends
+HALF = 0.5  # the share of a perfect return that a search for one with fewer leaves should come to in a round
 FIRST_DEPTH, LAST_DEPTH = 3, 5  # without a depth limit trees grow while that pays
 MOST_LEAVES = 4096
 MOST_HARD = 64  # episodes remembered in which nearly perfect trees failed
 CHEAP = 0.2  # what a small change to a tree costs at least, in shares of a full comparison
 NEARLY = 5e-5  # the share of the most possible that a nearly perfect tree may miss
-WORTH = 1e-4  # the share of the return that a question must add where returns are exact
+WORTH = 1e-4  # the share of the return that a question must add, where returns are exact or a tree is perfect
 COMPARISON = 30_000  # compiled steps that comparing two trees takes, about
 EXPLORING, FOLLOWING, CHECKING = 0.3, 0.06, 0.01  # shares of the budget for learning a table: at first, in every round
 MISMATCH = 4.0  # standard errors by which a table may differ from its environment
@@ -120,7 +121,7 @@ class Search:
         self.features, self.actions = problem.base.features, problem.base.actions
         self.real: Simulator = simulator(problem)
         self.compiled = isinstance(self.real, Compiled)
-        self.budget = settings.budget or (80_000_000 if self.compiled else 500_000)
+        self.budget = settings.budget or (120_000_000 if self.compiled else 500_000)
         self.spend = int(0.85 * self.budget)  # the rest is for judging what the last round finds
         self.seed = problem.seeds("tpi")["tpi"]
         self.menu = Menu(self.actions)
@@ -160,10 +161,12 @@ class Search:
         seeds = self.episodes(rng)
         trees, x = [self.present], np.zeros((0, self.features.n))
         if self.sure:  # a perfect tree: would fewer leaves do?
-            self.leaves = self.best.n_leaves - 1 if self.stale else (self.best.n_leaves + 2) // 2
+            self.leaves = (self.best.n_leaves + 2) // 2 if self.stale < SHRINKS // 2 else self.best.n_leaves - 1
             self.depth = min(self.depth, self.leaves - 1)
-            trees, x = first_trees(self, rng, seeds)
-            trees += sorted(without_a_question(self.best), key=lambda tree: -self.run(tree, seeds).mean)[: STARTS // 2]
+            if self.stale % 2 == 0 or self.present.n_leaves > self.leaves:  # else the last round's tree goes on
+                less = sorted(without_a_question(self.best), key=lambda tree: -self.run(tree, seeds).mean)
+                trees, x = first_trees(self, rng, seeds)
+                trees += less[: STARTS // 2]
         elif self.number == 0 or self.stale in (3, 5) or (self.stale == 1 and len(self.hard)):
             trees, x = first_trees(self, rng, seeds)
         now = self.run(trees[0], seeds)
@@ -178,7 +181,7 @@ class Search:
             some = [self.polished(one, rng, x, self.changes // (4 * STARTS)) for one in some]
         now = self.polished(max(some, key=lambda one: one.mean), rng, x, self.changes)
         self.present = now.tree
-        self.judge(now.tree, rng)
+        self.judge(now, rng)
         self.number += 1
         self.check(rng)
         self.finish()
@@ -334,16 +337,19 @@ class Search:
 
     # -- judging ----------------------------------------------------------------------------------------------------
 
-    def judge(self, tree: Tree, rng: np.random.Generator) -> None:
+    def judge(self, now: Candidate, rng: np.random.Generator) -> None:
         """Keep the tree if it beats the best one on episodes neither was chosen on."""
-        tree = simplify(tree)
+        tree = simplify(now.tree)
+        if self.sure:  # nothing but a perfect tree with fewer leaves replaces what is perfect
+            better = tree.n_leaves < self.best.n_leaves and self.confirmed(tree)
+            waited = self.stale + (1 if now.mean > HALF * self.ceiling else SHRINKS // 2)  # far from it: soon over
+            self.best, self.stale = (tree, 0) if better else (self.best, waited)
+            return
         seeds = self.episodes(rng, 8 if len(self.hard) == 0 else 16)  # rare failures show in many episodes only
         best = self.run(self.best, seeds)
         small = self.smaller(self.compared(tree, best))
         leaner = self.exact and small.tree.n_leaves < best.tree.n_leaves and self.hardly_worse(small, best)
         better = small.tree is not best.tree and (small.clearly_beats(best) or leaner or self.number == 0)
-        if self.sure and better:
-            better = self.confirmed(small.tree)  # nothing less than perfect replaces what is
         gain = small.mean - best.mean
         self.stale = 0 if better and (not self.exact or gain > 10 * WORTH * abs(best.mean)) else self.stale + 1
         self.best, self.value = (small.tree, small.mean) if better else (best.tree, best.mean)
@@ -390,9 +396,9 @@ class Search:
         """Decide whether to go on."""
         nearly = self.sim.most_a_step > 0 and self.value >= self.ceiling * (1.0 - NEARLY)
         self.sure = self.sure or (nearly and self.confirmed(self.best))
-        if self.sure and (self.stale > 1 or not self.going or not self.may_shrink()):
-            self.message = "every step earns the most a step has earned"
-        elif self.stale >= self.patience:
+        if self.sure and (self.stale >= SHRINKS or not self.going or self.best.n_leaves == 1):
+            self.message = "all but a few steps in ten thousand earn the most a step has earned"
+        elif self.stale >= self.patience and not self.sure:
             self.message = f"no better tree in {self.stale} rounds"
         elif not self.going:
             self.message = "budget used"
@@ -409,18 +415,17 @@ class Search:
     def confirmed(self, tree: Tree) -> bool:
         """Whether a tree is nearly perfect on many fresh episodes; if not, those where it fails are kept."""
         seeds = episode_seeds(int(np.random.default_rng([self.seed, self.number, 1]).integers(2**31)), self.enough)
-        returns = self.sim.returns(tree, seeds)
-        if returns.mean() >= self.ceiling * (1.0 - NEARLY):
-            return True
-        self.remember(seeds[returns < self.ceiling])
-        if tree is self.best:
+        allowed = self.ceiling * self.enough * (WORTH if tree.n_leaves < self.best.n_leaves else NEARLY)
+        returns = np.zeros(0)
+        while len(returns) < self.enough and (self.ceiling - returns).sum() <= allowed:  # a few tell of bad ones
+            part = seeds[len(returns) : max(self.enough // 16, 4 * len(returns))]
+            returns = np.concatenate([returns, self.sim.returns(tree, part)])
+        good = bool((self.ceiling - returns).sum() <= allowed)
+        if good or tree is self.best:
             self.value = float(returns.mean())
-        return False
-
-    def may_shrink(self) -> bool:
-        """Whether a search for a perfect tree of fewer leaves has something to begin with."""
-        few = episode_seeds(self.seed, 64)
-        return any(self.sim.returns(tree, few).mean() >= HALF * self.ceiling for tree in without_a_question(self.best))
+        if not good:
+            self.remember(seeds[: len(returns)][returns < self.ceiling])
+        return good
 
     # -- stopping and going on --------------------------------------------------------------------------------------
 
