@@ -31,7 +31,7 @@ def streams(seeds: Iterable[int | np.random.SeedSequence | None]) -> np.ndarray:
     listed = list(seeds)
     if all(isinstance(seed, (int, np.integer)) and 0 <= seed <= _WORD for seed in listed):
         return seeded(np.array(listed, dtype=np.uint64))
-    states = [tuple(np.random.PCG64(seed).state["state"].values()) for seed in listed]
+    states: list[Any] = [tuple(np.random.PCG64(seed).state["state"].values()) for seed in listed]
     rows = [[word for number in state for word in (number >> 64, number & _WORD)] for state in states]
     return np.array(rows, dtype=np.uint64).reshape(-1, 4)
 
