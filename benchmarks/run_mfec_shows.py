@@ -41,7 +41,7 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "a new question at each visit": {"stretch": 1},
     "no guide": {"guided": False},
     "no drawn trees": {"samples": 0},
-    "no moved thresholds": {"shifts": 0},
+    "no small changes": {"changes": 0},
     "a tenth of random questions": {"epsilon": 0.1},
     "one neighbour": {"k": 1},
     "last tree, not the best": {"keep": False},

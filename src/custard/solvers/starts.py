@@ -103,7 +103,8 @@ def outside_expert(
     if callable(given):
         expert = from_function(given, n)
     elif given == "dqn":
-        chosen = settings_for(dqn, problem.source.name, "tuned", {"steps": budget, "checks": 8, "check_rollouts": 20})
+        how = {"steps": budget, "checks": 8, "check_rollouts": 20, "standardise": True}
+        chosen = settings_for(dqn, problem.source.name, "tuned", how)
         best = None
         for progress in dqn.train(problem, chosen, seed):
             best, steps = progress.best, progress.steps
