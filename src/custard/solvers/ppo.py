@@ -111,7 +111,8 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     # The budget counts steps of the IBMDP here, as the appendix does; what it leaves open is Stable Baselines' default.
     "paper": {
         "": {"shared": False, "keep": False, "budget": 3_200_000, "splits": 3, "gamma_b": 1.0, "gamma_w": 1.0,
-             "num_envs": 1, "num_steps": 1024, "epochs": 4, "minibatches": 4, "learning_rate": 2.5e-4, "clip": 0.2},
+             "deepest": 1000, "num_envs": 1, "num_steps": 1024, "epochs": 4, "minibatches": 4, "learning_rate": 2.5e-4,
+             "clip": 0.2},
         "CartPole": {"num_steps": 512, "low": [-2.0, -2.0, -0.14, -1.4], "high": [2.0, 2.0, 0.14, 1.4]},
         "PrereqWorld": {"splits": 1},
         "PotholeWorld": {"zeta": 0.0, "gamma_b": 0.99, "gamma_w": 0.99},
