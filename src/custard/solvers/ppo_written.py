@@ -12,6 +12,7 @@ learns from its steps.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -28,12 +29,14 @@ from custard.ibmdp.kernels import _normalise
 from custard.ibmdp.splits import Rules
 from custard.solvers.acting_data import AT, LOW, NONE, WIDTH, Game, make_game, make_nodes
 from custard.solvers.api import Problem, Snapshot
+from custard.solvers.descent import descend
 from custard.solvers.drawing import BoundsNetwork
 from custard.solvers.networks import Weights, dueling, forward, make
 from custard.solvers.reading import limited
 from custard.solvers.selection import Selection
 from custard.solvers.stepping import Foreign, Native
 from custard.solvers.walking import choose, refresh, to_answer, to_root
+from custard.threads import meanwhile
 from custard.tree.extract import extract
 
 __all__ = ["returns", "solve_as_written"]
@@ -250,12 +253,7 @@ def improve(nets: Any, moments: Any, steps: Steps, order: Any, rate: float, clip
         q = (hot * dueling(forward(nets[1], flat.obs[index], jnp.tanh))).sum(axis=1)
         return -(gain + ENTROPY * entropy).mean() + CRITIC * ((q - target[index]) ** 2).mean()
 
-    def step(carry: Any, index: Any) -> Any:
-        nets, moments = carry
-        change, moments = ADAM.update(jax.grad(loss)(nets, index), moments)
-        return (jax.tree.map(lambda w, d: w - rate * d, nets, change), moments), None
-
-    return jax.lax.scan(step, (nets, moments), order)[0]
+    return descend(ADAM, loss, nets, moments, order, rate)[:2]
 
 
 # -- the run ----------------------------------------------------------------------------------------------------------
@@ -282,13 +280,15 @@ def solve_as_written(problem: Problem, rules: Rules, settings: Any, state: Any =
             array[...] = state[name]
         rollouts.env.resume()
         selection.restore(state)
-    count = steps.reward.size
+    count, first = steps.reward.size, True
     while at[IBMDP] < budget:
-        at[BASE] += rollouts.run(tuple(np.array(w) for w in learned[0][0]), steps)
         draws = np.random.default_rng([seeds["learner"], int(at[ITERATION])])
         order = np.stack([draws.permutation(count) for _ in range(s.epochs)]).astype(np.int32)
         order = order[:, : count - count % s.minibatches].reshape(s.epochs * s.minibatches, -1)
-        learned = improve(*learned, steps, order, s.learning_rate, s.clip)
+        actor = tuple(np.array(w) for w in learned[0][0])
+        with meanwhile(improve, *learned, steps, order, s.learning_rate, s.clip) if first else nullcontext():
+            at[BASE] += rollouts.run(actor, steps)
+        learned, first = improve(*learned, steps, order, s.learning_rate, s.clip), False
         at[IBMDP] += count
         at[ITERATION] += 1
         if at[ITERATION] % JUDGE and at[IBMDP] < budget:

@@ -154,7 +154,7 @@ def normal(rng):
     return np.sqrt(-2.0 * np.log(u)) * np.cos(2.0 * np.pi * uniform(rng, 0.0, 1.0))
 
 
-@once
+@outer
 def component(game, j, z):
     """`vector_action` for one component."""
     low, high, middle, half, whole = game.vector[:, j]
