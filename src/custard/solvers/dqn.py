@@ -57,7 +57,7 @@ class Settings:
     learning_rate: float = 1e-3
     final_rate: float = 5e-5  # what it falls to at the budget's end
     batch: int = 128  # transitions, or nodes, in an update
-    steps_per_update: int | None = None  # environment steps for each update; None: 192, 16 where Python steps
+    steps_per_update: int | None = None  # steps for each update; None: 192, 16 where Python steps (paper: 4)
     buffer: int = 200_000  # transitions remembered
     warmup: int = 5_000  # random steps before the first update
     epsilon: float = 0.5  # share of random questions on the way to an imagined node (paper: of random actions)
@@ -94,7 +94,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "paper": {
         "": {"splits": 3, "zeta": -0.01, "gamma_b": 1.0, "learning_rate": 2.5e-4, "buffer": 10**6, "warmup": 100_000,
              "epsilon": 0.5, "epsilon_end": 0.05, "frequencies": 0, "shared": False, "keep": False, "snapshots": 20,
-             "budget": 1_000_000},
+             "steps_per_update": 4, "budget": 1_000_000},
         "CartPole": _CARTPOLE,
         "PrereqWorld": {"splits": 1},
         "PotholeWorld": {"splits": 3, "zeta": 0.0, "gamma_b": 0.99, "gamma_w": 0.99},
