@@ -329,6 +329,26 @@ def test_prereq_world_is_solved_with_the_smallest_tree():
     assert {"tree_return", "loss_critic", "loss_q", "best_leaves", "judging_steps"} <= set(run.metrics[0])
 
 
+def test_a_question_costs_a_share_of_what_questions_can_gain_unless_its_price_is_given():
+    q_o = np.array([[3.0, 1.0], [0.0, 4.0], [2.0, 2.0]])
+    gain = 3.0 - 7.0 / 3.0  # the best of each state, less the action that is best for all
+    assert dqn.zeta_by_gain(q_o, -1.0) == pytest.approx(-dqn.PRICE * gain)
+    assert dqn.zeta_by_gain(q_o, -0.001) == -0.001
+    assert dqn.zeta_by_gain(q_o[:1], -1.0) == 0.0  # nothing to ask
+    found = {}
+    for given in (None, -0.3):
+        settings = settings_for(dqn, "TwoBits", "tuned", {"budget": 4000, "hidden": 8, "splits": 1, "zeta": given})
+        problem = problem_of(TwoBits, max_depth=2)
+        lesson = dqn.Imagined(problem, dqn.rules_for(problem, settings)[0], settings, 4000, 64)
+        lesson.learn(0.0)
+        found[given] = lesson.zeta.round(3).tolist()
+        assert lesson.metrics()["updates"] == (1 + settings.critic_updates) * dqn.UPDATES
+    assert found[-0.3] == [-0.3, -0.3]
+    now, most = found[None]
+    assert most == -0.005  # a hundredth of the mean reward of random answers
+    assert most <= now <= 0.0
+
+
 def test_pruning_keeps_what_pays():
     """A complete tree on two bits, of which only the first matters: the price decides what stays."""
     features, actions = (
