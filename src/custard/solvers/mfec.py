@@ -72,7 +72,7 @@ __all__ = ["PRESETS", "Settings", "solve"]
 class Settings:
     """Settings of CUSTARD (MFEC). The defaults are the preset "tuned" and are meant for any environment."""
 
-    budget: int | None = None  # environment steps, judging included; None: 10 million, 1 million where Python steps
+    budget: int | None = None  # environment steps, judging included; None: 10 or 20 million, a tenth where Python steps
     splits: int | None = None  # p, thresholds a feature; None: see `default_splits`
     zeta: float | None = None  # the reward of a question; None: see `price`
     gamma_b: float | None = None  # discount of a base action; None: 0.99 under a time limit, else 1
@@ -125,7 +125,10 @@ STEPS, CYCLE, DONE, JUDGED, FOUND, WAITED, IMPROVED, KIND, STALE = range(9)  # e
 def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | None = None) -> Iterator[Snapshot]:
     """Learn in cycles; yields the best tree so far after each judgement."""
     problem.require_discrete_actions("mfec")
-    settings = replace(settings, budget=settings.budget or (NATIVE_BUDGET if problem.native else FOREIGN_BUDGET))
+    usual = NATIVE_BUDGET if problem.native else FOREIGN_BUDGET
+    if default_splits(problem.base.features, problem.max_depth) > default_splits(problem.base.features):
+        usual *= 2  # finer thresholds, more to tell apart
+    settings = replace(settings, budget=settings.budget or usual)
     learner = Learner(problem, settings, state)
     if not settings.shared:
         yield from solve_as_written(problem, learner.rules, settings, state)
