@@ -12,6 +12,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from custard.errors import CustardError, one_line, one_of
+from custard.lab.guard import Guarded
 
 __all__ = ["Source", "source"]
 
@@ -62,17 +63,18 @@ def source(env: Any, kwargs: Mapping[str, Any] | None = None) -> Source:
             raise CustardError("environment arguments go with an id or a function, not with a finished environment")
         spec = env.spec
         name = spec.id if spec is not None else type(env.unwrapped).__name__
-        return Source(name, lambda: env, lone=True, limit=_limit(env), threshold=_threshold(env))
+        guarded = Guarded(env, name)
+        return Source(name, lambda: guarded, lone=True, limit=_limit(env), threshold=_threshold(env))
     if callable(env):
         first = _made(lambda: env(**kwargs), getattr(env, "__name__", "the function"))
         if not isinstance(first, gym.Env):
             raise CustardError(
                 f"the function that makes environments returned {type(first).__name__}, not a gymnasium.Env"
             )
-        spec = first.spec
+        name = first.spec.id if first.spec is not None else type(first.unwrapped).__name__
         return Source(
-            name=spec.id if spec is not None else type(first.unwrapped).__name__,
-            make=lambda: env(**kwargs),
+            name=name,
+            make=lambda: Guarded(env(**kwargs), name),
             limit=_limit(first),
             threshold=_threshold(first),
             kwargs=kwargs,
@@ -116,7 +118,7 @@ def _from_id(name: str, kwargs: dict[str, Any]) -> Source:
     _made(lambda: gym.make(name, **kwargs), name).close()
     return Source(
         name=name,
-        make=lambda: gym.make(name, disable_env_checker=True, **kwargs),  # one was checked above
+        make=lambda: Guarded(gym.make(name, disable_env_checker=True, **kwargs), name),  # one was checked above
         native=native,
         limit=spec.max_episode_steps,
         threshold=spec.reward_threshold,
