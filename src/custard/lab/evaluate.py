@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from custard.errors import CustardError
+from custard.errors import CustardError, require_whole
 from custard.ibmdp.env import IBMDP
 from custard.ibmdp.parts import Parts, parts_of
 from custard.lab.source import DEFAULT_LIMIT, Source, episode_seeds, source
@@ -100,8 +100,7 @@ def evaluate(
     >>> result.episodes, bool(30 < result.mean < 60)
     (20, True)
     """
-    if episodes < 1:
-        raise CustardError(f"episodes={episodes} must be at least 1")
+    require_whole(1, episodes=episodes, max_steps=max_steps)
     if isinstance(env, IBMDP):
         if not isinstance(policy, Tree):
             return _on_ibmdp(policy, env, episodes, seed)

@@ -11,7 +11,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from custard.errors import CustardError, from_interrupt
+from custard.errors import CustardError, from_interrupt, require_whole
 from custard.lab.methods import method as find_method
 from custard.lab.methods import settings_for
 from custard.lab.progress import Display
@@ -69,6 +69,7 @@ def learn(
     >>> run.tree.depth, run.tree.n_leaves, run.value
     (2, 3, -2.0)
     """
+    require_whole(0, seed=seed, max_depth=max_depth)
     if seeds is not None:
         if features is not None:
             raise CustardError("several seeds at once cannot do with features=, since other processes make them")
@@ -83,6 +84,7 @@ def learn(
     chosen = settings_for(
         module, where.name, preset, {k: v for k, v in {"budget": budget, **settings}.items() if v is not None}
     )
+    require_whole(1, budget=getattr(chosen, "budget", None))
     # A preset may know bounds that suit its environment; the user's own come first.
     low = getattr(chosen, "low", None) if low is None else low
     high = getattr(chosen, "high", None) if high is None else high
@@ -99,7 +101,12 @@ def learn(
     }  # fmt: skip
     directory, state, before = _open(out, resume, config)
     display = Display(f"{name} on {where.name}", enabled=progress)
-    return _drive(module.solve(problem, chosen, state), config, directory, before, display)
+    try:
+        return _drive(module.solve(problem, chosen, state), config, directory, before, display)
+    except Exception:
+        if directory is not None:
+            directory.discard_if_empty()
+        raise
 
 
 def _open(out: str | Path | None, resume: bool, config: dict[str, Any]) -> tuple[RunDirectory | None, Any, float]:

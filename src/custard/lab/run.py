@@ -9,6 +9,7 @@ checkpoint/     state.npz and progress.json, replaced together: what --resume go
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -58,6 +59,15 @@ class RunDirectory:
         self._make(self.path)
         self._make(self.path / "checkpoint")
         write_atomically(self.path / "config.json", json.dumps(config, indent=2) + "\n")
+
+    def discard_if_empty(self) -> None:
+        """Take back a run that failed before there was anything to keep, so that its directory can be used again."""
+        if self.rows:
+            return
+        (self.path / "config.json").unlink(missing_ok=True)
+        for made in (self.path / "checkpoint", self.path):
+            with contextlib.suppress(OSError):  # something else is in it
+                made.rmdir()
 
     def reopen(self) -> tuple[dict[str, Any], dict[str, np.ndarray] | None, dict[str, Any]]:
         """The configuration, the checkpoint's state (None if there is none yet) and its progress."""
