@@ -1,6 +1,10 @@
 """Mistakes on the command line: one line on standard error, exit code 2, nothing left behind."""
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import gymnasium as gym
 import pytest
@@ -33,11 +37,12 @@ def refused(capsys, words):
         ("train CartPole-v1 --seed -1", "seed=-1 must be a whole number of at least 0"),
         ("train CartPole-v1 --seed -1 --seeds 2", "seed=-1 must be"),
         ("train CartPole-v1 --max-depth -1", "max_depth=-1 must be a whole number of at least 0"),
-        ("train CartPole-v1 --budget -5", "budget=-5 must be a whole number of at least 1"),
+        ("train CartPole-v1 --budget -5", "budget=-5 must not be negative"),
         ("train CartPole-v1 --budget 0", "budget=0 must be"),
         ("train CartPole-v1 --episodes -1", "episodes=-1 must be a whole number of at least 0"),
         ("train CartPole-v1 --set episodes=1e999", "episodes=inf must be a finite number"),
         ("train CartPole-v1 --set zeta=0.5", "zeta=0.5 must be zero or a negative number"),
+        ("train CartPole-v1 --set states=-1", "states=-1 must not be negative"),
         ("evaluate tree.json --seed -1", "seed=-1 must be"),
         ("evaluate tree.json --max-steps 0", "max_steps=0 must be"),
         ("explain tree.json --seed -1", "seed=-1 must be"),
@@ -106,3 +111,42 @@ def test_a_run_that_never_began_leaves_its_directory_free(tree, capsys):
     with pytest.raises(SystemExit) as end:
         main(words)
     assert end.value.code == 0
+
+
+def in_a_shell(command, **environment):
+    source = Path(custard.__file__).parent.parent
+    words = f"{sys.executable} -m custard {command}"
+    variables = {**os.environ, "PYTHONPATH": str(source), **environment}
+    return subprocess.run(["sh", "-c", words], capture_output=True, env=variables, timeout=120)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+def test_output_that_cannot_be_written_is_one_line(tree):
+    end = in_a_shell("show tree.json > /dev/full")
+    assert end.returncode == 2
+    assert end.stderr.decode() == "custard: standard output: No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    "command", ["show tree.json", "explain tree.json --obs 0 0 0 0", "export tree.json --format text"]
+)
+def test_an_output_of_ascii_only_is_served(tree, command):
+    end = in_a_shell(command, PYTHONIOENCODING="ascii")
+    assert end.returncode == 0, end.stderr.decode()
+    assert "pole_angle <= 0" in end.stdout.decode("ascii")
+    assert "pole_angle ≤ 0" in in_a_shell(command, PYTHONIOENCODING="utf-8").stdout.decode()
+
+
+def test_a_finished_run_is_resumed_with_what_it_has(tree, tmp_path, capsys):
+    words = ["train", "custard/PrereqWorld-v0", "--env-args", "m=2", "--out", "run", "--budget", "2000", "--json"]
+    results = []
+    for more in ([], ["--resume"]):
+        with pytest.raises(SystemExit) as end:
+            main([*words, *more])
+        assert end.value.code == 0
+        results.append(json.loads(capsys.readouterr().out))
+    assert results[1]["message"] == "nothing was left to do"
+    for same in ("tree", "steps", "selection_value", "evaluation"):
+        assert results[1][same] == results[0][same]
+    (tmp_path / "run" / "checkpoint" / "state.npz").write_bytes(b"PK\x03\x04 cut short")
+    assert "the checkpoint in run cannot be read" in refused(capsys, [*words, "--resume"])

@@ -66,6 +66,8 @@ def _fitting(key: str, value: Any, wanted: Any) -> Any:
         raise CustardError(f"zeta={value!r} must be zero or a negative number: it is the price of a question")
     options = typing.get_args(wanted) if isinstance(wanted, UnionType) else (wanted,)
     plain = [option for option in options if isinstance(option, type) and option is not Any]
+    if int in plain and isinstance(value, (int, float)) and value < 0:
+        raise CustardError(f"{key}={value!r} must not be negative")
     if len(plain) < len(options) or any(
         isinstance(value, option) and not _is_bool_for_number(value, option) for option in plain
     ):

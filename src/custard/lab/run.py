@@ -13,6 +13,8 @@ import contextlib
 import csv
 import io
 import json
+import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -82,10 +84,20 @@ class RunDirectory:
             with np.load(state_file, allow_pickle=False) as data:
                 state = {key: data[key] for key in data.files}
             progress = json.loads(progress_file.read_text())
-        except (OSError, ValueError, KeyError, EOFError, json.JSONDecodeError) as error:
+            self.rows = progress["metrics"]
+        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
             raise CustardError(f"the checkpoint in {self.path} cannot be read: {error}") from None
-        self.rows = progress["metrics"]
         return config, state, progress
+
+    def last(self, progress: Mapping[str, Any]) -> Snapshot | None:
+        """Where a reopened run stood, for when nothing is left to do or it is interrupted before it has gone on."""
+        tree, final = self.path / "checkpoint" / "tree.json", self.path / "final.json"
+        if not self.rows or not tree.exists():
+            return None
+        return Snapshot(
+            int(progress["steps"]), Tree.load(tree), self.rows[-1]["value"], message="nothing was left to do",
+            final=Tree.load(final) if final.exists() else None,
+        )  # fmt: skip
 
     def log(self, snapshot: Snapshot, seconds: float) -> None:
         """Add a row of metrics."""
