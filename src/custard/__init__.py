@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from custard import envs as envs  # registers custard/CartPole-v0, custard/PrereqWorld-v0, custard/PotholeWorld-v0
 from custard.version import VERSION
+from custard.writable import settle_cache
 
 if TYPE_CHECKING:
     from custard.actions import Actions
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from custard.tree.extract import extract
     from custard.tree.simplify import prune_unvisited, simplify
     from custard.tree.tree import Tree
+
+settle_cache()
 
 __version__ = VERSION
 __all__ = [

@@ -97,7 +97,9 @@ class Actions:
             low = [-np.inf if v is None else float(v) for v in data["low"]]
             high = [np.inf if v is None else float(v) for v in data["high"]]
             return cls(data["kind"], tuple(data["names"]), low=np.array(low), high=np.array(high))
-        except (KeyError, TypeError, AttributeError) as error:
+        except CustardError:
+            raise
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise CustardError(f"actions must be an object with kind, names and bounds ({error})") from None
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 import importlib
+import io
+import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any, Union
@@ -23,9 +26,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         print(f"custard {VERSION}")
         return
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="custard.plain")
     try:
         command: Any = tyro.cli(_union(), args=arguments, prog="custard", description=__doc__, config=_CONFIG)
         code = command.run()
+        sys.stdout.flush()
     except CustardError as error:
         print(f"custard: {error}", file=sys.stderr)
         sys.exit(2)
@@ -34,10 +41,31 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         sys.exit(130)
     except BrokenPipeError:
-        sys.stderr.close()
+        _drop_output()
         sys.exit(0)
+    except OSError as error:
+        _drop_output()
+        print(f"custard: {error.filename or 'standard output'}: {error.strerror or error}", file=sys.stderr)
+        sys.exit(2)
     sys.exit(code or 0)
 
+
+def _drop_output() -> None:
+    """Nobody takes what is still to be written: leave nothing that Python would fail to write at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+_PLAIN = {"≤": "<=", "→": "->", "±": "+-", "×": "x", "…": "...", "•": "*", "├": "|", "└": "`", "│": "|", "─": "-"}
+
+
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    """What an output that cannot show a character, such as ASCII, shows instead."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(_PLAIN.get(character, "?") for character in error.object[error.start : error.end]), error.end
+
+
+codecs.register_error("custard.plain", _plain)
 
 _CONFIG = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from numbers import Integral
 
-__all__ = ["CustardError", "from_interrupt", "one_line", "one_of"]
+__all__ = ["CustardError", "from_interrupt", "one_line", "one_of", "require_whole"]
 
 
 class CustardError(ValueError):
@@ -26,6 +27,18 @@ def one_line(error: object) -> str:
     'a b'
     """
     return " ".join(str(error).split())
+
+
+def require_whole(least: int, **given: object) -> None:
+    """Raise unless every value that is given (not None) is a whole number of at least `least`.
+
+    >>> require_whole(1, episodes=0)
+    Traceback (most recent call last):
+    custard.errors.CustardError: episodes=0 must be a whole number of at least 1
+    """
+    for name, value in given.items():
+        if value is not None and (not isinstance(value, Integral) or isinstance(value, bool) or int(value) < least):
+            raise CustardError(f"{name}={value!r} must be a whole number of at least {least}")
 
 
 def one_of(what: str, given: object, accepted: Iterable[str]) -> str:

@@ -134,7 +134,9 @@ class Features:
                 high=np.array([np.inf if row["high"] is None else float(row["high"]) for row in rows]),
                 origin=dict(origin or {}),
             )
-        except (KeyError, TypeError, AttributeError) as error:
+        except CustardError:
+            raise
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise CustardError(f"features must be a list of objects with name, kind, low and high ({error})") from None
 
     def _bound(self, side: str, given: Any) -> np.ndarray:

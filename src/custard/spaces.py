@@ -27,11 +27,11 @@ import numpy as np
 from gymnasium import spaces
 
 from custard.actions import Actions, named
-from custard.errors import CustardError
+from custard.errors import CustardError, one_line
 from custard.features import BINARY, INTEGER, REAL, Features
 from custard.known import Known, factor, known, representative
 
-__all__ = ["Base", "describe", "estimate_bounds"]
+__all__ = ["Base", "checked", "describe", "estimate_bounds"]
 
 #: Encode(observations, count): `count` observations as the space batches them -> [count, n] float64.
 Encode = Callable[[Any, int], np.ndarray]
@@ -85,10 +85,10 @@ def describe(
     core = representative(env).unwrapped
     facts = known(env)
     if features is None:
-        described, encode = _features_of(observation_space, core, facts)
-        observe = lambda observation: encode(observation, 1)[0]  # noqa: E731
+        described, read = _features_of(observation_space, core, facts)
+        read_one = lambda observation: read(observation, 1)[0]  # noqa: E731
     else:
-        described, encode, observe = _custom_features(observation_space, features, feature_names)
+        described, read, read_one = _custom_features(observation_space, features, feature_names)
     if feature_names is not None:
         if len(feature_names) != described.n:
             raise CustardError(f"feature_names has {len(feature_names)} names, but there are {described.n} features")
@@ -98,14 +98,24 @@ def describe(
     base = Base(
         features=described,
         actions=_actions_of(action_space, getattr(core, "action_names", None) or facts.actions),
-        encode=encode,
-        observe=observe,
+        encode=lambda observations, count: checked(read(observations, count), described),
+        observe=lambda observation: checked(read_one(observation), described),
         action_space=action_space,
         env_id=spec.id if spec is not None else None,
     )
     if bounds == "estimate" and described.unbounded.any():
         base = replace(base, features=estimate_bounds(env, base, seed=seed))
     return base
+
+
+def checked(x: np.ndarray, features: Features) -> np.ndarray:
+    """Base states [n] or [B, n], refused if any is not a number or of the wrong length."""
+    if x.shape[-1] != features.n:
+        raise CustardError(f"the environment gave {x.shape[-1]} features where {features.n} were declared")
+    if np.isnan(x).any():
+        name = features.names[int(np.argwhere(np.isnan(x))[0, -1])]
+        raise CustardError(f"the environment gave NaN for feature {name!r}: a tree cannot compare it")
+    return x
 
 
 def estimate_bounds(env: Any, base: Base, *, seed: int = 0, steps: int = 10_000, margin: float = 0.05) -> Features:
@@ -155,17 +165,17 @@ def _custom_features(
     space: gym.Space, function: Callable[[Any], Any], names: Any
 ) -> tuple[Features, Encode, Callable[[Any], np.ndarray]]:
     def one(observation: Any) -> np.ndarray:
-        return np.asarray(function(observation), dtype=np.float64).reshape(-1)
+        try:
+            return np.asarray(function(observation), dtype=np.float64).reshape(-1)
+        except Exception as error:  # a user's function may raise anything
+            raise CustardError(f"features= failed on an observation: {one_line(error)}") from error
 
     def encode(observations: Any, count: int) -> np.ndarray:
         batch = gym.vector.utils.batch_space(space, count)
         return np.stack([one(observation) for observation in gym.vector.utils.iterate(batch, observations)])
 
     space.seed(0)
-    try:
-        n = len(one(space.sample()))
-    except Exception as error:
-        raise CustardError(f"features= failed on a sample of the observation space: {error}") from error
+    n = len(one(space.sample()))
     if names is None:
         names = tuple(f"feature_{i}" for i in range(n))
     if len(names) != n:

@@ -141,7 +141,7 @@ def test_an_environment_that_breaks_is_one_line(monkeypatch: pytest.MonkeyPatch)
         raise RuntimeError("motor on fire")
 
     monkeypatch.setattr(CartPoleEnv, "step", broken)
-    with pytest.raises(CustardError, match="'CartPole-v1' raised RuntimeError: motor on fire"):
+    with pytest.raises(CustardError, match="'CartPole-v1' raised RuntimeError at step 1: motor on fire"):
         record(CARTPOLE, "CartPole-v1")
 
 

@@ -5,6 +5,8 @@ from hypothesis import given, settings
 
 import custard
 from custard import IBMDP, CustardError, VectorIBMDP, extract, simplify
+from custard.tree.extract import MAX_NODES
+from custard.tree.verify import certify
 from tests.ibmdp.test_env import Random, cartpole
 from tests.strategies import random_features, seeds
 
@@ -118,6 +120,23 @@ def test_a_policy_that_never_stops_is_cut_and_reported():
         tree = extract(asks_for_ever, env)
     assert tree.depth == 5
     assert tree.origin["cut"] == 2**5
+
+
+@pytest.mark.parametrize("max_nodes", [1000, None])
+def test_a_tree_that_would_fill_the_memory_is_cut(max_nodes):
+    env = cartpole(splits=1)
+    limit = {} if max_nodes is None else {"max_nodes": max_nodes}
+
+    def halves(bounds, mask):  # obeys the mask, and would ask until no float is left
+        return np.where(mask[:, 2], 2, 1)
+
+    with pytest.warns(UserWarning, match="cut"):
+        tree = extract(halves, env, **limit)
+    assert tree.n_nodes <= (max_nodes or MAX_NODES)
+    assert tree.origin["cut"] == tree.n_leaves
+    assert certify(tree, halves, env, **limit)
+    with pytest.raises(CustardError, match="asks for ever"):
+        extract(lambda bounds, mask: np.full(len(bounds), 2), env, **limit)
 
 
 def test_a_policy_that_ignores_the_mask_is_an_error_unless_told():

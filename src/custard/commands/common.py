@@ -52,4 +52,7 @@ def environment_of(tree: Tree, env: str | None, kwargs: dict[str, Any]) -> tuple
     if env is None and not isinstance(learned_in, str):
         raise CustardError("the tree does not say where it was learned: name the environment")
     same = env is None or env == learned_in
-    return str(env or learned_in), {**(tree.origin.get("env_kwargs") or {} if same else {}), **kwargs}
+    own = (tree.origin.get("env_kwargs") or {}) if same else {}
+    if not isinstance(own, dict):
+        raise CustardError(f"the tree's env_kwargs must be an object, not {own!r}: name the environment")
+    return str(env or learned_in), {**own, **kwargs}

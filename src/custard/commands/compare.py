@@ -66,8 +66,8 @@ class Command:
         from custard.lab.trials import grid
 
         methods = names(self.methods)
-        if not methods or self.seeds < 1 or self.episodes < 1:
-            raise CustardError("compare needs at least one method, one seed and one episode")
+        if not methods or self.seeds < 1:
+            raise CustardError("compare needs at least one method and one seed")
         trials = grid(
             [(self.env, assignments(self.env_args, "--env-args"))], methods,
             range(self.first_seed, self.first_seed + self.seeds), max_depths=self.max_depth or (None,),

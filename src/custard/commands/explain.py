@@ -93,12 +93,11 @@ class Command:
         import numpy as np
 
         from custard.commands.common import assignments, environment_of
-        from custard.errors import CustardError
+        from custard.errors import require_whole
         from custard.report.episodes import record
         from custard.tree.explain import rule, usage
 
-        if self.episodes < 1:
-            raise CustardError(f"episodes={self.episodes} must be at least 1")
+        require_whole(1, episodes=self.episodes)
         env, kwargs = environment_of(tree, self.env, assignments(self.env_args, "--env-args"))
         runs = record(tree, env, kwargs, episodes=self.episodes, seed=self.seed)
         states = np.concatenate([run.x for run in runs])

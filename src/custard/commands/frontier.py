@@ -106,8 +106,8 @@ class Command:
         from custard.lab.methods import method
         from custard.lab.trials import grid
 
-        if self.seeds < 1 or self.episodes < 1:
-            raise CustardError("frontier needs at least one seed and one episode")
+        if self.seeds < 1:
+            raise CustardError("frontier needs at least one seed")
         known = {entry.name for entry in dataclasses.fields(method(name)[1].Settings)}
         common: dict[str, Any] = {
             "envs": [(self.env, assignments(self.env_args, "--env-args"))], "methods": [name],

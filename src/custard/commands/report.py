@@ -33,11 +33,10 @@ class Command:
     def run(self) -> None:
         """Write the report and say where it is."""
         from custard.commands.common import print_json
-        from custard.errors import CustardError
+        from custard.errors import require_whole
         from custard.report import write_report
 
-        if self.episodes is not None and self.episodes < 1:
-            raise CustardError(f"episodes={self.episodes} must be at least 1")
+        require_whole(1, episodes=self.episodes)
         path = write_report(self.run_directory, episodes=self.episodes, seed=self.seed, out=self.out)
         size = path.stat().st_size
         if self.json:

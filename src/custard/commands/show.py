@@ -51,7 +51,9 @@ class Command:
     def run(self) -> None:
         """Print, and draw what was asked for."""
         from custard.commands.common import load_tree, print_json
+        from custard.errors import require_whole
 
+        require_whole(0, episodes=self.episodes)
         tree = load_tree(self.tree)
         drawn = self._draw(tree)
         size = {"depth": tree.depth, "leaves": tree.n_leaves, "nodes": tree.n_nodes}

@@ -112,8 +112,12 @@ class Command:
         )
 
 
-KEYS = ("envs", "methods", "seeds", "first_seed", "max_depth", "preset", "settings", "vary", "episodes",
-        "evaluation_seed")  # fmt: skip
+#: What a file may hold, and as what.
+KEYS: dict[str, tuple[type, ...]] = {
+    "envs": (list,), "methods": (list,), "seeds": (int, list), "first_seed": (int,), "max_depth": (int, list),
+    "preset": (str,), "settings": (dict,), "vary": (dict,), "episodes": (int,), "evaluation_seed": (int,),
+}  # fmt: skip
+_CALLED = {list: "a list", int: "a whole number", str: "text", dict: "a table"}
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -130,9 +134,11 @@ def _read(file: Path) -> dict[str, Any]:
         raise CustardError(f"cannot read {file}: {one_line(error)}") from None
     if not isinstance(plan, dict):
         raise CustardError(f"{file} must hold a table of {', '.join(KEYS)}")
-    for key in plan:
+    for key, value in plan.items():
         if key not in KEYS:
             raise CustardError(f"{file}: {one_of('entry', key, KEYS)}")
+        if not isinstance(value, KEYS[key]) or isinstance(value, bool):
+            raise CustardError(f"{file}: {key} = {value!r} must be {' or '.join(_CALLED[kind] for kind in KEYS[key])}")
     return plan
 
 

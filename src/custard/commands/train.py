@@ -72,9 +72,11 @@ class Command:
     def run(self) -> None:
         """Learn, evaluate, save, print."""
         from custard.commands.common import assignments, print_json
+        from custard.errors import require_whole
         from custard.lab.learn import learn
         from custard.lab.methods import method
 
+        require_whole(0, episodes=self.episodes)
         name, _ = method(self.method)
         many = "" if self.seeds is None else f"+{self.seeds}"
         out = self.out or Path("runs") / f"{self.env.replace('/', '-').replace(':', '-')}-{name}-{self.seed}{many}"

@@ -122,7 +122,7 @@ class IBMDP(gym.Wrapper, gym.utils.RecordConstructorArgs):
 
     def _arrive(self, observation: Any) -> None:
         """A new base state: nothing is known of it yet."""
-        self.x = checked(self.base.observe(observation)[None], self.rules)[0]
+        self.x = self.base.observe(observation)
         self.lower, self.upper = self.rules.root()
         self.depth = self.queries = 0
         self._mask = self._root_mask
@@ -170,13 +170,3 @@ def wrapped_spaces(rules: Rules, base_action: gym.Space, observation: str) -> tu
     if not rules.actions.discrete:
         action["base"] = base_action
     return observations, spaces.Dict(action)
-
-
-def checked(x: np.ndarray, rules: Rules) -> np.ndarray:
-    """Base states [B, n], refused if any is not a number or of the wrong length."""
-    if x.shape[-1] != rules.features.n:
-        raise CustardError(f"the environment gave {x.shape[-1]} features where {rules.features.n} were declared")
-    if np.isnan(x).any():
-        name = rules.features.names[int(np.flatnonzero(np.isnan(x).any(axis=0))[0])]
-        raise CustardError(f"the environment gave NaN for feature {name!r}: a tree cannot compare it")
-    return x

@@ -10,11 +10,11 @@ from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 
 from custard.errors import CustardError
-from custard.ibmdp.env import checked, wrapped_spaces
+from custard.ibmdp.env import wrapped_spaces
 from custard.ibmdp.kernels import ask, restart
 from custard.ibmdp.parts import autoreset_mode, parts_of
 from custard.ibmdp.splits import Rules, normalise
-from custard.spaces import describe
+from custard.spaces import checked, describe
 
 __all__ = ["VectorIBMDP"]
 
@@ -162,7 +162,7 @@ class VectorIBMDP(VectorWrapper):
             self.depth, self.queries, self._obs, self._mask,
         )  # fmt: skip
         if bad >= 0:
-            checked(self.parts.x, self.rules)
+            checked(self.parts.x, self.rules.features)
 
     def _cut(self, limited: np.ndarray, infos: dict[str, Any]) -> None:
         """End the episodes of parts that asked too long, although their base environment has not ended them."""

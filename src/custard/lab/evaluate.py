@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from custard.errors import CustardError, one_line
+from custard.errors import CustardError, require_whole
 from custard.ibmdp.env import IBMDP
 from custard.ibmdp.parts import Parts, parts_of
 from custard.lab.source import DEFAULT_LIMIT, Source, episode_seeds, source
@@ -100,8 +100,7 @@ def evaluate(
     >>> result.episodes, bool(30 < result.mean < 60)
     (20, True)
     """
-    if episodes < 1:
-        raise CustardError(f"episodes={episodes} must be at least 1")
+    require_whole(1, episodes=episodes, max_steps=max_steps)
     if isinstance(env, IBMDP):
         if not isinstance(policy, Tree):
             return _on_ibmdp(policy, env, episodes, seed)
@@ -135,14 +134,14 @@ def rollouts(
                 return tree_rollouts(policy, native_place(venv, max_steps), streams(seeds.tolist()))[:3]  # type: ignore[arg-type]
         act = policy.predict if isinstance(policy, Tree) else policy
         limit = max_steps or (None if where.limit is not None else DEFAULT_LIMIT)
-        return play(act, parts_of(venv, base), base, seeds, limit, where.name)
+        return play(act, parts_of(venv, base), seeds, limit)
     finally:
         if not where.lone:
             venv.close()
 
 
 def play(
-    act: Callable[[np.ndarray], Any], parts: Parts, base: Base, seeds: np.ndarray, limit: int | None, name: str
+    act: Callable[[np.ndarray], Any], parts: Parts, seeds: np.ndarray, limit: int | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """One episode for each seed in environments that exist already: returns, lengths, whether a limit cut it."""
     episodes, slots = len(seeds), len(parts.reward)
@@ -152,24 +151,12 @@ def play(
     active = np.arange(min(slots, episodes))
     waiting = len(active)
     nobody = np.arange(0)
-    _start(parts, active, seeds[episode[active]], name)
+    _start(parts, active, seeds[episode[active]])
     while len(active):
-        x = parts.x[active]
-        if np.isnan(x).any():
-            bad = base.features.names[int(np.flatnonzero(np.isnan(x).any(axis=0))[0])]
-            raise CustardError(f"environment {name!r} gave NaN for feature {bad!r}")
-        actions = np.asarray(act(x))
+        actions = np.asarray(act(parts.x[active]))
         if len(actions) != len(active):
             raise CustardError(f"the policy returned {len(actions)} actions for {len(active)} observations")
-        try:
-            parts.move(active, actions, nobody)
-        except CustardError:
-            raise
-        except Exception as error:  # an environment may raise anything; say where it did
-            step = int(lengths[episode[active]].max()) + 1
-            raise CustardError(
-                f"environment {name!r} raised {type(error).__name__} at step {step}: {one_line(error)}"
-            ) from error
+        parts.move(active, actions, nobody)
         now = episode[active]
         returns[now] += parts.reward[active]
         lengths[now] += 1
@@ -185,23 +172,18 @@ def play(
             waiting += len(fresh)
             active = np.setdiff1d(active, over[len(fresh) :], assume_unique=True)
             if len(fresh):
-                _start(parts, fresh, seeds[episode[fresh]], name)
+                _start(parts, fresh, seeds[episode[fresh]])
     return returns, lengths, cut
 
 
-def _start(parts: Parts, index: np.ndarray, seeds: np.ndarray, name: str) -> None:
+def _start(parts: Parts, index: np.ndarray, seeds: np.ndarray) -> None:
     """Begin an episode with its own seed in some parts."""
     each: list[int | None] = [None] * len(parts.reward)
     mask = np.zeros(len(parts.reward), dtype=bool)
     mask[index] = True
     for i, seed in zip(index.tolist(), seeds.tolist(), strict=True):
         each[i] = seed
-    try:
-        parts.reset(each, {"reset_mask": mask})
-    except CustardError:
-        raise
-    except Exception as error:
-        raise CustardError(f"environment {name!r} raised {type(error).__name__} on reset: {one_line(error)}") from error
+    parts.reset(each, {"reset_mask": mask})
 
 
 def _on_ibmdp(policy: Callable[..., Any], env: IBMDP, episodes: int, seed: int) -> Evaluation:

@@ -11,7 +11,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from custard.errors import CustardError, from_interrupt
+from custard.errors import CustardError, from_interrupt, require_whole
 from custard.lab.methods import method as find_method
 from custard.lab.methods import settings_for
 from custard.lab.progress import Display
@@ -69,6 +69,7 @@ def learn(
     >>> run.tree.depth, run.tree.n_leaves, run.value
     (2, 3, -2.0)
     """
+    require_whole(0, seed=seed, max_depth=max_depth)
     if seeds is not None:
         if features is not None:
             raise CustardError("several seeds at once cannot do with features=, since other processes make them")
@@ -83,6 +84,7 @@ def learn(
     chosen = settings_for(
         module, where.name, preset, {k: v for k, v in {"budget": budget, **settings}.items() if v is not None}
     )
+    require_whole(1, budget=getattr(chosen, "budget", None))
     # A preset may know bounds that suit its environment; the user's own come first.
     low = getattr(chosen, "low", None) if low is None else low
     high = getattr(chosen, "high", None) if high is None else high
@@ -97,34 +99,44 @@ def learn(
         "settings": _plain(dataclasses.asdict(chosen)),
         "versions": {"custard": VERSION, "python": platform.python_version(), "numpy": np.__version__},
     }  # fmt: skip
-    directory, state, before = _open(out, resume, config)
+    directory, state, before, last = _open(out, resume, config)
     display = Display(f"{name} on {where.name}", enabled=progress)
-    return _drive(module.solve(problem, chosen, state), config, directory, before, display)
+    try:
+        return _drive(module.solve(problem, chosen, state), config, directory, before, last, display)
+    except Exception:
+        if directory is not None:
+            directory.discard_if_empty()
+        raise
 
 
-def _open(out: str | Path | None, resume: bool, config: dict[str, Any]) -> tuple[RunDirectory | None, Any, float]:
+def _open(
+    out: str | Path | None, resume: bool, config: dict[str, Any]
+) -> tuple[RunDirectory | None, Any, float, Snapshot | None]:
+    """The run's directory, the state to go on from, the seconds it has taken, and what is known of it already."""
     if out is None:
         if resume:
             raise CustardError("resume needs out=, the directory of the run to go on with")
-        return None, None, 0.0
+        return None, None, 0.0, None
     directory = RunDirectory(out)
     if not resume or not (directory.path / "config.json").exists():
         directory.create(config)
-        return directory, None, 0.0
+        return directory, None, 0.0, None
     stored, state, done = directory.reopen()
     for key in ("env", "env_kwargs", "method", "preset", "seed", "max_depth", "low", "high", "settings"):
         if stored.get(key) != config[key]:
             raise CustardError(
                 f"{out} holds a run with {key} {stored.get(key)!r}, not {config[key]!r}: cannot resume it"
             )
-    return directory, state, float(done.get("seconds", 0.0))
+    return directory, state, float(done.get("seconds", 0.0)), directory.last(done)
 
 
-def _drive(solving: Any, config: dict[str, Any], directory: RunDirectory | None, before: float, display: Any) -> Run:
+def _drive(
+    solving: Any, config: dict[str, Any], directory: RunDirectory | None, before: float, last: Snapshot | None,
+    display: Any,
+) -> Run:  # fmt: skip
     """Follow a method to its end, showing, logging and saving; an interrupt keeps what there is."""
     started = time.perf_counter() - before
     saved = float("-inf")  # so the first tree is saved at once
-    last: Snapshot | None = None
     rows: list[dict[str, float]] = directory.rows if directory else []
     message = ""
     with display:

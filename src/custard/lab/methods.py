@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import math
 import typing
 from collections.abc import Mapping
 from types import ModuleType, UnionType
@@ -59,8 +60,14 @@ def settings_for(module: ModuleType, env: str, preset: str | None, given: Mappin
 
 def _fitting(key: str, value: Any, wanted: Any) -> Any:
     """The value, if it has the type its setting declares (a whole number may stand for a real one)."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise CustardError(f"{key}={value!r} must be a finite number")
+    if key == "zeta" and isinstance(value, (int, float)) and value > 0:
+        raise CustardError(f"zeta={value!r} must be zero or a negative number: it is the price of a question")
     options = typing.get_args(wanted) if isinstance(wanted, UnionType) else (wanted,)
     plain = [option for option in options if isinstance(option, type) and option is not Any]
+    if int in plain and isinstance(value, (int, float)) and value < 0:
+        raise CustardError(f"{key}={value!r} must not be negative")
     if len(plain) < len(options) or any(
         isinstance(value, option) and not _is_bool_for_number(value, option) for option in plain
     ):

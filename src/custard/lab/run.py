@@ -9,9 +9,12 @@ checkpoint/     state.npz and progress.json, replaced together: what --resume go
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
+import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,6 +62,15 @@ class RunDirectory:
         self._make(self.path / "checkpoint")
         write_atomically(self.path / "config.json", json.dumps(config, indent=2) + "\n")
 
+    def discard_if_empty(self) -> None:
+        """Take back a run that failed before there was anything to keep, so that its directory can be used again."""
+        if self.rows:
+            return
+        (self.path / "config.json").unlink(missing_ok=True)
+        for made in (self.path / "checkpoint", self.path):
+            with contextlib.suppress(OSError):  # something else is in it
+                made.rmdir()
+
     def reopen(self) -> tuple[dict[str, Any], dict[str, np.ndarray] | None, dict[str, Any]]:
         """The configuration, the checkpoint's state (None if there is none yet) and its progress."""
         try:
@@ -72,10 +84,20 @@ class RunDirectory:
             with np.load(state_file, allow_pickle=False) as data:
                 state = {key: data[key] for key in data.files}
             progress = json.loads(progress_file.read_text())
-        except (OSError, ValueError, KeyError, EOFError, json.JSONDecodeError) as error:
+            self.rows = progress["metrics"]
+        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
             raise CustardError(f"the checkpoint in {self.path} cannot be read: {error}") from None
-        self.rows = progress["metrics"]
         return config, state, progress
+
+    def last(self, progress: Mapping[str, Any]) -> Snapshot | None:
+        """Where a reopened run stood, for when nothing is left to do or it is interrupted before it has gone on."""
+        tree, final = self.path / "checkpoint" / "tree.json", self.path / "final.json"
+        if not self.rows or not tree.exists():
+            return None
+        return Snapshot(
+            int(progress["steps"]), Tree.load(tree), self.rows[-1]["value"], message="nothing was left to do",
+            final=Tree.load(final) if final.exists() else None,
+        )  # fmt: skip
 
     def log(self, snapshot: Snapshot, seconds: float) -> None:
         """Add a row of metrics."""

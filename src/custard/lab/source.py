@@ -9,11 +9,13 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from custard.errors import CustardError, one_line, one_of
+from custard.errors import CustardError, one_line, one_of, require_whole
+from custard.lab.guard import Guarded
 
-__all__ = ["Source", "source"]
+__all__ = ["Source", "registered", "source"]
 
 #: Environments whose compiled twin behaves the same bit for bit, seeds included (`custard.envs.native.twin`).
 _TWINS = ("CartPole-v0", "CartPole-v1", "MountainCar-v0", "Acrobot-v1", "Pendulum-v1")
@@ -62,17 +64,18 @@ def source(env: Any, kwargs: Mapping[str, Any] | None = None) -> Source:
             raise CustardError("environment arguments go with an id or a function, not with a finished environment")
         spec = env.spec
         name = spec.id if spec is not None else type(env.unwrapped).__name__
-        return Source(name, lambda: env, lone=True, limit=_limit(env), threshold=_threshold(env))
+        guarded = Guarded(env, name)
+        return Source(name, lambda: guarded, lone=True, limit=_limit(env), threshold=_threshold(env))
     if callable(env):
         first = _made(lambda: env(**kwargs), getattr(env, "__name__", "the function"))
         if not isinstance(first, gym.Env):
             raise CustardError(
                 f"the function that makes environments returned {type(first).__name__}, not a gymnasium.Env"
             )
-        spec = first.spec
+        name = first.spec.id if first.spec is not None else type(first.unwrapped).__name__
         return Source(
-            name=spec.id if spec is not None else type(first.unwrapped).__name__,
-            make=lambda: env(**kwargs),
+            name=name,
+            make=lambda: Guarded(env(**kwargs), name),
             limit=_limit(first),
             threshold=_threshold(first),
             kwargs=kwargs,
@@ -82,12 +85,13 @@ def source(env: Any, kwargs: Mapping[str, Any] | None = None) -> Source:
     )
 
 
-def _from_id(name: str, kwargs: dict[str, Any]) -> Source:
+def registered(name: str) -> EnvSpec:
+    """What Gymnasium knows of an id; 'module:Id-v0' imports the module first."""
     module, colon, rest = name.rpartition(":")
     try:
         if colon:
             importlib.import_module(module)
-        spec = gym.spec(rest)
+        return gym.spec(rest)
     except gym.error.Error as error:
         if colon:
             raise CustardError(f"environment {name!r} was not found: {one_line(error)}") from None
@@ -95,7 +99,10 @@ def _from_id(name: str, kwargs: dict[str, Any]) -> Source:
         raise CustardError(_unknown(name, known)) from None
     except Exception as error:  # a module of the user's may raise anything while it is imported
         raise CustardError(f"environment {name!r} could not be loaded: {one_line(error)}") from None
-    native = None
+
+
+def _from_id(name: str, kwargs: dict[str, Any]) -> Source:
+    spec, native = registered(name), None
     limit = spec.max_episode_steps
     if name in _TWINS and not kwargs:
 
@@ -116,7 +123,7 @@ def _from_id(name: str, kwargs: dict[str, Any]) -> Source:
     _made(lambda: gym.make(name, **kwargs), name).close()
     return Source(
         name=name,
-        make=lambda: gym.make(name, disable_env_checker=True, **kwargs),  # one was checked above
+        make=lambda: Guarded(gym.make(name, disable_env_checker=True, **kwargs), name),  # one was checked above
         native=native,
         limit=spec.max_episode_steps,
         threshold=spec.reward_threshold,
@@ -162,4 +169,5 @@ def _limit(env: gym.Env) -> int | None:
 
 def episode_seeds(seed: int, count: int) -> np.ndarray:
     """One environment seed an episode, from one seed: the same episodes whatever runs beside them."""
+    require_whole(0, seed=seed)
     return np.random.SeedSequence(seed).generate_state(count).astype(np.int64)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from custard.errors import CustardError, one_line
+from custard.errors import CustardError, one_line, require_whole
 from custard.lab.methods import method as find_method
 from custard.lab.methods import settings_for
 from custard.version import VERSION
@@ -67,8 +67,14 @@ def grid(
     >>> [trial.settings["zeta"] for trial in grid(["CartPole-v1"], ["tpi"], [0], choices={"zeta": [-0.1, -0.01]})]
     [-0.1, -0.01]
     """
-    places = [(env, {}) if isinstance(env, str) else env for env in envs]
     given, seeds = settings or {}, list(seeds)
+    for seed in seeds:
+        require_whole(0, seed=seed)
+    for depth in max_depths:
+        require_whole(0, max_depth=depth)
+    require_whole(0, evaluation_seed=common.get("evaluation_seed"))
+    require_whole(1, episodes=common.get("episodes"))
+    places = [(env, {}) if isinstance(env, str) else env for env in envs]
     return [
         Trial(env, name, seed, dict(kwargs), max_depth=depth,
               settings={**given.get("", {}), **given.get(name, {}), **way}, **common)
@@ -98,10 +104,15 @@ def identity(trial: Trial, strict: bool = True) -> dict[str, str]:
     """The key, every setting that results from it, the version, and a name made from all of these.
 
     Rows made with other defaults or by another version therefore belong to other trials. `strict` raises what is wrong
-    with the method or its settings; otherwise the settings stay empty and the trial itself will say it.
+    with the environment's id, the method or its settings; otherwise the settings stay empty and the trial itself will
+    say it.
     """
     row, full = key(trial), ""
     try:
+        if strict:
+            from custard.lab.source import registered
+
+            registered(trial.env)
         module = find_method(trial.method)[1]
         given = {name: value for name, value in trial.settings.items() if name not in _LEARN}
         chosen = settings_for(module, trial.env, trial.preset, given)

@@ -51,6 +51,7 @@ def record(
     """
     import gymnasium as gym
 
+    from custard.lab.guard import Guarded
     from custard.lab.source import episode_seeds, source
     from custard.spaces import describe
 
@@ -60,7 +61,7 @@ def record(
         quiet = os.environ.get("SDL_VIDEODRIVER")
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pictures, no window: SDL need not look for a screen
         try:
-            rendered = gym.make(env, render_mode="rgb_array", **dict(kwargs or {}))
+            rendered = Guarded(gym.make(env, render_mode="rgb_array", **dict(kwargs or {})), where.name)
             rendered.reset(seed=0)
             if isinstance(rendered.render(), np.ndarray):
                 every = max(pictures, round(float(rendered.metadata.get("render_fps") or SMOOTH) / SMOOTH))
@@ -79,10 +80,6 @@ def record(
                 f"the tree takes {tree.features.n} features, but {env} has {base.features.n}: it was learned elsewhere"
             )
         return [_episode(tree, made, base, int(s), max_steps, every) for s in episode_seeds(seed, episodes)]
-    except CustardError:
-        raise
-    except Exception as error:  # an environment may raise anything; say where it did
-        raise CustardError(f"environment {env!r} raised {type(error).__name__}: {error}") from error
     finally:
         made.close()
 
@@ -98,7 +95,7 @@ def _episode(tree: Tree, env: Any, base: Any, seed: int, max_steps: int, every: 
         observation, reward, terminated, truncated, _ = env.step(base.action(action))
         x.append(seen)
         actions.append(action)
-        rewards.append(float(reward))
+        rewards.append(reward)
         if every:
             frames.append(np.array(env.render()) if len(x) % every == 0 else frames[-1])
         if terminated or truncated:

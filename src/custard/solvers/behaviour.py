@@ -16,7 +16,6 @@ from numba import njit
 
 from custard.envs.native import advance, begin, observe
 from custard.envs.pcg64 import uniform
-from custard.errors import CustardError
 from custard.lab.source import DEFAULT_LIMIT
 from custard.solvers.api import Problem
 from custard.solvers.networks import encode_row, forward_row
@@ -144,7 +143,7 @@ class Foreign:
     """Any Gymnasium environment."""
 
     def __init__(self, problem: Problem, seed: int) -> None:
-        self.env, self.base, self.name = problem.source.make(), problem.base, problem.source.name
+        self.env, self.base = problem.source.make(), problem.base
         self.limit = problem.source.limit or DEFAULT_LIMIT
         self.number = np.array([seed, 0], dtype=np.int64)  # the run's seed, and how many episodes there were
 
@@ -166,25 +165,13 @@ class Foreign:
         seed = int(np.random.SeedSequence(self.number.tolist()).generate_state(1)[0])
         self.number[1] += 1
         start, ended = self.base.actions.start, False
-        try:
-            observation, _ = self.env.reset(seed=seed)
-            x = self._features(observation)
-            while not ended:
-                action = int(decide(actor, x))
-                followed = actor.number[KIND] == FOLLOWING and actor.number[STILL] == 0
-                observation, reward, terminal, truncated, _ = self.env.step(action + start)
-                after = self._features(observation)
-                rows.append((x, action, float(reward), after, bool(terminal), followed))
-                ended = over(actor, bool(terminal), 0 if truncated else self.limit)
-                x = after
-        except CustardError:
-            raise
-        except Exception as error:  # an environment may raise anything; say which one did
-            raise CustardError(f"environment {self.name!r} raised {type(error).__name__}: {error}") from error
-
-    def _features(self, observation: Any) -> np.ndarray:
+        observation, _ = self.env.reset(seed=seed)
         x = self.base.observe(observation)
-        if np.isnan(x).any():
-            bad = self.base.features.names[int(np.flatnonzero(np.isnan(x))[0])]
-            raise CustardError(f"environment {self.name!r} gave NaN for feature {bad!r}")
-        return x
+        while not ended:
+            action = int(decide(actor, x))
+            followed = actor.number[KIND] == FOLLOWING and actor.number[STILL] == 0
+            observation, reward, terminal, truncated, _ = self.env.step(action + start)
+            after = self.base.observe(observation)
+            rows.append((x, action, reward, after, bool(terminal), followed))
+            ended = over(actor, bool(terminal), 0 if truncated else self.limit)
+            x = after

@@ -7,13 +7,18 @@ from typing import Any
 
 __all__ = ["can_copy", "can_repeat", "copied"]
 
+#: What an environment and its wrappers never change.
+SHARED = (
+    "observation_space", "action_space", "_observation_space", "_action_space", "spec", "_cached_spec", "metadata",
+)  # fmt: skip
+
 
 def copied(env: Any) -> Any:
     """A copy that shares what does not change: spaces and specification."""
     shared: dict[int, Any] = {}
     layer = env
     while layer is not None:
-        for name in ("observation_space", "action_space", "_observation_space", "_action_space", "spec", "metadata"):
+        for name in SHARED:
             part = layer.__dict__.get(name)
             if part is not None:
                 shared[id(part)] = part

@@ -15,7 +15,7 @@ from custard.borrowed import borrowed
 from custard.envs.native import advance, begin, observe
 from custard.envs.pcg64 import uniform
 from custard.solvers.bounds_table import NONE, grow, learn_node, rate, root_node, walk
-from custard.solvers.loops import GOES_ON, INVALID, OVER, TERMINATED
+from custard.solvers.loops import GOES_ON, OVER, TERMINATED
 from custard.solvers.memory import (
     ACTIONS,
     ALL,
@@ -323,7 +323,7 @@ def record(memory, reward):
 def converse(memory, x, news, k):
     """The same loop as a generator, for environments that Python steps; a call with all of `memory` would cost more.
 
-    It yields base actions (INVALID if x holds NaN). Before it goes on, x [n] must hold the next state and news [2] the
+    It yields base actions. Before it goes on, x [n] must hold the next state and news [2] the
     reward and what became of the episode: GOES_ON, TRUNCATED or TERMINATED. After an end it yields once more, to wait
     for the start of the next episode in x.
     """
@@ -331,11 +331,6 @@ def converse(memory, x, news, k):
     while True:
         action = decide(memory, x, k)
         yield action
-        bad = False
-        for c in range(len(x)):
-            bad = bad or np.isnan(x[c])
-        if bad:
-            yield INVALID
         record(memory, news[0])
         over = news[1] != GOES_ON or memory.count[STILL] >= PATIENT
         if over or memory.count[LENGTH] == HORIZON:

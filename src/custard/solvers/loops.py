@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from custard.errors import CustardError
 from custard.lab.source import DEFAULT_LIMIT
 from custard.solvers.api import Problem
 
-__all__ = ["GOES_ON", "INVALID", "OVER", "TERMINATED", "TRUNCATED", "Foreign", "Native"]
+__all__ = ["GOES_ON", "OVER", "TERMINATED", "TRUNCATED", "Foreign", "Native"]
 
 GOES_ON, TRUNCATED, TERMINATED = 0.0, 1.0, 2.0  # what became of an episode
-OVER, INVALID = -1, -2  # instead of an action: the episode is over; the state holds NaN
+OVER = -1  # instead of an action: the episode is over
 
 
 class Native:
@@ -46,7 +45,7 @@ class Foreign:
     """
 
     def __init__(self, problem: Problem, seed: int, converse: Any) -> None:
-        self.env, self.base, self.name = problem.source.make(), problem.base, problem.source.name
+        self.env, self.base = problem.source.make(), problem.base
         self.limit = problem.source.limit or DEFAULT_LIMIT
         self.number = np.array([seed, 0], dtype=np.int64)  # the run's seed, and how many episodes there were
         self.x, self.news, self.converse = np.zeros(problem.base.features.n), np.zeros(2), converse
@@ -68,17 +67,11 @@ class Foreign:
         self.number[1] += 1
         start, step, observe, x, news = self.base.actions.start, self.env.step, self.base.observe, self.x, self.news
         length = 0
-        try:
-            x[:] = observe(self.env.reset(seed=seed)[0])
-            while (action := next(talk)) >= 0:
-                observation, reward, terminated, truncated, _ = step(action + start)
-                x[:] = observe(observation)
-                length += 1
-                ended = truncated or length >= self.limit
-                news[0], news[1] = reward, TERMINATED if terminated else TRUNCATED if ended else GOES_ON
-        except Exception as error:  # an environment may raise anything; say which one did
-            raise CustardError(f"environment {self.name!r} raised {type(error).__name__}: {error}") from error
-        if action == INVALID:
-            bad = self.base.features.names[int(np.flatnonzero(np.isnan(x))[0])]
-            raise CustardError(f"environment {self.name!r} gave NaN for feature {bad!r}")
+        x[:] = observe(self.env.reset(seed=seed)[0])
+        while (action := next(talk)) != OVER:
+            observation, reward, terminated, truncated, _ = step(action + start)
+            x[:] = observe(observation)
+            length += 1
+            ended = truncated or length >= self.limit
+            news[0], news[1] = reward, TERMINATED if terminated else TRUNCATED if ended else GOES_ON
         return length

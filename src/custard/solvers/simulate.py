@@ -19,7 +19,6 @@ from numba import njit
 from custard.borrowed import borrowed
 from custard.envs.native import NativeVectorEnv
 from custard.envs.pcg64 import seeded, streams, uniform
-from custard.errors import CustardError, one_line
 from custard.lab.native import MANY, Place, arrays_of, copy, move, native_place, roll_out, see, start
 from custard.lab.source import DEFAULT_LIMIT
 from custard.solvers.api import Problem
@@ -139,31 +138,20 @@ class Foreign:
         """Return and length of one episode; `see` is shown every state, action, reward, next state and ending."""
         total, t, over = 0.0, 0, False
         observe, action_of, step = self.observe, self.own.action, env.step
-        try:
-            observation, _ = env.reset(seed=seed)
-            x = observe(observation)
-            while not over and t < self.limit:
-                action = act(x) if rng is None or rng.random() >= noise else self.menu.random(rng)
-                observation, reward, terminated, truncated, _ = step(action_of(action))
-                t += 1
-                total += float(reward)
-                if reward > self.most_a_step:
-                    self.most_a_step = float(reward)
-                after = observe(observation)
-                if see is not None:
-                    see(x, action, float(reward), after, bool(terminated))
-                x = after
-                over = terminated or truncated
-        except CustardError:
-            raise
-        except Exception as error:  # an environment may raise anything; say where it did
-            raise CustardError(
-                f"environment {self.problem.source.name!r} raised {type(error).__name__} at step {t + 1}: "
-                f"{one_line(error)}"
-            ) from error
-        if np.isnan(x).any():
-            bad = self.base.features.names[int(np.flatnonzero(np.isnan(x))[0])]
-            raise CustardError(f"environment {self.problem.source.name!r} gave NaN for feature {bad!r}")
+        observation, _ = env.reset(seed=seed)
+        x = observe(observation)
+        while not over and t < self.limit:
+            action = act(x) if rng is None or rng.random() >= noise else self.menu.random(rng)
+            observation, reward, terminated, truncated, _ = step(action_of(action))
+            t += 1
+            total += reward
+            if reward > self.most_a_step:
+                self.most_a_step = reward
+            after = observe(observation)
+            if see is not None:
+                see(x, action, reward, after, bool(terminated))
+            x = after
+            over = terminated or truncated
         self.steps += t
         return total, t
 
@@ -221,7 +209,7 @@ class Foreign:
         total, over, t = 0.0, False, len(taken)
         while not over and t < self.limit:
             observation, reward, terminated, truncated, _ = env.step(self.own.action(action))
-            total += float(reward)
+            total += reward
             self.steps += 1
             t += 1
             over = terminated or truncated

@@ -24,7 +24,7 @@ from custard.ibmdp.kernels import _project, _separates
 from custard.ibmdp.splits import Rules
 from custard.solvers.api import Problem, Snapshot
 from custard.solvers.bounds_table import Lattice, make_lattice
-from custard.solvers.loops import GOES_ON, INVALID, OVER, TERMINATED, Foreign, Native
+from custard.solvers.loops import GOES_ON, OVER, TERMINATED, Foreign, Native
 from custard.solvers.selection import Selection
 from custard.solvers.tables import Keys, find, insert, make_keys, nearest, restore_keys
 from custard.tree.extract import extract
@@ -205,8 +205,6 @@ def converse(w, x, news, k):
     while True:
         action = decide(w, x, k)
         yield action
-        if np.isnan(x).any():
-            yield INVALID
         record(w, news[0])
         if news[1] != GOES_ON:
             sweep(w, x, news[1] == TERMINATED, True, k)

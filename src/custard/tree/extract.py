@@ -13,7 +13,10 @@ from custard.errors import CustardError
 from custard.features import Features
 from custard.tree.tree import LEAF, Tree
 
-__all__ = ["BoundsPolicy", "extract"]
+__all__ = ["MAX_NODES", "BoundsPolicy", "extract", "must_act"]
+
+#: Nodes of a tree at the most: a policy that asks for ever doubles them with every question it asks.
+MAX_NODES = 100_000
 
 #: policy(bounds [B, 2n] float32, mask [B, n_actions] bool) -> IBMDP actions [B]. It never receives the base state.
 BoundsPolicy = Callable[[np.ndarray, np.ndarray], Any]
@@ -38,12 +41,13 @@ class Questions(Protocol):
     def thresholds(self, lower: np.ndarray, upper: np.ndarray, numbers: np.ndarray, v: Any) -> tuple: ...
 
 
-def extract(policy: BoundsPolicy, env: Any, *, fallback: Any = None) -> Tree:
+def extract(policy: BoundsPolicy, env: Any, *, fallback: Any = None, max_nodes: int = MAX_NODES) -> Tree:
     """The tree of a policy over bounds for an `IBMDP`, a `VectorIBMDP` or its rules; raw, exactly as the policy asks.
 
-    A policy that asks what is not afforded, or for longer than `max_queries`, would ask for ever: at that node it is
-    asked once more with base actions only, and a warning and `tree.origin["cut"]` tell how many nodes were cut so. If
-    it still does not act, `fallback` is the leaf's action; without one this is an error.
+    A policy that asks what is not afforded, for longer than `max_queries`, or on a level that could lead to more than
+    `max_nodes` nodes, would ask for ever: at that node it is asked once more with base actions only, and a warning and
+    `tree.origin["cut"]` tell how many nodes were cut so. If it still does not act, `fallback` is the leaf's action;
+    without one this is an error.
 
     >>> import gymnasium as gym, numpy as np, custard
     >>> env = custard.IBMDP(gym.make("CartPole-v1"), splits=1, low=[-2, -2, -.14, -1.4], high=[2, 2, .14, 1.4])
@@ -63,12 +67,12 @@ def extract(policy: BoundsPolicy, env: Any, *, fallback: Any = None) -> Tree:
     count, depth, cut = 1, 0, 0
     while len(lower):
         mask = rules.mask(lower, upper, np.full(len(lower), depth))
-        if depth >= rules.max_queries:  # type: ignore[operator]
+        end = must_act(rules, depth, count, len(lower), max_nodes)
+        if end:
             mask[:, n_base:] = False
         numbers, v, leaf_value = _ask(policy, rules, rules.normalised(lower, upper), mask)
         stuck = np.flatnonzero(~mask[np.arange(len(numbers)), numbers])
-        at_limit = (numbers < n_base) & (depth >= rules.max_queries)  # type: ignore[operator]
-        cut += int(at_limit.sum())
+        cut += int((numbers < n_base).sum()) if end else 0
         if len(stuck):
             cut += len(stuck)
             base_only = mask[stuck]
@@ -104,6 +108,11 @@ def extract(policy: BoundsPolicy, env: Any, *, fallback: Any = None) -> Tree:
     arrays = [np.concatenate(column) for column in (feature, threshold, left, right, value)]
     origin = {"cut": cut} if cut else {}
     return Tree(*arrays, features=rules.features, actions=rules.actions, origin=origin)  # type: ignore[misc,arg-type]
+
+
+def must_act(rules: Questions, depth: int, nodes: int, level: int, max_nodes: int) -> bool:
+    """Whether a policy must act now on every node of a level, since it has asked too long or on too many nodes."""
+    return depth >= rules.max_queries or nodes + 2 * level > max_nodes  # type: ignore[operator]
 
 
 def _ask(policy: BoundsPolicy, rules: Questions, bounds: np.ndarray, mask: np.ndarray) -> tuple[Any, Any, Any]:

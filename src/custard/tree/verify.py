@@ -13,6 +13,7 @@ from custard.errors import CustardError
 from custard.features import Features
 from custard.tree.assertions import Term, holds, parse
 from custard.tree.export.names import need
+from custard.tree.extract import MAX_NODES, must_act
 from custard.tree.tree import LEAF, Tree
 
 __all__ = ["Certificate", "Verdict", "certify", "difference", "verify", "where_holds"]
@@ -180,11 +181,12 @@ class Certificate:
         return self.exact
 
 
-def certify(tree: Tree, policy: Any, env: Any) -> Certificate:
+def certify(tree: Tree, policy: Any, env: Any, *, max_nodes: int = MAX_NODES) -> Certificate:
     """Compare a tree with the policy over bounds it came from, on every bounds the policy can meet.
 
     The policy is followed from the root bounds through both answers of each of its questions. Where it acts, all the
     states within those bounds get that action, and every leaf of the tree that shares a state with them must hold it.
+    Where `custard.extract` would have cut it (`max_nodes`), it must act here too.
     """
     rules = getattr(env, "rules", env)
     low, high = rules.root()
@@ -193,13 +195,13 @@ def certify(tree: Tree, policy: Any, env: Any) -> Certificate:
     while level:
         lower, upper = (np.array(side) for side in zip(*level, strict=True))
         mask = rules.mask(lower, upper, np.full(len(level), depth))
-        if rules.max_queries is not None and depth >= rules.max_queries:
+        asked += len(level)
+        if must_act(rules, depth, asked, len(level), max_nodes):
             mask[:, rules.n_base :] = False
         answer = policy(rules.normalised(lower, upper), mask.copy())
         parameterised = rules.parameterised
         numbers = np.asarray(answer["choice"] if parameterised else answer, dtype=np.int64).reshape(len(level))
         v = np.asarray(answer["v"], dtype=np.float64).reshape(len(level)) if parameterised else np.zeros(len(level))
-        asked += len(level)
         following = []
         for k, number in enumerate(numbers.tolist()):
             if not mask[k, number]:

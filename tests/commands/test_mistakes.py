@@ -1,0 +1,152 @@
+"""Mistakes on the command line: one line on standard error, exit code 2, nothing left behind."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnasium as gym
+import pytest
+
+import custard
+from custard.cli import main
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    base = custard.describe(gym.make("CartPole-v1"))
+    custard.Tree.stump(2, 0.0, 0, 1, base.features, base.actions).with_origin(env="CartPole-v1").save("tree.json")
+    return json.loads((tmp_path / "tree.json").read_text())
+
+
+def refused(capsys, words):
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    said = capsys.readouterr().err.strip()
+    assert end.value.code == 2, said
+    assert said.startswith("custard: ")
+    assert "\n" not in said
+    return said
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("train CartPole-v1 --seed -1", "seed=-1 must be a whole number of at least 0"),
+        ("train CartPole-v1 --seed -1 --seeds 2", "seed=-1 must be"),
+        ("train CartPole-v1 --max-depth -1", "max_depth=-1 must be a whole number of at least 0"),
+        ("train CartPole-v1 --budget -5", "budget=-5 must not be negative"),
+        ("train CartPole-v1 --budget 0", "budget=0 must be"),
+        ("train CartPole-v1 --episodes -1", "episodes=-1 must be a whole number of at least 0"),
+        ("train CartPole-v1 --set episodes=1e999", "episodes=inf must be a finite number"),
+        ("train CartPole-v1 --set zeta=0.5", "zeta=0.5 must be zero or a negative number"),
+        ("train CartPole-v1 --set states=-1", "states=-1 must not be negative"),
+        ("evaluate tree.json --seed -1", "seed=-1 must be"),
+        ("evaluate tree.json --max-steps 0", "max_steps=0 must be"),
+        ("explain tree.json --seed -1", "seed=-1 must be"),
+        ("show tree.json --svg a.svg --episodes -1", "episodes=-1 must be"),
+        ("show tree.json --svg a.svg --episodes 2 --seed -1", "seed=-1 must be"),
+        ("compare CartPole-v1 --methods tpi --first-seed -1", "seed=-1 must be"),
+        ("compare CartPole-v1 --methods tpi --max-depth -1", "max_depth=-1 must be"),
+        ("compare NoSuch-v0 --methods tpi", "unknown environment 'NoSuch-v0'"),
+        ("sweep CartPole-v1 --episodes 0", "episodes=0 must be"),
+        ("frontier NoSuch-v0", "unknown environment 'NoSuch-v0'"),
+    ],
+)
+def test_numbers_that_cannot_be(tree, tmp_path, capsys, words, message):
+    assert message in refused(capsys, words.split())
+    assert [file.name for file in tmp_path.glob("runs/*/*")] == []
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("envs = 5", "envs = 5 must be a list"),
+        ('methods = "tpi"', "methods = 'tpi' must be a list"),
+        ('seeds = "three"', "seeds = 'three' must be a whole number or a list"),
+        ('seeds = [0, "a"]', "seed='a' must be a whole number"),
+        ("settings = 3", "settings = 3 must be a table"),
+        ("vary = [1]", "vary = [1] must be a table"),
+        ('max_depth = "deep"', "max_depth = 'deep' must be a whole number or a list"),
+        ('first_seed = "a"', "first_seed = 'a' must be a whole number"),
+    ],
+)
+def test_a_sweeps_file_is_checked(tree, tmp_path, capsys, entry, message):
+    envs = "" if entry.startswith("envs") else 'envs = ["CartPole-v1"]\n'
+    (tmp_path / "s.toml").write_text(envs + entry)
+    assert message in refused(capsys, ["sweep", "--file", "s.toml"])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda tree: tree["features"][0].update(low="x"), "features must be a list of objects"),
+        (lambda tree: tree["features"][0].update(kind="odd"), "tree.json: unknown feature kind 'odd'"),
+        (lambda tree: tree["actions"].update(start="q"), "actions must be an object"),
+        (lambda tree: tree["origin"].update(env_kwargs=[1]), "the tree's env_kwargs must be an object"),
+    ],
+)
+def test_a_trees_file_is_checked(tree, tmp_path, capsys, change, message):
+    change(tree)
+    (tmp_path / "tree.json").write_text(json.dumps(tree))
+    assert message in refused(capsys, ["evaluate", "tree.json", "--episodes", "1"])
+
+
+def test_a_run_that_never_began_leaves_its_directory_free(tree, capsys):
+    words = [
+        "train",
+        "custard/PrereqWorld-v0",
+        "--env-args",
+        "m=2",
+        "--out",
+        "run",
+        "--budget",
+        "2000",
+        "--episodes",
+        "0",
+    ]
+    assert "no such file" in refused(capsys, [*words, "--expert", "nowhere.zip"])
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    assert end.value.code == 0
+
+
+def in_a_shell(command, **environment):
+    source = Path(custard.__file__).parent.parent
+    words = f"{sys.executable} -m custard {command}"
+    variables = {**os.environ, "PYTHONPATH": str(source), **environment}
+    return subprocess.run(["sh", "-c", words], capture_output=True, env=variables, timeout=120)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+def test_output_that_cannot_be_written_is_one_line(tree):
+    end = in_a_shell("show tree.json > /dev/full")
+    assert end.returncode == 2
+    assert end.stderr.decode() == "custard: standard output: No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    "command", ["show tree.json", "explain tree.json --obs 0 0 0 0", "export tree.json --format text"]
+)
+def test_an_output_of_ascii_only_is_served(tree, command):
+    end = in_a_shell(command, PYTHONIOENCODING="ascii")
+    assert end.returncode == 0, end.stderr.decode()
+    assert "pole_angle <= 0" in end.stdout.decode("ascii")
+    assert "pole_angle ≤ 0" in in_a_shell(command, PYTHONIOENCODING="utf-8").stdout.decode()
+
+
+def test_a_finished_run_is_resumed_with_what_it_has(tree, tmp_path, capsys):
+    words = ["train", "custard/PrereqWorld-v0", "--env-args", "m=2", "--out", "run", "--budget", "2000", "--json"]
+    results = []
+    for more in ([], ["--resume"]):
+        with pytest.raises(SystemExit) as end:
+            main([*words, *more])
+        assert end.value.code == 0
+        results.append(json.loads(capsys.readouterr().out))
+    assert results[1]["message"] == "nothing was left to do"
+    for same in ("tree", "steps", "selection_value", "evaluation"):
+        assert results[1][same] == results[0][same]
+    (tmp_path / "run" / "checkpoint" / "state.npz").write_bytes(b"PK\x03\x04 cut short")
+    assert "the checkpoint in run cannot be read" in refused(capsys, [*words, "--resume"])
