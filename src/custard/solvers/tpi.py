@@ -93,7 +93,7 @@ FIRST_DEPTH, LAST_DEPTH = 3, 5  # without a depth limit trees grow while that pa
 MOST_LEAVES = 4096
 MOST_HARD = 64  # episodes remembered in which nearly perfect trees failed
 CHEAP = 0.2  # what a small change to a tree costs at least, in shares of a full comparison
-NEARLY = 5e-5  # the share of the most possible that a nearly perfect tree may miss
+NEARLY = 2.5e-5  # the share of the most possible that a nearly perfect tree may miss
 WORTH = 1e-4  # the share of the return that a question must add, where returns are exact or a tree is perfect
 COMPARISON = 30_000  # compiled steps that comparing two trees takes, about
 EXPLORING, FOLLOWING, CHECKING = 0.3, 0.06, 0.01  # shares of the budget for learning a table: at first, in every round
@@ -415,7 +415,9 @@ class Search:
     def confirmed(self, tree: Tree) -> bool:
         """Whether a tree is nearly perfect on many fresh episodes; if not, those where it fails are kept."""
         seeds = episode_seeds(int(np.random.default_rng([self.seed, self.number, 1]).integers(2**31)), self.enough)
-        allowed = self.ceiling * self.enough * (WORTH if tree.n_leaves < self.best.n_leaves else NEARLY)
+        late = self.stale >= SHRINKS // 2 or self.real.steps > self.spend // 2
+        missed = WORTH if late and tree.n_leaves < self.best.n_leaves else NEARLY
+        allowed = self.ceiling * self.enough * missed
         returns = np.zeros(0)
         while len(returns) < self.enough and (self.ceiling - returns).sum() <= allowed:  # a few tell of bad ones
             part = seeds[len(returns) : max(self.enough // 16, 4 * len(returns))]
