@@ -37,7 +37,8 @@ WORLDS: dict[str, tuple[str, dict[str, Any], int | None]] = {
 
 def ours(env: str, kwargs: dict[str, Any], depth: int | None) -> Callable[[], None]:
     where = source(env, kwargs)
-    settings = settings_for(dqn, env, "paper", {"warmup": START, "buffer": 100_000, "hidden": 128, "batch": 128})
+    given = {"warmup": START, "buffer": 100_000, "hidden": 128, "batch": 128, "steps_per_update": 1}
+    settings = settings_for(dqn, env, "paper", given)
     problem = Problem(where, describe(where.vector(1), low=settings.low, high=settings.high), 0, depth)
     lesson = Written(problem, dqn.rules_for(problem, settings)[0], settings, 10**9)
 

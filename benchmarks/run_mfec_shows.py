@@ -1,7 +1,7 @@
 """The trials behind results/mfec.md: one CSV row for each finished trial; trials already in the file are passed over.
 
-    python benchmarks/run_mfec_shows.py prereq pothole cartpole foreign random depths --seeds 10 --first 300
-    python benchmarks/run_mfec_shows.py ablation paper --seeds 3 --first 300
+    python benchmarks/run_mfec_shows.py prereq pothole cartpole foreign random depths --seeds 10 --first 600
+    python benchmarks/run_mfec_shows.py ablation ablation_depth paper --seeds 3 --first 600
 
     python benchmarks/run_mfec_shows.py prereq pothole --summary
 
@@ -41,7 +41,7 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "a new question at each visit": {"stretch": 1},
     "no guide": {"guided": False},
     "no drawn trees": {"samples": 0},
-    "no moved thresholds": {"shifts": 0},
+    "no small changes": {"changes": 0},
     "a tenth of random questions": {"epsilon": 0.1},
     "one neighbour": {"k": 1},
     "last tree, not the best": {"keep": False},
@@ -78,8 +78,13 @@ def trials(show: str, seeds: list[int]) -> list[dict[str, Any]]:
                 out.append(_trial(f"prereq: {name}", PREREQ, s, env_kwargs={"m": 7}, budget=1_000_000, **given))
                 out.append(_trial(f"pothole: {name}", POTHOLE, s, budget=2_000_000, **given))
                 out.append(_trial(f"cartpole: {name}", "CartPole-v1", s, max_depth=2, budget=2_000_000, **given))
-                out.append(_trial(f"depth 4: {name}", POTHOLE, s, max_depth=4, budget=5_000_000, **given))
         return out
+    if show == "ablation_depth":
+        return [
+            _trial(f"depth 4: {name}", POTHOLE, s, max_depth=4, budget=5_000_000, **given)
+            for name, given in ABLATIONS.items()
+            for s in seeds
+        ]
     if show == "paper":
         return [_trial("prereq", PREREQ, s, env_kwargs={"m": 7}, preset="paper", budget=1_000_000) for s in seeds] + [
             _trial("pothole", POTHOLE, s, preset="paper", budget=300_000) for s in seeds

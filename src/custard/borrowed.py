@@ -1,20 +1,33 @@
-"""Tuples of arrays for compiled loops, without reference counts.
+"""Compiled loops without reference counts.
 
 Handing arrays from one compiled function to another counts references to each of them, which took about half of the
 time of rollouts and of MFEC. Arrays that a function was called with live as long as the call, so its loops need no
-counts.
-Never borrow an array made in the same function: numba drops it after its last use by name.
+counts. Never borrow an array made in the same function: numba drops it after its last use by name.
+
+`borrowed` takes the counts out of a tuple of arrays. Functions made by `outer`, `inner` and `once` have none at all,
+nor has what they call, unless it is `counted`; they compile in half the time. They make no arrays and return none.
 """
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+from numba import njit
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-__all__ = ["borrowed"]
+__all__ = ["borrowed", "counted", "inner", "once", "outer"]
+
+#: Makes arrays.
+counted: Any = partial(njit, cache=True, _nrt=True)()
+#: Called from Python.
+outer: Any = partial(njit, cache=True, no_cfunc_wrapper=True, _nrt=False)()
+#: Called by compiled code only: without a way in from Python it compiles sooner.
+inner: Any = partial(njit, cache=True, no_cfunc_wrapper=True, no_cpython_wrapper=True, _nrt=False)()
+#: Called in one place, or very small: its statements are put there before anything is compiled. Python may call it too.
+once: Any = partial(njit, cache=True, no_cfunc_wrapper=True, inline="always", _nrt=False)()
 
 
 @intrinsic

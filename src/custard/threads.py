@@ -1,16 +1,17 @@
-"""Compiled loops over several threads: they let go of the interpreter lock, so that parts run at the same time."""
+"""Several threads: compiled loops and compilers let go of the interpreter lock, so that parts run at the same time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from itertools import pairwise
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from numba import config
 
-__all__ = ["in_parts"]
+__all__ = ["in_parts", "meanwhile"]
 
 THREADS: int = config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
 Result = TypeVar("Result")
@@ -29,6 +30,18 @@ def in_parts(work: Callable[[int, int], Result], count: int, parallel: bool = Tr
     others = [_pool().submit(work, start, stop) for start, stop in pairwise(edges[1:])]
     first = work(0, edges[1])  # here: one thread fewer to wake
     return [first, *(other.result() for other in others)]
+
+
+@contextmanager
+def meanwhile(work: Callable[..., Any], *given: Any) -> Iterator[None]:
+    """Call `work` in another thread while the block runs, and wait for it at the end.
+
+    JAX compiles the update so, while numba compiles the rollouts: what the call returns is of no use.
+    """
+    with ThreadPoolExecutor(1, thread_name_prefix="custard") as pool:
+        done = pool.submit(work, *given)
+        yield
+        done.result()
 
 
 @cache

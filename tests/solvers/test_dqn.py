@@ -20,7 +20,7 @@ from custard.lab.methods import settings_for
 from custard.lab.source import source
 from custard.solvers import dqn, networks
 from custard.solvers.api import Problem
-from custard.solvers.dqn_written import Written, choose, q_values, targets, update
+from custard.solvers.dqn_written import UPDATES, Written, choose, q_values, targets, updates
 from custard.solvers.imagine import imagine, make_imagination, refresh
 from custard.solvers.reading import pruned, read_off
 from custard.solvers.reference import Schedule, omniscient_agent
@@ -84,6 +84,39 @@ def test_a_cut_episode_is_remembered_as_going_on():
             cut, goal = cut + (not last["ended"]), goal + bool(last["ended"])
     assert cut > 0
     assert lesson.memory.columns["discount"].max() == 1.0
+
+
+@pytest.mark.parametrize(("env", "kwargs", "depth"), [(PREREQ, {"m": 4}, None), ("custard/CartPole-v0", {}, 2)])
+def test_compiled_steps_are_those_of_the_ibmdp(env, kwargs, depth):
+    """The same transitions, to the bit, from the compiled loop and from `VectorIBMDP` step by step."""
+    settings = settings_for(dqn, env, "paper", {"budget": 4000, "warmup": 300, "hidden": 8, "epsilon_steps": 400})
+    lessons = []
+    for compiled in (True, False):
+        problem = problem_of(env, kwargs, 0, depth, low=settings.low, high=settings.high)
+        lesson = Written(problem, dqn.rules_for(problem, settings)[0], settings, 4000)
+        assert lesson.base is not None
+        lesson.base = lesson.base if compiled else None
+        while lesson.steps < 1000:
+            lesson.learn()
+        lessons.append(lesson)
+    one, other = (lesson.memory.state("memory") for lesson in lessons)
+    assert all(np.array_equal(one[name], other[name]) for name in one)
+    assert (lessons[0].rng == lessons[1].rng).all()
+    assert {0, 1} == set(one["memory.ended"].tolist())
+
+
+def test_updates_come_once_in_so_many_steps_and_the_copy_is_renewed_in_time():
+    settings = settings_for(dqn, PREREQ, "paper", {"warmup": 100, "hidden": 8, "target_every": 2 * UPDATES})
+    assert settings.steps_per_update == 4  # as in Mnih et al. (2015)
+    problem = problem_of(PREREQ, {"m": 4})
+    lesson = Written(problem, dqn.rules_for(problem, settings)[0], settings, 10_000)
+    first = np.array(lesson.learned[1][0])
+    while lesson.calls < 2:
+        np.testing.assert_array_equal(lesson.learned[1][0], first)
+        lesson.learn()
+    np.testing.assert_array_equal(lesson.learned[1][0], lesson.learned[0][1][0])  # renewed after 2 * UPDATES
+    assert int(lesson.learned[3]) == 2 * UPDATES
+    assert abs(lesson.steps - 100 - 4 * 2 * UPDATES) <= 4 * UPDATES
 
 
 def test_nodes_are_worth_what_walking_the_tree_gives():
@@ -189,7 +222,7 @@ def test_one_hot_inputs_and_linear_networks_are_the_tables_of_the_reference():
     pair = ((pair[0],), (pair[1],))
     optimiser = optax.adam(optax.linear_schedule(0.1, 0.0, 600))
     state = (pair, pair[1], optimiser.init(pair), jnp.zeros((), jnp.int32))
-    one = jax.jit(partial(update, optimiser, 10, batch=batch))
+    one = jax.jit(partial(updates, optimiser, 10, batches={name: column[None] for name, column in batch.items()}))
     for _ in range(600):
         state, _ = one(state)
     table = np.asarray(q_values(state[0][0], jnp.eye(2 * size)))
@@ -206,7 +239,11 @@ def test_one_hot_inputs_and_linear_networks_are_the_tables_of_the_reference():
 
 
 @pytest.mark.parametrize(
-    "given", [{"preset": "paper", "warmup": 300, "learning_rate": 3e-3, "target_every": 20}, {"steps_per_update": 2}]
+    "given",
+    [
+        {"preset": "paper", "warmup": 300, "learning_rate": 3e-3, "target_every": 20, "steps_per_update": 1},
+        {"steps_per_update": 2},
+    ],
 )
 def test_networks_find_the_reference_tree(given):
     run = custard.learn(TwoBits, "dqn", max_depth=2, seed=0, budget=4000, hidden=16, splits=1, zeta=-0.05, **given)
@@ -290,6 +327,26 @@ def test_prereq_world_is_solved_with_the_smallest_tree():
     run = custard.learn(PREREQ, "dqn", env_kwargs={"m": 4}, seed=0, budget=150_000, steps_per_update=16, hidden=64)
     assert (run.value, run.tree.depth, run.tree.n_leaves) == (-2.0, 2, 3)
     assert {"tree_return", "loss_critic", "loss_q", "best_leaves", "judging_steps"} <= set(run.metrics[0])
+
+
+def test_a_question_costs_a_share_of_what_questions_can_gain_unless_its_price_is_given():
+    q_o = np.array([[3.0, 1.0], [0.0, 4.0], [2.0, 2.0]])
+    gain = 3.0 - 7.0 / 3.0  # the best of each state, less the action that is best for all
+    assert dqn.zeta_by_gain(q_o, -1.0) == pytest.approx(-dqn.PRICE * gain)
+    assert dqn.zeta_by_gain(q_o, -0.001) == -0.001
+    assert dqn.zeta_by_gain(q_o[:1], -1.0) == 0.0  # nothing to ask
+    found = {}
+    for given in (None, -0.3):
+        settings = settings_for(dqn, "TwoBits", "tuned", {"budget": 4000, "hidden": 8, "splits": 1, "zeta": given})
+        problem = problem_of(TwoBits, max_depth=2)
+        lesson = dqn.Imagined(problem, dqn.rules_for(problem, settings)[0], settings, 4000, 64)
+        lesson.learn(0.0)
+        found[given] = lesson.zeta.round(3).tolist()
+        assert lesson.metrics()["updates"] == (1 + settings.critic_updates) * dqn.UPDATES
+    assert found[-0.3] == [-0.3, -0.3]
+    now, most = found[None]
+    assert most == -0.005  # a hundredth of the mean reward of random answers
+    assert most <= now <= 0.0
 
 
 def test_pruning_keeps_what_pays():

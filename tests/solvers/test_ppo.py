@@ -11,6 +11,8 @@ import pytest
 import custard
 from custard.envs.pcg64 import streams
 from custard.envs.prereq_world import PrereqWorld
+from custard.errors import CustardError
+from custard.ibmdp.splits import Rules
 from custard.lab.methods import settings_for
 from custard.lab.source import source
 from custard.planning.evaluate import tree_value
@@ -196,14 +198,58 @@ def test_returns_of_both_kinds_of_action_by_hand(last):
     assert got == pytest.approx([first, second, third], rel=1e-5)
 
 
-def test_the_papers_preset_runs_and_resumes():
-    given = {"budget": 3000, "num_steps": 16, "hidden": 8}
-    settings = settings_for(ppo, PREREQ, "paper", given)
-    whole = list(ppo.solve(problem_of(PREREQ, {"m": 3}, 1), settings))
+@pytest.mark.parametrize(("env", "max_depth"), [("custard/CartPole-v0", 2), (PREREQ, None)])
+def test_the_papers_compiled_steps_are_those_of_the_ibmdp(env, max_depth):
+    """The same actions in a VectorIBMDP over the same environment: observations, masks, rewards, discounts, ends."""
+    from custard.solvers.ppo_written import Rollouts, make_steps
+
+    kwargs = {"m": 4} if env == PREREQ else None
+    given = {"low": [-2.0, -2.0, -0.14, -1.4], "high": [2.0, 2.0, 0.14, 1.4]} if max_depth else {}
+    where = source(env, kwargs)
+    problem = Problem(where, describe(where.vector(1), **given), 3, max_depth)
+    base = problem.base
+    rules = Rules(base.features, base.actions, 3 if max_depth else 1, -0.01, 0.9, 0.8, max_depth or 1000)
+    actor = make(np.random.default_rng(0), (2 * base.features.n, 8, 8, rules.n_actions), 0.1)
+    rollouts = Rollouts(problem, rules, actor, 1, problem.seeds("learner", "environment"))
+    venv = custard.VectorIBMDP(
+        where.vector(1), rules.splits, zeta=-0.01, gamma_b=0.9, gamma_w=0.8, max_depth=rules.max_depth, **given
+    )
+    obs, info = venv.reset(seed=problem.seeds("environment")["environment"])
+    base_actions = ends = 0
+    for _ in range(60):  # traversals go on from one call to the next
+        steps = make_steps(rollouts.game, 7, 1)
+        base_actions += rollouts.run(actor, steps)
+        for t in range(7):
+            assert np.array_equal(steps.obs[t], obs)
+            assert np.array_equal(steps.mask[t], info["action_mask"])
+            obs, reward, terminated, truncated, info = venv.step(steps.action[t])
+            assert np.array_equal(steps.after[t], obs)
+            assert np.array_equal(steps.after_mask[t], info["action_mask"])
+            assert steps.reward[t] == np.float32(reward)
+            assert steps.discount[t] == np.float32(info["discount"])
+            assert (steps.terminated[t], steps.over[t]) == (terminated, terminated | truncated)
+            base_actions -= int(steps.action[t, 0] < rules.n_base)
+            if terminated[0] or truncated[0]:
+                ends += 1
+                obs, info = venv.reset(options={"reset_mask": terminated | truncated})
+    assert base_actions == 0
+    assert ends > 0
+
+
+@pytest.mark.parametrize(("env", "kwargs"), [(PREREQ, {"m": 3}), ("FrozenLake-v1", {"is_slippery": False})])
+def test_the_papers_preset_runs_and_resumes(env, kwargs):
+    settings = settings_for(ppo, env, "paper", {"budget": 3000, "num_steps": 16, "hidden": 8})
+    whole = list(ppo.solve(problem_of(env, kwargs, 1), settings))
     assert len(whole) > 2
-    rest = list(ppo.solve(problem_of(PREREQ, {"m": 3}, 1), settings, whole[0].state()))
+    rest = list(ppo.solve(problem_of(env, kwargs, 1), settings, whole[0].state()))
     assert [(a.steps, a.value, a.tree == b.tree) for a, b in zip(whole[1:], rest, strict=True)] == [
         (b.steps, b.value, True) for b in rest
     ]
     for name, array in whole[-1].state().items():
         assert np.array_equal(array, rest[-1].state()[name], equal_nan=True), name
+
+
+def test_the_papers_preset_needs_discrete_splits():
+    settings = settings_for(ppo, "custard/CartPole-v0", "paper", {"splits": "parameterised"})
+    with pytest.raises(CustardError, match="whole number"):
+        next(ppo.solve(problem_of("custard/CartPole-v0"), settings))

@@ -34,6 +34,7 @@ class Settings:
     steps: int = 100_000  # environment steps of training
     num_envs: int = 32  # environments side by side (at most 8 where they are not compiled)
     hidden: int = 128  # units in each of the two hidden layers
+    standardise: bool = False  # scale bounded features too by what random behaviour showed, as bounds may be far off
     frequencies: int = 0  # sines and cosines of each feature added to the input, at 1, 2, 4, … half waves
     gamma: float = 0.99  # discount
     learning_rate: float = 1e-3  # Adam, decaying linearly to a tenth
@@ -176,7 +177,7 @@ def train(problem: Problem, settings: Settings, seed: int) -> Iterator[Progress]
             parts.move(nobody, nobody, np.flatnonzero(over))
         steps += count
         if not ready and steps >= min(settings.warmup, settings.steps // 2):
-            shift, scale = _scaling(base.features, memory.columns["x"][: memory.full])
+            shift, scale = _scaling(base.features, memory.columns["x"][: memory.full], settings.standardise)
             ready = True
         if ready:
             owed += count / settings.steps_per_update
@@ -208,13 +209,20 @@ def _batches(rows: dict[str, np.ndarray], batch: int, *how: Any) -> tuple[np.nda
     return tuple(column.reshape(UPDATES, batch, *column.shape[1:]) for column in columns)
 
 
-def _scaling(features: Features, seen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Bounded features go to [-1, 1]; the others are standardised by what random behaviour showed."""
+def _scaling(features: Features, seen: np.ndarray, standardise: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Bounded features go to [-1, 1], the others are standardised by what random behaviour showed.
+
+    With `standardise` bounded ones are, too, unless that is less than a twentieth of their range.
+    """
     mean, deviation = seen.mean(axis=0), np.maximum(seen.std(axis=0), 1e-6)
-    loose = features.unbounded
     with np.errstate(over="ignore", invalid="ignore"):
         middle, half = features.low / 2 + features.high / 2, features.high / 2 - features.low / 2
-    return np.where(loose, mean, middle), np.where(loose, 2 * deviation, np.where(half > 0, half, 1.0))
+        half = np.where(half > 0, half, 1.0)
+        narrow = np.clip(2 * deviation, half / 20, half)
+    loose = features.unbounded
+    if standardise:
+        return mean, np.where(loose, 2 * deviation, narrow)
+    return np.where(loose, mean, middle), np.where(loose, 2 * deviation, half)
 
 
 def _compiled(settings: Settings, n: int, n_actions: int, seed: int) -> tuple[Any, Any, Any]:

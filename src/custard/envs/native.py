@@ -17,7 +17,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numba import njit
 
-from custard.borrowed import borrowed
+from custard.borrowed import borrowed, counted
 from custard.envs import cartpole, classic, pothole_world, prereq_world
 from custard.envs.pcg64 import streams, uniform
 from custard.errors import CustardError
@@ -34,7 +34,7 @@ _produce = njit(cache=True)(prereq_world.produce)
 _drive = njit(cache=True)(pothole_world.drive)
 _climb = njit(cache=True)(classic.climb)
 _climbed = njit(cache=True)(classic.climbed)
-_flip = njit(cache=True)(classic.flip)
+_flip = counted(classic.flip)
 _flipped = njit(cache=True)(classic.flipped)
 _tilt = njit(cache=True)(classic.tilt)
 

@@ -7,18 +7,18 @@ vector environment seeded with `seed` draws what Gymnasium's single environments
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numba import njit
 
-__all__ = ["streams", "uniform"]
+__all__ = ["seeded", "streams", "uniform"]
 
-_WORD, _WIDE = (1 << 64) - 1, (1 << 128) - 1
+_WORD = (1 << 64) - 1
 _MULTIPLIER_HIGH = np.uint64(0x2360ED051FC65DA4)
 _MULTIPLIER_LOW = np.uint64(0x4385DF649FCCF645)
-_MULTIPLIER = (int(_MULTIPLIER_HIGH) << 64) + int(_MULTIPLIER_LOW)
+_HALF = np.uint64(0xFFFFFFFF)
+_SHIFT, _ONE = np.uint64(16), np.uint64(1)
 
 
 def streams(seeds: Iterable[int | np.random.SeedSequence | None]) -> np.ndarray:
@@ -30,44 +30,10 @@ def streams(seeds: Iterable[int | np.random.SeedSequence | None]) -> np.ndarray:
     """
     listed = list(seeds)
     if all(isinstance(seed, (int, np.integer)) and 0 <= seed <= _WORD for seed in listed):
-        numbers = _hashed(np.array(listed, dtype=np.uint64)).tolist()
-        states = [_started((a << 64) + b, (c << 64) + d) for a, b, c, d in numbers]
-    else:
-        states = [tuple(np.random.PCG64(seed).state["state"].values()) for seed in listed]
+        return seeded(np.array(listed, dtype=np.uint64))
+    states: list[Any] = [tuple(np.random.PCG64(seed).state["state"].values()) for seed in listed]
     rows = [[word for number in state for word in (number >> 64, number & _WORD)] for state in states]
     return np.array(rows, dtype=np.uint64).reshape(-1, 4)
-
-
-def _started(start: int, sequence: int) -> tuple[int, int]:
-    """State and increment of a PCG64 that was seeded with two numbers of 128 bits."""
-    increment = (2 * sequence + 1) & _WIDE
-    return ((start + increment) * _MULTIPLIER + increment) & _WIDE, increment
-
-
-def _hashed(seeds: np.ndarray) -> np.ndarray:
-    """What NumPy's `SeedSequence` makes of each seed, [N, 4] uint64: of all at once, it being slow one by one."""
-    word = np.uint64(0xFFFFFFFF)
-
-    def scrambled(value: Any, before: int, after: int) -> Any:
-        value = ((value ^ np.uint64(before)) * np.uint64(after)) & word
-        return value ^ (value >> np.uint64(16))
-
-    pool: list[Any] = [seeds & word, seeds >> np.uint64(32), np.zeros_like(seeds), np.zeros_like(seeds)]
-    factors = [0x43B0D7E5]
-    for _ in range(16):
-        factors.append(factors[-1] * 0x931E8875 & 0xFFFFFFFF)
-    at = iter(pairwise(factors))
-    pool = [scrambled(value, *next(at)) for value in pool]
-    for source in range(4):
-        for target in range(4):
-            if source != target:
-                other = scrambled(pool[source], *next(at))
-                value = (pool[target] * np.uint64(0xCA01F9DD) - other * np.uint64(0x4973F715)) & word
-                pool[target] = value ^ (value >> np.uint64(16))
-    factor, words = 0x8B51F9DD, []
-    for i in range(8):
-        words.append(scrambled(pool[i % 4], factor, factor := factor * 0x58F38DED & 0xFFFFFFFF))
-    return np.stack([words[2 * i] | (words[2 * i + 1] << np.uint64(32)) for i in range(4)], axis=1)
 
 
 @njit(cache=True)
@@ -94,6 +60,48 @@ def _next(row: np.ndarray) -> Any:
     mixed = new_high ^ total
     turn = new_high >> np.uint64(58)
     return (mixed >> turn) | (mixed << ((np.uint64(64) - turn) & np.uint64(63)))
+
+
+@njit(cache=True)
+def _scrambled(value: Any, before: Any, after: Any) -> Any:
+    """A step of SeedSequence's hash: 32 bits."""
+    value = ((value ^ before) * after) & _HALF
+    return value ^ (value >> _SHIFT)
+
+
+@njit(cache=True)
+def seeded(seeds: np.ndarray) -> np.ndarray:
+    """The streams of seeds [N] uint64: NumPy's `SeedSequence` hashes each, PCG64 starts from what comes out."""
+    rows = np.empty((len(seeds), 4), np.uint64)
+    pool = np.zeros(4, np.uint64)
+    for i in range(len(seeds)):
+        pool[0], pool[1], pool[2], pool[3] = seeds[i] & _HALF, seeds[i] >> np.uint64(32), 0, 0
+        factor = np.uint64(0x43B0D7E5)
+        for k in range(4):
+            after = (factor * np.uint64(0x931E8875)) & _HALF
+            pool[k], factor = _scrambled(pool[k], factor, after), after
+        for source in range(4):
+            for target in range(4):
+                if source != target:
+                    after = (factor * np.uint64(0x931E8875)) & _HALF
+                    other, factor = _scrambled(pool[source], factor, after), after
+                    value = (pool[target] * np.uint64(0xCA01F9DD) - other * np.uint64(0x4973F715)) & _HALF
+                    pool[target] = value ^ (value >> _SHIFT)
+        factor = np.uint64(0x8B51F9DD)
+        for k in range(8):
+            after = (factor * np.uint64(0x58F38DED)) & _HALF
+            word, factor = _scrambled(pool[k % 4], factor, after), after
+            if k % 2 == 0:
+                rows[i, k // 2] = word
+            else:
+                rows[i, k // 2] |= word << np.uint64(32)
+        row = rows[i]
+        high, low = (row[2] << _ONE) | (row[3] >> np.uint64(63)), (row[3] << _ONE) | _ONE
+        total = row[1] + low
+        row[0] += high + (_ONE if total < low else np.uint64(0))
+        row[1], row[2], row[3] = total, high, low
+        _next(row)
+    return rows
 
 
 @njit(cache=True)

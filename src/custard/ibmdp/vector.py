@@ -146,6 +146,15 @@ class VectorIBMDP(VectorWrapper):
         """Which actions are afforded now, [N, n_actions] bool."""
         return self._mask.copy()
 
+    @property
+    def compiled(self) -> tuple[Any, ...]:
+        """What compiled loops over the parts need: rules, constants, the root, and the arrays kept up to date in place.
+
+        See `custard.ibmdp.kernels`.
+        """
+        arrays = (self.parts.x, self.lower, self.upper, self.depth, self.queries, self._obs, self._mask)
+        return self._flags, self._constants, (self._root_bounds, self._root_mask), arrays
+
     def _restart(self, index: np.ndarray) -> None:
         low, high, width, *_ = self._constants
         bad = restart(

@@ -126,8 +126,8 @@ def vector_action(z: Any, low: Any, high: Any, middle: Any, half: Any, whole: An
     return np.where(whole > 0.0, np.rint(action), action)
 
 
-def make_nodes(game: Game, weights: Weights) -> tuple[Node, Node]:
-    """Two nodes to walk with, which know the same."""
+def make_nodes(game: Game, weights: Weights, count: int = 2) -> list[Node]:
+    """Nodes to walk with, which know the same."""
     n, k, outputs = game.box.shape[1], len(game.root_mask), weights[-1].shape[1]
     room = 0 if game.flags[3] else min(ROOM, 5_000_000 // k)
     known = Known(
@@ -144,7 +144,7 @@ def make_nodes(game: Game, weights: Weights) -> tuple[Node, Node]:
             np.zeros(k, dtype=np.float32), known,
         )  # fmt: skip
 
-    return node(), node()
+    return [node() for _ in range(count)]
 
 
 def make_rows(game: Game, envs: int, steps: int) -> Rows:

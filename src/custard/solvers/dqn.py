@@ -49,7 +49,7 @@ class Settings:
 
     budget: int | None = None  # environment steps, judging included; None: 3 million, 200,000 where Python steps
     splits: int | None = None  # p, thresholds a feature; None: as many as whole numbers need, 7 for real features
-    zeta: float | None = None  # the reward of a question; None: minus a hundredth of the mean size of a step's reward
+    zeta: float | None = None  # the reward of a question; None: by what questions can gain (docs/dqn.md)
     gamma_b: float = 0.99  # discount of a base action
     gamma_w: float = 1.0  # discount of a question
     hidden: int = 128  # units in each of the two hidden layers
@@ -57,7 +57,8 @@ class Settings:
     learning_rate: float = 1e-3
     final_rate: float = 5e-5  # what it falls to at the budget's end
     batch: int = 128  # transitions, or nodes, in an update
-    steps_per_update: int | None = None  # environment steps for each update; None: 192, 16 where Python steps
+    critic_updates: int = 2  # of Q_o for each of Q
+    steps_per_update: int | None = None  # steps for each update; None: 192, 16 where Python steps (paper: 4)
     buffer: int = 200_000  # transitions remembered
     warmup: int = 5_000  # random steps before the first update
     epsilon: float = 0.5  # share of random questions on the way to an imagined node (paper: of random actions)
@@ -66,7 +67,7 @@ class Settings:
     explore_end: float = 0.5  # what it falls to
     mu: float = 0.1  # share of the best action, beside the tree's, in what follows; it falls to this from 1
     followed: float = 0.9  # share of nodes imagined for states that the tree met, once a third of the budget is used
-    target_rate: float = 0.005  # how far Q_o's slow copy moves at each update
+    target_rate: float = 0.02  # how far Q_o's slow copy moves at each update
     averaging: float = 0.005  # the same for the averaged Q, whose tree is walked and read off
     depth: int = 10  # questions at most where no depth limit is given
     questions: int = 12  # splits valued at an imagined node, at most
@@ -94,7 +95,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "paper": {
         "": {"splits": 3, "zeta": -0.01, "gamma_b": 1.0, "learning_rate": 2.5e-4, "buffer": 10**6, "warmup": 100_000,
              "epsilon": 0.5, "epsilon_end": 0.05, "frequencies": 0, "shared": False, "keep": False, "snapshots": 20,
-             "budget": 1_000_000},
+             "steps_per_update": 4, "budget": 1_000_000},
         "CartPole": _CARTPOLE,
         "PrereqWorld": {"splits": 1},
         "PotholeWorld": {"splits": 3, "zeta": 0.0, "gamma_b": 0.99, "gamma_w": 0.99},
@@ -102,6 +103,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 UPDATES = 32  # in a round
+PRICE = 0.03  # of a question, as a share of what questions can gain
 NOISE = 0.4  # of the trees drawn, in units of the spread of a node's values; a half, a quarter, an eighth of it
 CAPACITY = 50_000  # nodes kept in imagination
 RECENT = 20_000  # states that the tree met, kept for imagining and pruning
@@ -218,6 +220,16 @@ def rules_for(problem: Problem, s: Settings) -> tuple[Rules, int]:
     return Rules(features, problem.base.actions, splits, s.zeta or 0.0, s.gamma_b, s.gamma_w, depth), steps
 
 
+def zeta_by_gain(q_o: np.ndarray, most: float) -> float:
+    """The reward of a question: minus a small share of what asking can gain over one action for all states, or `most`.
+
+    >>> zeta_by_gain(np.array([[1.0, 0.0], [0.0, 1.0]]), -1.0)
+    -0.015
+    """
+    gain = float(q_o.max(axis=1).mean() - q_o.mean(axis=0).max())
+    return max(most, -PRICE * max(gain, 0.0))
+
+
 class Imagined:
     """The networks, the memory and the environment of one run of the preset "tuned"."""
 
@@ -239,7 +251,7 @@ class Imagined:
         )
         self.critic, self.q = begin(critic), begin(q)
         self.weights, self.seed, self.rounds = q, seeds["replay"], 0
-        self.zeta = np.array([rules.zeta])
+        self.zeta = np.array([rules.zeta, rules.zeta])  # of a question now, and at the most
         row: dict[str, Any] = {
             "x": np.zeros(n),
             "action": np.zeros((), np.int32),
@@ -269,21 +281,21 @@ class Imagined:
             rows = self._play(self.warmup, 1.0)
             self._scale(rows["x"])
             if s.zeta is None:
-                self.zeta[0] = -0.01 * max(float(np.abs(rows["reward"]).mean()), 1e-3)
+                self.zeta[1] = -0.01 * max(float(np.abs(rows["reward"]).mean()), 1e-3)
         else:
             rows = self._play(self.length, s.explore + (s.explore_end - s.explore) * share)
         self.rounds += 1
         rng = np.random.default_rng([self.seed, self.rounds])
         rate = np.float32(s.learning_rate * (s.final_rate / s.learning_rate) ** share)
         mu = np.float32(max(s.mu, 1.0 - 2.0 * share * (1.0 - s.mu)))
-        drawn = self.memory.sample(rng, UPDATES * s.batch)
+        drawn = self.memory.sample(rng, s.critic_updates * UPDATES * s.batch)
         then = tree_actions(self.actor.tree, drawn["after"])
         batches = (
             self._scaled(drawn["x"]), drawn["action"], drawn["reward"].astype(np.float32),
             self._scaled(drawn["after"]), drawn["ended"], then,
         )  # fmt: skip
         self.critic, critic_loss = self.improve[0](self.critic, rate, mu, *map(self._batches, batches))
-        x = drawn["x"]
+        x = drawn["x"][: UPDATES * s.batch]
         if self.met.full > 500:
             few = int(len(x) * s.followed * min(1.0, 3.0 * share))
             x = np.concatenate([x[few:], self.met.sample(rng, few)["x"]])
@@ -308,6 +320,8 @@ class Imagined:
         seen, target = np.empty((count, 2 * x.shape[1]), np.float32), np.empty((count, actions), np.float32)
         known = np.empty((count, actions), bool)
         q_o = np.asarray(self.values_of(self.critic[1], self._scaled(x)))
+        if self.settings.zeta is None:
+            self.zeta[0] = zeta_by_gain(q_o, self.zeta[1])
         longest = min(max(self.tree.depth + 1, 2), self.rules.depth_limit)
         imagine(self.nodes, x, q_o, float(self.zeta[0]), longest, epsilon, self.settings.questions, seen, target, known)
         return seen, target, known
@@ -334,7 +348,8 @@ class Imagined:
 
     def metrics(self) -> dict[str, float]:
         """A part of a row of metrics."""
-        return {"loss_critic": self.losses[0], "loss_q": self.losses[1], "updates": 2 * UPDATES * self.rounds}
+        updates = (1 + self.settings.critic_updates) * UPDATES * self.rounds
+        return {"loss_critic": self.losses[0], "loss_q": self.losses[1], "updates": updates}
 
     def _scale(self, x: np.ndarray) -> None:
         mean, spread = x.mean(axis=0), 3.0 * np.maximum(x.std(axis=0), 1e-6)
@@ -347,7 +362,7 @@ class Imagined:
         return ((x - low) / width).astype(np.float32)
 
     def _batches(self, rows: np.ndarray) -> np.ndarray:
-        return rows.reshape(UPDATES, self.settings.batch, *rows.shape[1:])
+        return rows.reshape(-1, self.settings.batch, *rows.shape[1:])
 
     # -- checkpoints ------------------------------------------------------------------------------------------------
 

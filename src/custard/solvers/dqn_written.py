@@ -1,4 +1,4 @@
-"""CUSTARD (DQN) as the paper's appendix writes it: two dueling networks, one update for each step of the IBMDP.
+"""CUSTARD (DQN) as the paper's appendix writes it: two dueling networks that learn from replayed steps of the IBMDP.
 
 Q(o, a) over bounds o = s_w \\ s_b is the policy; Q_o(s_w, a) is omniscient. Both move toward the same `targets`.
 `docs/deviations.md` lists what the appendix leaves open.
@@ -17,7 +17,10 @@ import numpy as np
 import optax
 from numba import njit
 
+from custard.borrowed import borrowed
+from custard.envs.native import advance, observe
 from custard.envs.pcg64 import streams, uniform
+from custard.ibmdp.kernels import ask, restart
 from custard.ibmdp.splits import Rules
 from custard.ibmdp.vector import VectorIBMDP
 from custard.solvers import networks
@@ -31,27 +34,31 @@ if TYPE_CHECKING:
 
 __all__ = ["Written", "q_values", "targets"]
 
-UPDATES = 16  # so many steps, then as many updates, in one compiled call
+UPDATES = 20  # in one compiled call; meanwhile the policy that acts stays the same
 RHO = 0.95  # of RMSProp
 
 
+def _with_one(x: Any) -> Any:
+    return jnp.concatenate([x, jnp.ones((*x.shape[:-1], 1), x.dtype)], axis=-1)
+
+
 @jax.custom_vjp
-def product(x: Any, w: Any) -> Any:
-    """x @ w, with a gradient whose transposed factor is written out first: XLA multiplies twice as fast so."""
-    return x @ w
+def affine(x: Any, w: Any) -> Any:
+    """[x, 1] @ w, with a gradient whose transposed factor is written out first: XLA multiplies twice as fast so."""
+    return _with_one(x) @ w
 
 
-product.defvjp(
-    lambda x, w: (x @ w, (x, w)),
-    lambda kept, g: (g @ kept[1].T, jax.lax.optimization_barrier(kept[0].T) @ g),
+affine.defvjp(
+    lambda x, w: (_with_one(x) @ w, (_with_one(x), w)),
+    lambda kept, g: (g @ kept[1][:-1].T, jax.lax.optimization_barrier(kept[0].T) @ g),
 )
 
 
 def q_values(weights: Weights, x: Any) -> Any:
     """A dueling network's values, [B, inputs] -> [B, actions]: `networks.forward`, quicker to learn."""
     for w in weights[:-1]:
-        x = jax.nn.relu(product(x, w[:-1]) + w[-1])
-    return networks.dueling(product(x, weights[-1][:-1]) + weights[-1][-1])
+        x = jax.nn.relu(affine(x, w))
+    return networks.dueling(affine(x, weights[-1]))
 
 
 def targets(q: Callable[[Any], Any], q_o: Callable[[Any], Any], batch: Mapping[str, Any]) -> Any:
@@ -67,9 +74,9 @@ def targets(q: Callable[[Any], Any], q_o: Callable[[Any], Any], batch: Mapping[s
     return batch["reward"] + jnp.where(batch["ended"], 0.0, batch["discount"] * future)
 
 
-def update(optimiser: Any, target_every: int, state: Any, batch: Mapping[str, Any]) -> tuple[Any, Any]:
-    """One step of both networks on the squared error; Q_o's values come from a copy that is renewed now and then."""
-    pair, slow, memory, number = state
+def update(optimiser: Any, slow: Weights, learned: Any, batch: Mapping[str, Any]) -> tuple[Any, Any]:
+    """One step of both networks on the squared error; Q_o's values come from `slow`, a copy of it."""
+    pair, memory = learned
     goal = targets(partial(q_values, pair[0]), partial(q_values, slow), batch)
     n = batch["obs"].shape[-1] // 3
 
@@ -80,19 +87,27 @@ def update(optimiser: Any, target_every: int, state: Any, batch: Mapping[str, An
 
     cost, gradient = jax.value_and_grad(loss)(pair)
     change, memory = optimiser.update(gradient, memory)
-    pair = optax.apply_updates(pair, change)
-    number += 1
-    renew = number % target_every == 0
+    return (optax.apply_updates(pair, change), memory), cost
+
+
+def updates(optimiser: Any, target_every: int, state: Any, batches: Mapping[str, Any]) -> tuple[Any, Any]:
+    """`update` for each of many batches [U, B, …]; then the copy of Q_o is renewed, if its time came meanwhile.
+
+    Carried from update to update, the copy would be written out each time: a sixth of all time.
+    """
+    pair, slow, memory, number = state
+    (pair, memory), cost = jax.lax.scan(partial(update, optimiser, slow), (pair, memory), batches)
+    after = number + len(cost)
+    renew = after // target_every > number // target_every
     slow = jax.tree.map(lambda old, new: jnp.where(renew, new, old), slow, pair[1])
-    return (pair, slow, memory, number), cost
+    return (pair, slow, memory, after), cost.mean()
 
 
 @cache
 def compiled(learning_rate: float, target_every: int) -> tuple[Any, Any]:
     """RMSProp, and many updates in one call; kept, so that further seeds need not wait for it again."""
     optimiser = optax.rmsprop(learning_rate, decay=RHO)
-    one = partial(update, optimiser, target_every)
-    return optimiser, jax.jit(lambda state, batches: jax.lax.scan(one, state, batches), donate_argnums=0)
+    return optimiser, jax.jit(partial(updates, optimiser, target_every), donate_argnums=0)
 
 
 class Written:
@@ -115,21 +130,27 @@ class Written:
         )
         self.weights: Weights = tuple(np.array(w) for w in pair[0])
         row = np.zeros(3 * n, dtype=np.float32)
-        self.memory = Replay(
-            min(settings.buffer, budget),
-            {"obs": row, "action": np.zeros((), np.int32), "reward": row[0], "discount": row[0],
-             "ended": np.zeros((), bool), "after": row, "mask": np.zeros(actions, bool)},
-        )  # fmt: skip
+        kinds = {
+            "obs": row, "action": np.zeros((), np.int32), "reward": row[0], "discount": row[0],
+            "ended": np.zeros((), bool), "after": row, "mask": np.zeros(actions, bool),
+        }  # fmt: skip
+        self.memory = Replay(min(settings.buffer, budget), kinds)
+        self.length = UPDATES * (settings.steps_per_update or 1)
+        self.rows = {name: np.zeros((self.length, *kind.shape), kind.dtype) for name, kind in kinds.items()}
         f = rules.features
+        base: Any = problem.source.vector(1)
         self.env = VectorIBMDP(
-            problem.source.vector(1), int(rules.splits), zeta=rules.zeta, gamma_b=rules.gamma_b, gamma_w=rules.gamma_w,
+            base, int(rules.splits), zeta=rules.zeta, gamma_b=rules.gamma_b, gamma_w=rules.gamma_w,
             max_depth=rules.max_depth, low=f.low, high=f.high, features=problem.encoder,
         )  # fmt: skip
         self.rng = streams([self.seeds["actions"]])[0]
         self.room = networks.scratch(self.weights)
-        self.episodes = self.updates = self.steps = self.owed = 0
+        self.episodes = self.calls = self.steps = self.owed = 0
         self.loss = float("nan")
         self.start()
+        native = problem.source.native is not None and problem.encoder is None
+        fixed = native and (base.world, base.params, base.limit, rules.gamma_b)
+        self.base = (*fixed, base.state, base.rng, base.elapsed) if native else None
 
     def start(self) -> None:
         """Begin an episode; each has a seed of its own. Between episodes a run can be resumed."""
@@ -139,36 +160,49 @@ class Written:
         self.resting = True
 
     def learn(self, share: float = 0.0) -> int:  # its schedules count steps
-        """Some steps, at most to the end of the episode, and as many updates; returns how many steps."""
-        s, n = self.settings, self.rules.features.n
-        rows: list[tuple[Any, ...]] = []
-        fill = min(s.warmup, self.budget // 2)
-        self.resting = False
-        while not self.resting and len(rows) < UPDATES:
-            fall = min(1.0, max(0, self.steps - fill) / s.epsilon_steps)
-            epsilon = 1.0 if self.steps < fill else s.epsilon + (s.epsilon_end - s.epsilon) * fall
-            action = choose(self.weights, self.obs[0, n:], self.mask[0], epsilon, self.rng, self.room)
-            after, reward, ended, cut, info = self.env.step(np.array([action]))
-            mask = info["action_mask"]
-            rows.append((self.obs[0], action, reward[0], info["discount"][0], ended[0], after[0], mask[0]))
-            self.obs, self.mask = after, mask
-            self.steps += 1
-            if ended[0] or cut[0]:
-                self.episodes += 1
-                self.start()
-        columns = map(np.array, zip(*rows, strict=True))
-        self.memory.add(dict(zip(self.memory.columns, columns, strict=True)))
-        self.owed += len(rows) if self.steps > fill else 0
-        while self.owed >= UPDATES:
-            rng = np.random.default_rng([self.seeds["replay"], self.updates])
+        """Some steps, at most to the end of the episode, and the updates they are worth; returns how many steps."""
+        s, fill = self.settings, min(self.settings.warmup, self.budget // 2)
+        at = self.steps + np.arange(self.length)
+        falling = np.interp(at, [fill, fill + s.epsilon_steps], [s.epsilon, s.epsilon_end])
+        epsilon = np.where(at < fill, 1.0, falling)
+        count, self.resting = self._play_native(epsilon) if self.base is not None else self._play(epsilon)
+        self.memory.add({name: column[:count] for name, column in self.rows.items()})
+        self.steps += count
+        self.owed += count if self.steps > fill else 0
+        if self.resting:
+            self.episodes += 1
+            self.start()
+        while self.owed >= self.length:
+            rng = np.random.default_rng([self.seeds["replay"], self.calls])
             sampled = self.memory.sample(rng, UPDATES * s.batch)
             batches = {name: value.reshape(UPDATES, s.batch, *value.shape[1:]) for name, value in sampled.items()}
             self.learned, loss = self.improve(self.learned, batches)
             self.weights = tuple(np.array(w) for w in self.learned[0][0])
-            self.loss = float(loss.mean())
-            self.updates += 1
-            self.owed -= UPDATES
-        return len(rows)
+            self.loss = float(loss)
+            self.calls += 1
+            self.owed -= self.length
+        return count
+
+    def _play(self, epsilon: np.ndarray) -> tuple[int, bool]:
+        """A step for each epsilon, at most to the end of the episode, into `rows`: how many, and whether it ended."""
+        n = self.rules.features.n
+        for t, share in enumerate(epsilon):
+            action = choose(self.weights, self.obs[0, n:], self.mask[0], share, self.rng, self.room)
+            after, reward, ended, cut, info = self.env.step(np.array([action]))
+            mask = info["action_mask"]
+            row = (self.obs[0], action, reward[0], info["discount"][0], ended[0], after[0], mask[0])
+            for column, value in zip(self.rows.values(), row, strict=True):
+                column[t] = value
+            self.obs, self.mask = after, mask
+            if ended[0] or cut[0]:
+                return t + 1, True
+        return len(epsilon), False
+
+    def _play_native(self, epsilon: np.ndarray) -> tuple[int, bool]:
+        """`_play` for a native environment, compiled."""
+        rows = tuple(self.rows.values())
+        play: Any = play_native
+        return play(self.weights, self.room, self.rng, epsilon, self.env.compiled, self.base, rows)
 
     def read_off(self, *_: Any) -> tuple[Any, Any]:
         """The policy's tree."""
@@ -180,17 +214,17 @@ class Written:
 
     def metrics(self) -> dict[str, float]:
         """A part of a row of metrics."""
-        return {"loss": self.loss, "updates": UPDATES * self.updates}
+        return {"loss": self.loss, "updates": UPDATES * self.calls}
 
     def state(self) -> dict[str, np.ndarray]:
         """Everything as arrays."""
-        numbers = np.array([self.episodes, self.updates, self.steps, self.owed])
+        numbers = np.array([self.episodes, self.calls, self.steps, self.owed])
         data = {"lesson.numbers": numbers, "lesson.rng": self.rng.copy(), **self.memory.state("memory")}
         return data | {f"lesson.{i}": np.array(leaf) for i, leaf in enumerate(jax.tree.leaves(self.learned))}
 
     def restore(self, data: Mapping[str, np.ndarray]) -> None:
         """Go on from what `state` returned."""
-        self.episodes, self.updates, self.steps, self.owed = (int(value) for value in data["lesson.numbers"])
+        self.episodes, self.calls, self.steps, self.owed = (int(value) for value in data["lesson.numbers"])
         self.rng[...] = data["lesson.rng"]
         self.memory.restore("memory", data)
         leaves, shape = jax.tree.flatten(self.learned)
@@ -214,3 +248,32 @@ def choose(weights, bounds, mask, epsilon, rng, room):
         if mask[a] and advantage[a] > advantage[top]:
             top = a
     return top
+
+
+@njit(cache=True)
+def play_native(weights, room, rng, epsilon, ibmdp, base, rows):
+    """A step of the IBMDP for each epsilon, at most to the end of the episode: how many, and whether it ended."""
+    weights, ibmdp, rows = borrowed((weights, ibmdp, rows))
+    rules, (low, high, width, integer, fractions), root, (x, lower, upper, depth, queries, obs, mask) = ibmdp
+    world, params, limit, gamma_b, state, env_rng, elapsed = base
+    index, action, v, busy = np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1), np.zeros(1, np.bool_)
+    acting, reward, discount, cut = np.zeros(1, np.int64), np.zeros(1), np.zeros(1), np.zeros(1, np.bool_)
+    for t in range(len(epsilon)):
+        rows[0][t] = obs[0]
+        action[0] = choose(weights, obs[0, len(low) :], mask[0], epsilon[t], rng, room)
+        ask(
+            action, v, busy, rules, low, width, integer, fractions, x, lower, upper, depth, queries, obs, mask, acting,
+            reward, discount, cut,
+        )  # fmt: skip
+        ended = False
+        if action[0] < rules[0]:
+            reward[0], ended = advance(world, params, state[0], action[0], env_rng[0])
+            observe(world, state[0], x[0])
+            elapsed[0] += 1
+            discount[0], cut[0] = gamma_b, elapsed[0] >= limit
+            restart(index, low, high, width, root[0], root[1], x, lower, upper, depth, queries, obs, mask)
+        rows[1][t], rows[2][t], rows[3][t], rows[4][t] = action[0], reward[0], discount[0], ended
+        rows[5][t], rows[6][t] = obs[0], mask[0]
+        if ended or cut[0]:
+            return t + 1, True
+    return len(epsilon), False

@@ -58,7 +58,7 @@ from custard.solvers.memory import (
     new_cycle,
     save,
 )
-from custard.solvers.mutate import shifted
+from custard.solvers.mutate import Menu, mutated, shape_of, shifted, tree_of
 from custard.solvers.selection import Selection
 from custard.solvers.survey import SURVEY, default_splits, survey, taken_over
 from custard.solvers.written import solve_as_written
@@ -90,7 +90,7 @@ class Settings:
     expand: int = 16  # states an answer must have seen before it becomes a node
     cycle: int = 20_000  # environment steps of the first cycle; every second one is twice as long
     samples: int = 64  # trees drawn near the greedy one at a cycle's end, to be judged beside it
-    shifts: int = 512  # the best tree with a threshold moved, at a cycle's end: how often at most
+    changes: int = 512  # the best tree a little changed, at a cycle's end: how often at most
     patience: int = 4  # cycles without a better tree before stopping
     capacity: int = 50_000  # nodes, and base states, kept at most
     all_actions: bool = True  # learn every action of a node at every visit, not only the one taken
@@ -108,7 +108,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "tuned": {"CartPole": {"budget": 20_000_000}},  # its steps are quick, and good trees are few
     "paper": {
         "": {"splits": 3, "zeta": -0.01, "gamma_b": 1.0, "k": 9, "alpha_b": 0.01, "alpha_o": 0.3, "kappa": 0.0,
-             "epsilon": 0.1, "trace": 0.0, "samples": 0, "shifts": 0, "all_actions": False, "shared": False,
+             "epsilon": 0.1, "trace": 0.0, "samples": 0, "changes": 0, "all_actions": False, "shared": False,
              "guided": False, "keep": False},
         "CartPole": _CARTPOLE,
         "PrereqWorld": {"splits": 1, "gamma_b": 1.0, "k": 9, "alpha_b": 0.1, "alpha_o": 0.7},
@@ -169,7 +169,9 @@ class Learner:
             if problem.native
             else Foreign(problem, seeds["environment"], episodes.converse)
         )
-        self.selection = Selection(problem, most=int(np.clip(self.budget // 1000, 32, 512)))
+        # A depth limit keeps trees small by itself: there only the return counts.
+        margin = 1.0 if problem.max_depth is None else 0.0
+        self.selection = Selection(problem, most=int(np.clip(self.budget // 1000, 32, 512)), margin=margin)
         self.at = np.zeros(9, dtype=np.int64)
         self.at[STEPS] = SURVEY if real.any() else 0
         self.final: Tree | None = None
@@ -238,7 +240,7 @@ class Learner:
         if end:
             self._draw()
             self._end_cycle()
-            self._shift()
+            self._change()
             if not self.message:
                 self._begin_cycle()
         return True
@@ -262,19 +264,26 @@ class Learner:
             noise = NOISE * 2.0 ** -(i % 4)
             self._show(extract(TablePolicy(self.memory.nodes, self.rules, noise, rng), self.rules))
 
-    def _shift(self) -> None:
-        """Judge the best tree with a threshold moved, while judging takes half of all steps.
+    def _change(self) -> None:
+        """Judge the best tree with a small change, while judging takes half of all steps.
 
-        The best place of a threshold may lie between the p ones.
+        The best place of a threshold may lie between the p ones. Under a depth limit, where every question counts,
+        questions are also put elsewhere, added and dropped.
         """
         rng = np.random.default_rng([self.draws, int(self.at[CYCLE])])
         gap = self.rules.width / (int(self.rules.splits) + 1)
-        for i in range(self.settings.shifts if self.settings.keep else 0):
+        x, depth = self.memory.point[: int(self.memory.states.size[0])], self.problem.max_depth
+        for i in range(self.settings.changes if self.settings.keep else 0):
             assert self.selection.best is not None
-            tree = shifted(self.selection.best.tree, rng, gap * 2.0 ** -(i % 4))
-            if tree is None or 2 * self.selection.steps > self.at[STEPS] or self.at[STEPS] >= self.budget:
+            best = self.selection.best.tree
+            tree = shifted(best, rng, gap * 2.0 ** -(i // 2 % 4))
+            if depth is not None and i % 2:
+                menu = Menu(best.actions)
+                tree = tree_of(mutated(shape_of(best), rng, x, gap, menu, depth, self.settings.capacity), best)
+            if 2 * self.selection.steps > self.at[STEPS] or self.at[STEPS] >= self.budget:
                 break
-            self._show(tree)
+            if tree is not None:
+                self._show(tree)
 
     def _show(self, tree: Tree) -> None:
         spent = self.selection.steps

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-__all__ = ["Weights", "dueling", "encode", "encode_row", "forward", "forward_row", "make", "scratch"]
+__all__ = ["Weights", "dueling", "encode", "encode_row", "evaluate", "forward", "forward_row", "make", "scratch"]
 
 Weights = tuple[Any, ...]
 
@@ -101,8 +101,8 @@ def _tanh(x):
 
 
 @njit(cache=True, error_model="numpy")
-def forward_row(weights, x, room, rectified):
-    """`forward` for one float32 row x; a view of `room` holds the outputs. `rectified`: relu, else tanh."""
+def evaluate(weights, x, room, rectified):
+    """`forward` for one float32 row x, into room[(layers - 1) % 2]. `rectified`: relu, else tanh."""
     last = len(weights) - 1
     given = x
     for layer in range(last + 1):
@@ -127,4 +127,11 @@ def forward_row(weights, x, room, rectified):
                 for j in range(outputs):
                     out[j] = _tanh(out[j])
         given = out
-    return given
+
+
+@njit(cache=True)
+def forward_row(weights, x, room, rectified):
+    """`evaluate`, and a view of its outputs."""
+    evaluate(weights, x, room, rectified)
+    last = len(weights) - 1
+    return room[last % 2, : weights[last].shape[1]]

@@ -17,7 +17,8 @@ by PPO's clipped ratio, for all actions of a node at once. Every few iterations 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -41,12 +42,14 @@ from custard.solvers.acting_data import (
     make_rows,
 )
 from custard.solvers.api import Problem, Snapshot
+from custard.solvers.descent import descend
 from custard.solvers.drawing import BoundsNetwork, nearby
 from custard.solvers.networks import Weights, dueling, encode, forward, make
 from custard.solvers.ppo_written import solve_as_written
 from custard.solvers.selection import Selection
 from custard.solvers.stepping import Foreign, Native
 from custard.solvers.survey import bounded, default_splits
+from custard.threads import meanwhile
 from custard.tree.extract import extract
 from custard.tree.tree import Tree
 
@@ -111,7 +114,8 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     # The budget counts steps of the IBMDP here, as the appendix does; what it leaves open is Stable Baselines' default.
     "paper": {
         "": {"shared": False, "keep": False, "budget": 3_200_000, "splits": 3, "gamma_b": 1.0, "gamma_w": 1.0,
-             "num_envs": 1, "num_steps": 1024, "epochs": 4, "minibatches": 4, "learning_rate": 2.5e-4, "clip": 0.2},
+             "deepest": 1000, "num_envs": 1, "num_steps": 1024, "epochs": 4, "minibatches": 4, "learning_rate": 2.5e-4,
+             "clip": 0.2},
         "CartPole": {"num_steps": 512, "low": [-2.0, -2.0, -0.14, -1.4], "high": [2.0, 2.0, 0.14, 1.4]},
         "PrereqWorld": {"splits": 1},
         "PotholeWorld": {"zeta": 0.0, "gamma_b": 0.99, "gamma_w": 0.99},
@@ -242,7 +246,7 @@ def improve(
         chosen = taken[index]
         return ((chosen * q - wanted[index]) ** 2).sum() / jnp.maximum(chosen.sum(), 1.0)
 
-    critic, critic_moments, critic_losses = descend(critic_loss, critic, critic_moments, order[0], now.rate)
+    critic, critic_moments, critic_losses = descend(ADAM, critic_loss, critic, critic_moments, order[0], now.rate)
 
     # Advantages of all actions, from the critic just learned.
     mask, learns = flat.mask, flat.learns.astype(jnp.float32)
@@ -298,23 +302,10 @@ def improve(
             gain -= 0.01 * (jnp.maximum(jnp.abs(middle[:, n:]) - 1.0, 0.0) ** 2).sum(axis=1)
         return -(learns[index] * gain).sum() / jnp.maximum(learns[index].sum(), 1.0)
 
-    actor, actor_moments, actor_losses = descend(actor_loss, actor, actor_moments, order[1], now.actor_rate)
+    actor, actor_moments, actor_losses = descend(ADAM, actor_loss, actor, actor_moments, order[1], now.actor_rate)
     entropy = -(learns[:, None] * jnp.where(mask, pi * old, 0.0)).sum() / rows_learned
     report = jnp.stack([critic_losses.mean(), actor_losses.mean(), entropy, size])
     return Networks(actor, critic, actor_moments, critic_moments, scale), report
-
-
-def descend(loss: Callable[..., Any], weights: Weights, moments: Any, order: Any, rate: Any) -> tuple[Any, Any, Any]:
-    """Adam over all minibatches in their order."""
-
-    def step(carry: Any, index: Any) -> Any:
-        weights, moments = carry
-        value, gradient = jax.value_and_grad(loss)(weights, index)
-        change, moments = ADAM.update(gradient, moments)
-        return (jax.tree.map(lambda w, d: w - rate * d, weights, change), moments), value
-
-    (weights, moments), losses = jax.lax.scan(step, (weights, moments), order)
-    return weights, moments, losses
 
 
 # -- the run ----------------------------------------------------------------------------------------------------------
@@ -357,7 +348,7 @@ class Learner:
         self.selection = Selection(problem, most=episodes, margin=s.margin)
         self.final: Tree | None = None
         self.final_value, self.message, self.report = float("nan"), "", np.zeros(4)
-        self.ended, self.clock, self.learned = np.zeros(2), time.perf_counter(), 0
+        self.ended, self.clock, self.learned, self.first = np.zeros(2), time.perf_counter(), 0, True
         if state is not None:
             self._restore(state)
 
@@ -378,14 +369,18 @@ class Learner:
             node.knob[[SPREAD, ACTION_SPREAD, GREED]] = *spreads, s.greedy * min(1.0, 2.0 * tau)
         weights = tuple(np.array(w) for w in self.nets.actor)
         epsilon, explores = between(s.epsilon, s.epsilon_end), np.where(self.exploring, random, 0.0)
-        at[STEPS] += self.env.run(self.game, weights, *self.nodes, self.rng, explores, epsilon, self.rows, self.ended)
         rng = np.random.default_rng([self.order, int(at[ITERATION])])
         size = self.rows.acts.size
         shape = (2, s.epochs * s.minibatches, size // s.minibatches)
         used = shape[2] * s.minibatches
         order = np.stack([rng.permutation(size)[:used] for _ in range(2 * s.epochs)]).reshape(shape).astype(np.int32)
-        nets, report = improve(self.nets, self.rows, order, now, self.fixed, self.gammas, self.rules.parameterised)
-        self.nets, self.report = nets, np.asarray(report)
+        learning = (self.nets, self.rows, order, now, self.fixed, self.gammas, self.rules.parameterised)
+        with meanwhile(improve, *learning) if self.first else nullcontext():
+            at[STEPS] += self.env.run(
+                self.game, weights, *self.nodes, self.rng, explores, epsilon, self.rows, self.ended
+            )
+        nets, report = improve(*learning)
+        self.nets, self.report, self.first = nets, np.asarray(report), False
         self.learned += size
         at[ITERATION] += 1
         if at[STEPS] >= self.budget:

@@ -3,11 +3,16 @@
 The critic Q_o(s_w, a) has an output for every action of the IBMDP and sees base state and bounds. V(s_w) is its mean
 under the policy. Targets are the merged agent's, lambda-returns with gamma_b after a base action and gamma_w after a
 question; the advantage is the target minus V. The tree handed back is the last policy's.
+
+An iteration: a compiled rollout draws actions from the policy, evaluating the actor from its weights; one JAX call
+learns from its steps.
 """
+# mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,23 +21,32 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from custard.borrowed import once, outer
+from custard.envs.native import advance, begin, observe
+from custard.envs.pcg64 import streams
+from custard.errors import CustardError
+from custard.ibmdp.kernels import _normalise
 from custard.ibmdp.splits import Rules
-from custard.ibmdp.vector import VectorIBMDP
+from custard.solvers.acting_data import AT, LOW, NONE, WIDTH, Game, make_game, make_nodes
 from custard.solvers.api import Problem, Snapshot
+from custard.solvers.descent import descend
+from custard.solvers.drawing import BoundsNetwork
 from custard.solvers.networks import Weights, dueling, forward, make
+from custard.solvers.reading import limited
 from custard.solvers.selection import Selection
+from custard.solvers.stepping import Foreign, Native
+from custard.solvers.walking import choose, refresh, to_answer, to_root
+from custard.threads import meanwhile
 from custard.tree.extract import extract
 
 __all__ = ["returns", "solve_as_written"]
 
-ENTROPY, CRITIC, LARGEST, TRACE = (
-    0.01,
-    0.5,
-    0.5,
-    0.95,
-)  # Stable Baselines' defaults: coefficients, gradient norm, lambda
+# Stable Baselines' defaults: coefficients, gradient norm, lambda.
+ENTROPY, CRITIC, LARGEST, TRACE = 0.01, 0.5, 0.5, 0.95
 ADAM = optax.chain(optax.clip_by_global_norm(LARGEST), optax.scale_by_adam(eps=1e-5))
 JUDGE = 64  # iterations between two snapshots
+BASE, IBMDP, ITERATION = range(3)  # counts of steps of the environment and of the IBMDP, and of iterations
+PLACE = ("x", "bounds", "obs", "mask", "number")  # what a checkpoint keeps of a node
 
 
 class Steps(NamedTuple):
@@ -47,6 +61,146 @@ class Steps(NamedTuple):
     after_mask: np.ndarray
     terminated: np.ndarray
     over: np.ndarray  # terminated or truncated
+
+
+def make_steps(game: Game, length: int, envs: int) -> Steps:
+    """Room for one iteration's steps."""
+    n, k = game.box.shape[1], len(game.root_mask)
+
+    def zeros(dtype: Any, *more: int) -> np.ndarray:
+        return np.zeros((length, envs, *more), dtype=dtype)
+
+    f, b = np.float32, np.bool_
+    return Steps(
+        zeros(f, 3 * n), zeros(b, k), zeros(np.int32), zeros(f), zeros(f), zeros(f, 3 * n), zeros(b, k), zeros(b),
+        zeros(b),
+    )  # fmt: skip
+
+
+# -- rollouts ---------------------------------------------------------------------------------------------------------
+
+
+@once
+def arrive(game, node, x):
+    """A base state of which nothing is known yet."""
+    for c in range(len(x)):
+        node.x[c] = x[c]
+    to_root(game, node)
+
+
+@once
+def write(game, node, obs, mask):
+    """The state s_w, base state and bounds, and what is afforded in it."""
+    n = len(node.x)
+    for c in range(n):
+        obs[c] = _normalise(node.x[c], game.box[LOW, c], game.box[WIDTH, c])
+    for j in range(2 * n):
+        obs[n + j] = node.obs[j]
+    for a in range(len(mask)):
+        mask[a] = node.mask[a]
+
+
+@once
+def ask(game, prices, weights, node, rng, x, plan, steps, i, t):
+    """Draw from the policy, from step t on, until it acts: the step and the base action.
+
+    The step is past the last one, if questions took all that were left. plan[0] < 0 says that an episode begins.
+    """
+    zeta, gamma_w, _ = prices
+    if plan[0] < 0:
+        arrive(game, node, x)
+        plan[0] = 0
+    action = np.int64(NONE)
+    while t < len(steps.action):
+        write(game, node, steps.obs[t, i], steps.mask[t, i])
+        action = np.int64(choose(game, weights, node, rng, True))
+        steps.action[t, i] = action
+        if action < game.flags[0]:
+            break
+        to_answer(game, node, action)
+        write(game, node, steps.after[t, i], steps.after_mask[t, i])
+        steps.reward[t, i], steps.discount[t, i] = zeta, gamma_w
+        steps.terminated[t, i] = steps.over[t, i] = False
+        t += 1
+    return t, action
+
+
+@once
+def note(game, prices, node, steps, i, t, reward, after, terminated, over):
+    """What came of the base action in step t."""
+    arrive(game, node, after)
+    write(game, node, steps.after[t, i], steps.after_mask[t, i])
+    steps.reward[t, i], steps.discount[t, i] = reward, prices[2]
+    steps.terminated[t, i], steps.over[t, i] = terminated, over
+
+
+@outer
+def run_native(
+    game, prices, weights, node, rng, world, params, limit, state, env_rng, x, elapsed, plan, steps, i
+):  # fmt: skip
+    """Take all steps of the native environment i; counts base actions."""
+    taken = 0
+    t = np.int64(0)
+    while True:
+        t, action = ask(game, prices, weights, node, rng, x, plan, steps, i, t)
+        if t == len(steps.action):
+            return taken
+        reward, terminated = advance(world, params, state, float(action), env_rng)
+        observe(world, state, x)
+        elapsed[i] += 1
+        taken += 1
+        over = terminated or elapsed[i] >= limit
+        note(game, prices, node, steps, i, t, reward, x, terminated, over)
+        if over:
+            begin(world, state, env_rng)
+            observe(world, state, x)
+            elapsed[i] = 0
+            plan[0] = -1
+        t += 1
+
+
+class Rollouts:
+    """The environments, each with its node in the tree."""
+
+    def __init__(self, problem: Problem, rules: Rules, actor: Weights, envs: int, seeds: dict[str, int]) -> None:
+        self.env: Any = (Native if problem.native else Foreign)(problem, envs, seeds["environment"])
+        self.game, self.prices = make_game(rules, 0), (rules.zeta, rules.gamma_w, rules.gamma_b)
+        self.start, count = rules.actions.start, self.env.count
+        *self.nodes, self.spare = make_nodes(self.game, actor, count + 1)
+        self.rng = streams(np.random.SeedSequence(seeds["learner"]).spawn(count))
+
+    def run(self, actor: Weights, steps: Steps) -> int:
+        """Take all steps; how many of them were base actions."""
+        env, given = self.env, (self.game, self.prices, actor)
+        refresh(self.game, self.spare)
+        for node in self.nodes:
+            node.number[AT] = NONE  # what was known of it may be forgotten by now
+        if isinstance(env, Native):
+            return sum(
+                run_native(
+                    *given, node, self.rng[i], *env.fixed, env.state[i], env.rng[i], env.x[i], env.elapsed,
+                    env.plans[i], steps, i,
+                )
+                for i, node in enumerate(self.nodes)
+            )  # fmt: skip
+
+        def decide(i: int, t: int) -> tuple[int, int]:
+            t, action = ask(*given, self.nodes[i], self.rng[i], env.parts.x[i], env.plans[i], steps, i, t)
+            return t, action + self.start
+
+        def learn(i: int, t: int, *came: Any) -> None:
+            reward, terminated, over = came
+            note(*given[:2], self.nodes[i], steps, i, t, reward, env.parts.x[i], terminated, over)
+
+        return env.steps(len(steps.action), decide, learn)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What a checkpoint keeps: these very arrays."""
+        places = {f"node.{i}.{name}": getattr(node, name) for i, node in enumerate(self.nodes) for name in PLACE}
+        return {"rng": self.rng, **places, **self.env.arrays()}
+
+
+# -- the update -------------------------------------------------------------------------------------------------------
 
 
 def returns(steps: Any, after: Any, trace: float) -> Any:
@@ -77,12 +231,6 @@ def value_of(nets: Any, obs: Any, mask: Any) -> Any:
     return jnp.where(mask, jnp.exp(log_policy(nets[0], obs, mask)) * q, 0.0).sum(axis=-1)
 
 
-@jax.jit
-def act(actor: Weights, obs: Any, mask: Any, key: Any) -> Any:
-    """Actions drawn from the policy."""
-    return jax.random.categorical(key, log_policy(actor, obs, mask))
-
-
 @partial(jax.jit, static_argnums=(4, 5))
 def improve(nets: Any, moments: Any, steps: Steps, order: Any, rate: float, clip: float) -> tuple[Any, Any]:
     """PPO's update of actor and critic over all minibatches."""
@@ -105,77 +253,59 @@ def improve(nets: Any, moments: Any, steps: Steps, order: Any, rate: float, clip
         q = (hot * dueling(forward(nets[1], flat.obs[index], jnp.tanh))).sum(axis=1)
         return -(gain + ENTROPY * entropy).mean() + CRITIC * ((q - target[index]) ** 2).mean()
 
-    def step(carry: Any, index: Any) -> Any:
-        nets, moments = carry
-        change, moments = ADAM.update(jax.grad(loss)(nets, index), moments)
-        return (jax.tree.map(lambda w, d: w - rate * d, nets, change), moments), None
+    return descend(ADAM, loss, nets, moments, order, rate)[:2]
 
-    return jax.lax.scan(step, (nets, moments), order)[0]
+
+# -- the run ----------------------------------------------------------------------------------------------------------
 
 
 def solve_as_written(problem: Problem, rules: Rules, settings: Any, state: Any = None) -> Iterator[Snapshot]:
     """Learn with `settings.num_envs` x `settings.num_steps` steps of the IBMDP an iteration."""
+    if rules.parameterised:
+        raise CustardError('the preset "paper" of ppo learns no thresholds: splits must be a whole number')
     s, n, budget = settings, rules.features.n, int(settings.budget)
     seeds = problem.seeds("learner", "environment")
     rng = np.random.default_rng(seeds["learner"])
     hidden = (s.hidden,) * 2
-    nets = make(rng, (2 * n, *hidden, rules.n_actions), 0.01), make(rng, (3 * n, *hidden, 1 + rules.n_actions))
-    tree_of = jax.tree.structure((nets, ADAM.init(nets)))  # type: ignore[arg-type]
-    leaves = jax.tree.leaves((nets, ADAM.init(nets)))  # type: ignore[arg-type]
-    at = np.zeros(3, dtype=np.int64)  # steps of the environment, steps of the IBMDP, iterations
+    actor, critic = make(rng, (2 * n, *hidden, rules.n_actions), 0.01), make(rng, (3 * n, *hidden, 1 + rules.n_actions))
+    learned: Any = ((actor, critic), ADAM.init((actor, critic)))  # type: ignore[arg-type]
+    rollouts = Rollouts(problem, rules, actor, s.num_envs, seeds)
+    steps = make_steps(rollouts.game, s.num_steps, rollouts.env.count)
+    at = np.zeros(3, dtype=np.int64)
     selection = Selection(problem, most=64)
     if state is not None:
-        leaves, at = [state[f"nets.{k}"] for k in range(len(leaves))], state["at"].copy()
+        leaves, shape = jax.tree.flatten(learned)
+        learned = jax.tree.unflatten(shape, [state[f"nets.{k}"] for k in range(len(leaves))])
+        for name, array in {"at": at, **rollouts.arrays()}.items():
+            array[...] = state[name]
+        rollouts.env.resume()
         selection.restore(state)
-    nets, moments = jax.tree.unflatten(tree_of, leaves)
-    base = problem.source.vector(s.num_envs)
-    venv = VectorIBMDP(
-        base, rules.splits, zeta=rules.zeta, gamma_b=rules.gamma_b, gamma_w=rules.gamma_w, max_depth=rules.max_depth,
-        low=rules.features.low, high=rules.features.high, features=problem.encoder,
-    )  # fmt: skip
-    shape = (s.epochs * s.minibatches, -1)
-    fresh, obs, mask = True, np.zeros(0), np.zeros(0, dtype=bool)
-    while at[1] < budget:
-        if fresh:  # episodes start anew after each snapshot, so that a run can be resumed from there
-            seed = int(np.random.SeedSequence([seeds["environment"], int(at[2])]).generate_state(1)[0]) % 2**31
-            obs, info = venv.reset(seed=seed)
-            mask, fresh = info["action_mask"], False
-        keys = jax.random.split(jax.random.PRNGKey((seeds["learner"] + int(at[2])) % 2**31), s.num_steps)
-        rows = []
-        for key in np.asarray(keys):
-            action = np.asarray(act(nets[0], obs, mask, key))
-            after, reward, terminated, truncated, info = venv.step(action)
-            over = terminated | truncated
-            row = (obs, mask, action, reward, info["discount"], after, info["action_mask"], terminated, over)
-            rows.append(row)
-            at[0] += int((action < rules.n_base).sum())
-            obs, mask = after, info["action_mask"]
-            if over.any():
-                obs, info = venv.reset(options={"reset_mask": over})
-                mask = info["action_mask"]
-        kinds = (np.float32, bool, np.int32, np.float32, np.float32, np.float32, bool, bool, bool)
-        steps = Steps(
-            *(np.array(column, dtype=kind) for column, kind in zip(zip(*rows, strict=True), kinds, strict=True))
-        )
-        count = steps.reward.size
-        draws = np.random.default_rng([seeds["learner"], int(at[2])])
-        order = np.stack([draws.permutation(count) for _ in range(s.epochs)]).reshape(shape).astype(np.int32)
-        nets, moments = improve(nets, moments, steps, order, s.learning_rate, s.clip)
-        at[1:] += (count, 1)
-        if at[2] % JUDGE and at[1] < budget:
+    count, first = steps.reward.size, True
+    while at[IBMDP] < budget:
+        draws = np.random.default_rng([seeds["learner"], int(at[ITERATION])])
+        order = np.stack([draws.permutation(count) for _ in range(s.epochs)]).astype(np.int32)
+        order = order[:, : count - count % s.minibatches].reshape(s.epochs * s.minibatches, -1)
+        actor = tuple(np.array(w) for w in learned[0][0])
+        with meanwhile(improve, *learned, steps, order, s.learning_rate, s.clip) if first else nullcontext():
+            at[BASE] += rollouts.run(actor, steps)
+        learned, first = improve(*learned, steps, order, s.learning_rate, s.clip), False
+        at[IBMDP] += count
+        at[ITERATION] += 1
+        if at[ITERATION] % JUDGE and at[IBMDP] < budget:
             continue
-        fresh, spent = True, selection.steps
-        actor = tuple(np.asarray(w) for w in nets[0])
-        tree = extract(lambda b, m, w=actor: np.argmax(np.where(m, forward(w, b, np.tanh), -np.inf), axis=1), rules)
+        spent = selection.steps
+        tree = extract(limited(BoundsNetwork(learned[0][0], 0, rules), rules.n_base), rules)
         selection.replace(tree)
-        at[0] += selection.steps - spent
-        data = {f"nets.{k}": np.array(leaf) for k, leaf in enumerate(jax.tree.leaves((nets, moments)))}
-        data |= {"at": at.copy(), **selection.state()}
+        at[BASE] += selection.steps - spent
+        rollouts.env.break_off()
+        data = {f"nets.{k}": np.array(leaf) for k, leaf in enumerate(jax.tree.leaves(learned))}
+        data |= {name: array.copy() for name, array in {"at": at, **rollouts.arrays()}.items()}
+        data |= selection.state()
         metrics = {
-            "ibmdp_steps": int(at[1]),
+            "ibmdp_steps": int(at[IBMDP]),
             "tree_return": selection.last,
             "depth": tree.depth,
             "leaves": tree.n_leaves,
         }
-        message = "budget used" if at[1] >= budget else ""
-        yield Snapshot(int(at[0]), tree, selection.last, None, metrics, tree, message, lambda data=data: data)
+        message = "budget used" if at[IBMDP] >= budget else ""
+        yield Snapshot(int(at[BASE]), tree, selection.last, None, metrics, tree, message, lambda data=data: data)

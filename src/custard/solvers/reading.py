@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from custard.ibmdp.splits import Rules
 from custard.solvers import networks
 from custard.solvers.mutate import Shape, tree_of
 from custard.solvers.networks import Weights
-from custard.tree.extract import extract
+from custard.tree.extract import BoundsPolicy, extract
 from custard.tree.tree import LEAF, Tree
 
-__all__ = ["NODES", "pruned", "read_off"]
+__all__ = ["NODES", "limited", "pruned", "read_off"]
 
 NODES = 2000  # of a tree at most: one that would have more asks nothing more from there on
 
@@ -23,13 +25,9 @@ def read_off(
 
     With `noise` each node's values are perturbed first, by that many times their own spread.
     """
-    base, acts, nodes = rules.n_base, [], 0
+    base, acts = rules.n_base, []
 
     def policy(bounds: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        nonlocal nodes
-        nodes += len(bounds)
-        if nodes > NODES:
-            mask[:, base:] = False
         hidden = networks.encode(bounds, frequencies)
         q = networks.dueling(networks.forward(weights, hidden, lambda h: np.maximum(h, 0.0)))
         if rng is not None:
@@ -37,7 +35,21 @@ def read_off(
         acts.append(q[:, :base].argmax(axis=1))
         return np.where(mask, q, -np.inf).argmax(axis=1)
 
-    return extract(policy, rules), np.concatenate(acts)
+    return extract(limited(policy, base), rules), np.concatenate(acts)
+
+
+def limited(policy: BoundsPolicy, n_base: int) -> BoundsPolicy:
+    """The policy, which asks nothing more once its tree has NODES nodes: for one extraction."""
+    nodes = 0
+
+    def cut(bounds: np.ndarray, mask: np.ndarray) -> Any:
+        nonlocal nodes
+        nodes += len(bounds)
+        if nodes > NODES:
+            mask[:, n_base:] = False
+        return policy(bounds, mask)
+
+    return cut
 
 
 def pruned(tree: Tree, acts: np.ndarray, x: np.ndarray, q: np.ndarray, price: float) -> Tree:

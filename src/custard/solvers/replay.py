@@ -34,7 +34,7 @@ class Replay:
     def sample(self, rng: np.random.Generator, count: int) -> dict[str, np.ndarray]:
         """Rows drawn with replacement."""
         index = rng.integers(self.full, size=count)
-        return {name: column[index] for name, column in self.columns.items()}
+        return {name: column.take(index, axis=0) for name, column in self.columns.items()}
 
     def state(self, name: str) -> dict[str, np.ndarray]:
         """A copy of everything as arrays whose names begin with `name`."""

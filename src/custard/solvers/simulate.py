@@ -18,7 +18,7 @@ from numba import njit
 
 from custard.borrowed import borrowed
 from custard.envs.native import NativeVectorEnv
-from custard.envs.pcg64 import streams, uniform
+from custard.envs.pcg64 import seeded, streams, uniform
 from custard.lab.native import MANY, Place, arrays_of, copy, move, native_place, roll_out, see, start
 from custard.lab.source import DEFAULT_LIMIT
 from custard.solvers.api import Problem
@@ -73,11 +73,10 @@ class Compiled:
         nothing = Tree.leaf(menu.random(np.random.default_rng(0)), problem.base.features, problem.base.actions)
         self.moves = self._plain(menu.tried(np.random.default_rng(0), nothing))  # what random actions are drawn from
         self.steps, self.most_a_step, self.length = 0, -np.inf, 50.0
-        self.rows: dict[int, np.ndarray] = {}  # random streams of seeds: made once
 
     def returns(self, tree: Tree, seeds: np.ndarray, noise: float = 0.0) -> np.ndarray:
         """See `Simulator`."""
-        arrays, rng = arrays_of(tree), self._streams(seeds)
+        arrays, rng = arrays_of(tree), seeded(seeds.astype(np.uint64))
         parts = in_parts(
             lambda a, b: roll_out(arrays, self.place, self.moves, rng[a:b], noise),
             len(seeds),
@@ -103,14 +102,6 @@ class Compiled:
     def _plain(self, actions: np.ndarray) -> np.ndarray:
         """Actions as compiled loops take them: numbers from zero on, or the one component of a vector."""
         return np.ascontiguousarray(actions - self.start if actions.ndim == 1 else actions[:, 0])
-
-    def _streams(self, seeds: np.ndarray) -> np.ndarray:
-        if len(self.rows) > 200_000:
-            self.rows.clear()
-        listed = seeds.tolist()
-        fresh = [seed for seed in listed if seed not in self.rows]
-        self.rows.update(zip(fresh, streams(fresh), strict=True))
-        return np.array([self.rows[seed] for seed in listed], dtype=np.uint64).reshape(-1, 4)
 
 
 class Foreign:

@@ -26,10 +26,11 @@ __all__ = ["first_trees", "imitations", "outside_expert", "states_or_random"]
 
 TABLE_DEPTH = 12  # questions a path for trees of a learned table where no limit is given
 
-ROUNDS = 4  # fits, each on the states of the expert and of all trees before
+ROUNDS = 10  # fits, each on the states of the expert and of all trees before
 STARTS = 8  # trees that a search begins from
-MOST = 4000  # states in a fit
-EPISODES = 10  # of the expert, and of each tree
+MOST = 20_000  # states in a fit
+EPISODES = 20  # of the expert, and of each tree
+IMITATING = 0.1  # the share of the budget that fits to an expert may take at each depth
 
 
 def first_trees(search: Search, rng: np.random.Generator, seeds: np.ndarray) -> tuple[list[Tree], np.ndarray]:
@@ -60,9 +61,12 @@ def first_trees(search: Search, rng: np.random.Generator, seeds: np.ndarray) -> 
         search.real.steps += steps
         for depth in depths:
             limits = depth, search.settings.max_leaves, search.cuts, int(rng.integers(2**31))
+            end = search.real.steps + IMITATING * search.budget
             for tree, used in imitations(search.problem, act, worth, *limits):
                 trees.append(tree)
                 search.real.steps += used
+                if search.real.steps >= end:
+                    break
     shapes = [random_shape(rng, x, search.menu, search.depth) for _ in range(search.changes // 3)]
     trees += [tree for tree in (tree_of(shape, search.blank) for shape in shapes) if tree.n_leaves <= search.leaves]
     few = seeds[: max(2, len(seeds) // 8, 16 if isinstance(search.sim, Compiled) else 0)]
@@ -103,7 +107,8 @@ def outside_expert(
     if callable(given):
         expert = from_function(given, n)
     elif given == "dqn":
-        chosen = settings_for(dqn, problem.source.name, "tuned", {"steps": budget, "checks": 8, "check_rollouts": 20})
+        how = {"steps": budget, "checks": 8, "check_rollouts": 20, "standardise": True}
+        chosen = settings_for(dqn, problem.source.name, "tuned", how)
         best = None
         for progress in dqn.train(problem, chosen, seed):
             best, steps = progress.best, progress.steps

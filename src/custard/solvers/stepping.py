@@ -1,7 +1,8 @@
-"""Where PPO's rows come from: native environments inside the compiled loop, or any Gymnasium environments."""
+"""Where PPO's rows come from: native environments inside a compiled loop, or any Gymnasium environments."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -71,33 +72,49 @@ class Foreign:
         ended: Any,
     ) -> int:  # fmt: skip
         """Fill the rows; how many base actions that took. Returns of ended episodes are added to `ended`."""
-        parts, taken = self.parts, 0
+        parts, plans, planned, start = self.parts, self.plans, self.planned, self.actions.start
+
+        def decide(i: int, t: int) -> tuple[int, Any]:
+            t, number = think(
+                game, weights, node, child, rng[i], parts.x[i], plans[i], planned[i], explores[i], epsilon, rows, i, t
+            )
+            return t, number + start if self.actions.discrete else node.u.copy()
+
+        def learn(i: int, t: int, reward: float, terminated: bool, over: bool) -> None:
+            after = parts.x[i]
+            note(game, weights, node, rng[i], plans[i], planned[i], rows, i, t, reward, after, terminated, over)
+            if over and explores[i] == 0.0:
+                ended[:] += (self.total[i], 1.0)
+
         refresh(game, node)
+        return self.steps(rows.acts.shape[1], decide, learn)
+
+    def steps(
+        self, length: int, decide: Callable[[int, int], tuple[int, Any]], learn: Callable[..., None]
+    ) -> int:  # fmt: skip
+        """Step each environment until its rows, `length` of them, are full; how many base actions that took.
+
+        `decide(i, t)` gives the row of environment i's next base action, t or a later one, and the action; or `length`,
+        if the rows were full before. `learn(i, t, reward, terminated, over)` is then told what came of it.
+        """
+        parts, taken = self.parts, 0
         for i in range(self.count):
             if self.fresh:
                 self._begin(i)
-            t = 0
-            while t < rows.acts.shape[1]:
-                t, number = think(
-                    game, weights, node, child, rng[i], parts.x[i], self.plans[i], self.planned[i], explores[i],
-                    epsilon, rows, i, t,
-                )  # fmt: skip
-                action = number + self.actions.start if self.actions.discrete else node.u.copy()
+            t, action = decide(i, 0)
+            while t < length:
                 parts.move(self.only[i], [action], self.nobody)
                 reward, terminated = float(parts.reward[i]), bool(parts.terminated[i])
                 self.elapsed[i] += 1
                 self.total[i] += reward
                 taken += 1
                 over = terminated or bool(parts.truncated[i]) or self.elapsed[i] >= self.limit
-                note(
-                    game, weights, node, rng[i], self.plans[i], self.planned[i], rows, i, t, reward, parts.x[i],
-                    terminated, over,
-                )  # fmt: skip
+                learn(i, t, reward, terminated, over)
                 if over:
-                    if explores[i] == 0.0:
-                        ended += (self.total[i], 1.0)
                     self._begin(i)
-                t += 1
+                if t + 1 == length:
+                    break
+                t, action = decide(i, t + 1)
         self.fresh = False
         return taken
 
