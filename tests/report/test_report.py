@@ -14,6 +14,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
 import custard
 from custard import CustardError, Features, Tree
@@ -135,14 +136,25 @@ def test_hostile_text_cannot_end_its_element() -> None:
 
 
 def test_an_environment_that_breaks_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gymnasium.envs.classic_control.cartpole import CartPoleEnv
-
     def broken(self: Any, action: int) -> None:
         raise RuntimeError("motor on fire")
 
     monkeypatch.setattr(CartPoleEnv, "step", broken)
     with pytest.raises(CustardError, match="'CartPole-v1' raised RuntimeError at step 1: motor on fire"):
         record(CARTPOLE, "CartPole-v1")
+
+
+def test_an_environment_that_draws_nothing_is_not_asked_to(recwarn: pytest.WarningsRecorder) -> None:
+    class Blind(CartPoleEnv):
+        metadata: dict[str, Any] = {"render_modes": []}
+
+    gym.register("Blind-v0", Blind, max_episode_steps=5)
+    try:
+        (episode,) = record(CARTPOLE, "Blind-v0", pictures=1)
+    finally:
+        del gym.registry["Blind-v0"]
+    assert (len(episode.x), episode.frames) == (5, ())
+    assert not [str(warning.message) for warning in recwarn if "render_mode" in str(warning.message)]
 
 
 # -- in a browser -----------------------------------------------------------------------------------------------------

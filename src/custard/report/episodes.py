@@ -57,7 +57,7 @@ def record(
 
     where = source(env, kwargs)
     made, every = where.make(), 0
-    if pictures:
+    if pictures and "rgb_array" in (made.metadata.get("render_modes") or ()):  # others only warn
         quiet = os.environ.get("SDL_VIDEODRIVER")
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pictures, no window: SDL need not look for a screen
         try:
