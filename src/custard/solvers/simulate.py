@@ -117,6 +117,7 @@ class Foreign:
         self.menu = Menu(problem.base.actions)
         self.limit = problem.source.limit or DEFAULT_LIMIT
         self.steps, self.most_a_step, self.length = 0, -np.inf, 50.0
+        self.most_steps = np.inf  # that valuing actions may take at a time
         self.copies = can_copy(self.env)
         self.values_actions = self.copies or can_repeat(self.env)
 
@@ -163,14 +164,14 @@ class Foreign:
         xs: list[np.ndarray] = []
         qs: list[list[float]] = []
         leaves = [int(action) if self.base.actions.discrete else action for action in tried]
-        empty = 0
-        while len(xs) < count and empty < 20:
+        empty, end = 0, self.steps + self.most_steps
+        while len(xs) < count and empty < 20 and self.steps < end:
             begun = int(rng.integers(2**31))
             observation, _ = self.env.reset(seed=begun)
             taken: list[Any] = []
             over, before = False, len(xs)
             gap = int(rng.integers(0, 1 + int(min(30, self.length / 2))))  # a state now and then: episodes differ
-            while not over and len(taken) < self.limit:
+            while not over and len(taken) < self.limit and self.steps < end:
                 x = self.observe(observation)
                 if gap == 0 and len(xs) < count:
                     chance = int(rng.integers(2**31))

@@ -123,6 +123,8 @@ class Search:
         self.compiled = isinstance(self.real, Compiled)
         self.budget = settings.budget or (120_000_000 if self.compiled else 500_000)
         self.spend = int(0.85 * self.budget)  # the rest is for judging what the last round finds
+        if isinstance(self.real, Foreign):
+            self.real.most_steps = self.budget // 5
         self.seed = problem.seeds("tpi")["tpi"]
         self.menu = Menu(self.actions)
         first = self.menu.random(np.random.default_rng(self.seed)) if self.menu.all is None else self.menu.all[0]
