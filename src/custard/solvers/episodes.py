@@ -29,6 +29,7 @@ from custard.solvers.memory import (
     EPSILON,
     EXPAND,
     EXPLORING,
+    FIRST,
     FOLLOWING,
     GAMMA_B,
     GUIDED,
@@ -235,8 +236,13 @@ def learn_tree(memory, x, row):
                         a = other
                 nodes.trial[o] = a
         a = np.int64(nodes.best[o] if nodes.trial[o] == NONE else nodes.trial[o])
+        first = o == 0 and count[FIRST] >= base
+        if first:
+            a = count[FIRST]
         only = -1 if count[ALL] == 1 else a
         learn_node(nodes, lattice, o, x, memory.q_o[row], now[ZETA], now[KAPPA], now[ALPHA_B], only)
+        if first:
+            nodes.best[o] = a
         if a < base or np.isnan(nodes.threshold[o, a - base]):
             return
         m = a - base

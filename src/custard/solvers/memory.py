@@ -21,7 +21,7 @@ OUTCOMES = 16  # what followed an action is remembered that many times
 HORIZON = 4096  # base steps after which an episode that still goes on is learned from
 
 # Entries of `Memory.count` …
-LENGTH, EPISODE, HITS, MISSES, VISITS, ACTIONS, KIND, EPISODES, LEARNING, GUIDED, STILL, ALL, STRETCH = range(13)
+LENGTH, EPISODE, HITS, MISSES, VISITS, ACTIONS, KIND, EPISODES, LEARNING, GUIDED, STILL, ALL, STRETCH, FIRST = range(14)
 # … and of `Memory.now`.
 MU, EPSILON, SHARE, KAPPA, ALPHA_B, ALPHA_O, GAMMA_B, ZETA, EXPAND, RETURN, RETURNS, DARING, LAMBDA, REWARDS = range(14)
 UNDECIDED, FOLLOWING, EXPLORING, DISCOVERING = -1, 0, 1, 2  # kinds of episode
@@ -68,7 +68,7 @@ class Memory(NamedTuple):
     advice: Any  # [HORIZON] int32: the guide's (-1 where the best is meant),
     strayed: Any  # [HORIZON] bool: whether the action was taken to explore only,
     reward: Any  # [HORIZON]: and the rewards
-    count: Any  # [13] int64: see the names above
+    count: Any  # [14] int64: see the names above
     now: Any  # [14] float64: rates, schedules, returns; see the names above
     rng: Any  # [4] uint64
 
@@ -106,7 +106,7 @@ def make_memory(rules: Rules, grid: np.ndarray, scale: np.ndarray, capacity: int
         advice=steps[3],
         strayed=np.zeros(HORIZON, dtype=np.bool_),
         reward=np.zeros(HORIZON),
-        count=np.zeros(13, dtype=np.int64),
+        count=np.zeros(14, dtype=np.int64),
         now=np.zeros(14),
         rng=streams([seed])[0],
     )

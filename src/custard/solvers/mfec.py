@@ -38,6 +38,7 @@ from custard.solvers.memory import (
     EPISODES,
     EPSILON,
     EXPAND,
+    FIRST,
     GAMMA_B,
     GUIDED,
     HITS,
@@ -180,6 +181,7 @@ class Learner:
         self.final: Tree | None = None
         self.final_value, self.message = float("nan"), ""
         self.scores = np.full(4, np.inf)  # what the last tree of each kind of cycle returned
+        self.begun = np.zeros(self.rules.n_actions, dtype=bool)  # questions that cycles began with
         self.clock, self.learned = time.perf_counter(), 0
         if state is None or not settings.shared:
             self._begin_cycle()
@@ -195,8 +197,9 @@ class Learner:
 
     @property
     def length(self) -> int:
-        """Environment steps of the present cycle."""
-        return int(self.settings.cycle * 2 ** (self.at[CYCLE] / 2))
+        """Environment steps of the present cycle: more and more, under a depth limit while there can be many cycles."""
+        steps = int(self.settings.cycle * 2 ** (self.at[CYCLE] / 2))
+        return steps if self.problem.max_depth is None else min(steps, self.budget // 20)
 
     def _begin_cycle(self) -> None:
         best, cycle = self.selection.best, int(self.at[CYCLE])
@@ -204,8 +207,23 @@ class Learner:
             self._choose_bounds()
         guide = best.small if best is not None and self.settings.guided and self.at[KIND] % 2 == 1 else None
         self.memory = new_cycle(self.memory, self.rules, guide)
+        self.memory.count[FIRST] = self._first_question(cycle)
         self.at[[DONE, JUDGED]], self.at[STALE] = 0, self.settings.capacity
         self.at[IMPROVED] = self.selection.improved
+
+    def _first_question(self, cycle: int) -> int:
+        """The question that all descents of a cycle begin with; 0, a base action, if they are free to choose.
+
+        Under a depth limit a question looks worse than it is while little is known of what lies behind it, and the
+        first one matters most. So every second cycle belongs to one that had none yet, in the order of their values.
+        """
+        if self.problem.max_depth is None or cycle < len(self.scores) or cycle % 2:
+            return 0
+        q = np.where(self.begun, -np.inf, self.memory.nodes.q[0])
+        q[: self.rules.n_base] = -np.inf
+        best = int(np.argmax(q))
+        self.begun[best] = True
+        return best if np.isfinite(q[best]) else 0
 
     def _choose_bounds(self) -> None:
         """Bounds of real features, between the widest ones and where the last tree's states were: anew each cycle.
@@ -306,7 +324,7 @@ class Learner:
         met = self.selection.surely_above(threshold)
         if met and not self.selection.varying:
             patience //= 2
-        elif threshold is not None:
+        elif threshold is not None or self.problem.max_depth is not None:
             patience *= 3
         waited = at[WAITED] >= patience and self.selection.asks
         if waited and self.settings.keep and (met or at[STEPS] >= max(self.budget / 10, 1.25 * at[FOUND])):
@@ -342,11 +360,12 @@ class Learner:
         return Snapshot(steps, best.tree, best.mean, self.budget, metrics, final, self.message, lambda: state)
 
     def _state(self) -> dict[str, np.ndarray]:
-        own = {"at": self.at, "bounds": self.bounds, "scores": self.scores} | self.env.arrays()
+        own = {"at": self.at, "bounds": self.bounds, "scores": self.scores, "begun": self.begun} | self.env.arrays()
         return {**save(self.memory), **self.selection.state()} | {name: array.copy() for name, array in own.items()}
 
     def _restore(self, state: dict[str, np.ndarray]) -> None:
         self.at[...], self.bounds, self.scores = state["at"], state["bounds"].copy(), state["scores"].copy()
+        self.begun = state["begun"].copy()
         self.rules = self._rules(replace(self.widest, low=self.bounds[0], high=self.bounds[1]))
         self.memory = load(self.memory, state)._replace(lattice=make_lattice(self.rules))
         self.selection.restore(state)
