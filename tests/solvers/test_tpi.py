@@ -227,3 +227,9 @@ class Match(gym.Env):
 def test_vectors_of_whole_numbers():
     run = custard.learn(lambda: Match(), "tpi", seed=0, max_depth=2, budget=40_000)
     assert run.value > 5.5  # without a question 3.33, with all answers 10
+
+
+@pytest.mark.parametrize(("given", "message"), [({"noise": 7.0}, "between 0 and 1"), ({"states": 0}, "at least 1")])
+def test_settings_that_cannot_be_are_refused(given, message):
+    with pytest.raises(custard.CustardError, match=message):
+        Settings(**given)

@@ -174,3 +174,9 @@ def test_environments_with_actions_that_start_elsewhere():
     assert tree.act([0.2]) == 5
     assert tree.act([0.8]) == 6
     assert custard.Tree.from_json(tree.to_json()) == tree
+
+
+def test_actions_that_are_no_whole_numbers_are_refused():
+    env = IBMDP(gym.make("CartPole-v1"), splits=1, low=-2, high=2, max_depth=1)
+    with pytest.raises(CustardError, match="must be whole"):
+        extract(lambda bounds, mask: np.full(len(bounds), 0.7), env)

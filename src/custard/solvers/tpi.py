@@ -82,8 +82,12 @@ class Settings:
     """An expert to begin from: dqn (trained first), a file (.npz, or .zip of Stable-Baselines3), a function to Q."""
 
     def __post_init__(self) -> None:
-        if self.max_leaves is not None and self.max_leaves < 1:
-            raise CustardError(f"max_leaves={self.max_leaves} must be at least 1")
+        for name in ("max_leaves", "episodes", "states", "cuts", "polish", "patience"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise CustardError(f"{name}={value} must be at least 1")
+        if not 0.0 <= self.noise <= 1.0:
+            raise CustardError(f"noise={self.noise} must be between 0 and 1")
 
 
 ENOUGH = 16_000, 100  # episodes, compiled or not, in which a perfect tree is to be perfect

@@ -121,10 +121,10 @@ def _ask(policy: BoundsPolicy, rules: Questions, bounds: np.ndarray, mask: np.nd
     size = len(bounds)
     try:
         if rules.parameterised:
-            numbers = np.array(answer["choice"], dtype=np.int64).reshape(size)
+            numbers = _whole(answer["choice"]).reshape(size)
             v = np.array(answer["v"], dtype=np.float64).reshape(size)
         else:
-            numbers, v = np.array(answer, dtype=np.int64).reshape(size), np.zeros(size)
+            numbers, v = _whole(answer).reshape(size), np.zeros(size)
         if rules.actions.discrete:
             value: np.ndarray = numbers + rules.actions.start
         else:
@@ -136,6 +136,15 @@ def _ask(policy: BoundsPolicy, rules: Questions, bounds: np.ndarray, mask: np.nd
     if ((v < 0) | (v > 1)).any() or np.isnan(v).any():
         raise CustardError("the policy returned v outside [0, 1]")
     return numbers, v, value
+
+
+def _whole(answer: Any) -> np.ndarray:
+    """Action numbers; a network's values handed over by mistake are not rounded to some."""
+    given = np.asarray(answer)
+    numbers = given.astype(np.int64)
+    if (numbers != given).any():
+        raise ValueError("action numbers must be whole")
+    return numbers
 
 
 def _stuck(rules: Questions, lower: np.ndarray, upper: np.ndarray, depth: int, number: int) -> str:
