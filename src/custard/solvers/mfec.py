@@ -199,7 +199,7 @@ class Learner:
     def length(self) -> int:
         """Environment steps of the present cycle: more and more, under a depth limit while there can be many cycles."""
         steps = int(self.settings.cycle * 2 ** (self.at[CYCLE] / 2))
-        return steps if self.problem.max_depth is None else min(steps, self.budget // 20)
+        return steps if self.problem.max_depth is None else min(steps, max(self.settings.cycle, self.budget // 20))
 
     def _begin_cycle(self) -> None:
         best, cycle = self.selection.best, int(self.at[CYCLE])
