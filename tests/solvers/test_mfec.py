@@ -23,8 +23,8 @@ from custard.solvers import mfec
 from custard.solvers.api import Problem
 from custard.solvers.bounds_table import TablePolicy, walk
 from custard.solvers.episodes import refresh
-from custard.solvers.mutate import shifted
-from custard.solvers.selection import Judged, Selection, better
+from custard.solvers.mutate import shifted, tree_of
+from custard.solvers.selection import LONGER, Judged, Selection, better
 from custard.spaces import describe
 from custard.tree.extract import extract
 
@@ -131,10 +131,24 @@ def test_native_judging_equals_rollouts():
     problem = problem_of("CartPole-v1")
     selection = Selection(problem, most=16)
     selection.show(tree)
-    returns, lengths, _ = rollouts(tree, problem.source, selection.seeds)
+    returns, lengths, _ = rollouts(tree, problem.source, selection.seeds[:16])
     assert selection.best.returns.tolist() == returns.tolist()
     assert selection.steps == lengths.sum()
     assert selection.best.reachable == 2
+
+
+def test_a_tree_that_never_fails_is_judged_for_longer():
+    problem = problem_of("CartPole-v1")
+    features, actions = _cartpole()
+    selection = Selection(problem, most=4, first=4)
+    selection.show(custard.Tree.leaf(0, features, actions))
+    assert len(selection.best.returns) == 4
+    upright = (2, 0.0, (3, 0.5, 0, 1), (3, -0.5, 0, 1))
+    assert selection.show(tree_of(upright, selection.best.tree))
+    assert len(selection.best.returns) == selection.most == LONGER * 4
+    again = Selection(problem, most=4, first=4)
+    again.restore(selection.state())
+    assert again.most == selection.most
 
 
 def test_of_equal_trees_the_smaller_one_stays():

@@ -79,9 +79,10 @@ def test_a_tree_is_given_up_that_gains_nothing_where_the_best_fails():
     assert not learner.selection.challenge(always_left)  # smaller: a matter for the whole comparison
     assert learner.selection.challenge(upright(problem.base))
     assert learner.selection.best.tree == upright(problem.base)
-    assert learner.selection.best.returns.tolist() == [200.0] * 50
-    assert learner.selection.steps == spent + 2 * 50 * 200  # tried, then judged
+    judged = learner.selection.longest  # one that never fails is judged for longer
+    assert learner.selection.best.returns.tolist() == [200.0] * judged
+    assert learner.selection.steps == spent + (50 + judged) * 200  # tried, then judged
     assert learner.selection.challenge(worse)  # nothing to gain: no episode is needed
-    assert learner.selection.steps == spent + 2 * 50 * 200
+    assert learner.selection.steps == spent + (50 + judged) * 200
     learner.selection.best = Judged(best, best, np.linspace(100.0, 200.0, 50), np.zeros(best.n_nodes, dtype=np.int64))
     assert not learner.selection.challenge(worse)  # nothing is known to be the most

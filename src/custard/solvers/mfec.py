@@ -308,7 +308,8 @@ class Learner:
 
     def _show(self, tree: Tree) -> None:
         spent = self.selection.steps
-        self.selection.show(tree)
+        if not self.selection.challenge(tree):
+            self.selection.show(tree)
         self.at[STEPS] += self.selection.steps - spent
 
     def _end_cycle(self) -> None:

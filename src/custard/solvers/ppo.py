@@ -421,7 +421,7 @@ class Learner:
         waited = (at[STEPS] - at[FOUND]) / self.budget
         enough = 2.0 * (1.0 - s.judging) * min(0.1, s.patience / 4)  # nothing is judged once a tree is perfect
         best = self.selection.best
-        sure = best is not None and (not self.rules.parameterised or len(best.returns) == len(self.selection.seeds))
+        sure = best is not None and (not self.rules.parameterised or len(best.returns) == self.selection.most)
         if s.keep and met and sure and not self.selection.varying and waited > enough:
             self.message = self.message or "reward threshold met in all episodes, and no better tree since"
         elif s.keep and waited > s.patience and self.selection.asks:

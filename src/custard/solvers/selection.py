@@ -23,6 +23,7 @@ from custard.tree.tree import Tree
 __all__ = ["Judged", "Selection", "better"]
 
 PARTS = ("feature", "threshold", "children_left", "children_right", "value")
+LONGER = 8  # times as many compiled episodes for a tree that does equally well in all of them, though others do not
 
 
 @dataclass
@@ -82,8 +83,9 @@ class Selection:
     known: dict[bytes, float] = field(default_factory=dict)  # trees judged before, and their means
 
     def __post_init__(self) -> None:
-        self.seeds = episode_seeds(self.problem.seeds("selection")["selection"], self.most)
         native = self.problem.source.native if self.problem.base.actions.discrete else None
+        self.longest = self.most * (LONGER if native is not None else 1)
+        self.seeds = episode_seeds(self.problem.seeds("selection")["selection"], self.longest)
         self.native: Any = native(1) if native is not None else None
         self.streams = streams(self.seeds.tolist()) if native is not None else None
 
@@ -111,7 +113,14 @@ class Selection:
             return False
         self.best = judged
         self.improved += 1
+        self._longer()
         return True
+
+    def _longer(self) -> None:
+        """A best tree that never fails, where others do, may fail seldom: judge it, and all from now on, for longer."""
+        if self.best is not None and self.varies and not self.varying:
+            self.most = self.longest
+            self.extend(self.best, self.most)
 
     @property
     def asks(self) -> bool:
@@ -161,6 +170,7 @@ class Selection:
             assert self.best is not None
             self.extend(self.best, len(best.returns))
             self.improved += 1
+            self._longer()
         return True
 
     def surely_above(self, threshold: float | None) -> bool:
@@ -235,3 +245,4 @@ class Selection:
             parts = [data[f"best.{part}"] for part in PARTS]
             tree = Tree(*parts, features=features, actions=self.problem.base.actions)
             self.best = Judged(tree, simplify(tree), data["best.returns"], data["best.visits"].copy())
+            self.most = max(self.most, len(self.best.returns))

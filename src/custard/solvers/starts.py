@@ -30,6 +30,7 @@ ROUNDS = 10  # fits, each on the states of the expert and of all trees before
 STARTS = 8  # trees that a search begins from
 MOST = 20_000  # states in a fit
 EPISODES = 20  # of the expert, and of each tree
+LEARNING = 4_800_000  # steps in which a table is learned, at the most
 IMITATING = 0.1  # the share of the budget that fits to an expert may take at each depth
 
 
@@ -51,13 +52,15 @@ def first_trees(search: Search, rng: np.random.Generator, seeds: np.ndarray) -> 
             search.table.q, search.table.visits = search.model.q(), search.model.visits
             depths += [TABLE_DEPTH] if search.problem.max_depth is None else []
         else:
-            share = search.budget // 25 if search.number == 0 else search.budget // 125
-            search.table.learn(search.sim, share, int(rng.integers(2**31)))
+            steps = min(LEARNING, search.budget // 25) // (1 if search.number == 0 else 5)
+            search.table.learn(search.sim, steps, int(rng.integers(2**31)))
         for depth in depths:
             args = depth, search.settings.max_leaves, int(rng.integers(2**31)), 30 if search.model is None else 8
             trees += list(search.table.trees(search.sim, *args))
     if search.settings.expert is not None and search.number == 0:
-        act, worth, steps = outside_expert(search.problem, search.settings.expert, search.budget // 3, search.seed)
+        own = search.compiled and search.settings.budget is None  # far too many steps to train a network in
+        budget = None if own else search.budget // 3
+        act, worth, steps = outside_expert(search.problem, search.settings.expert, budget, search.seed)
         search.real.steps += steps
         for depth in depths:
             limits = depth, search.settings.max_leaves, search.cuts, int(rng.integers(2**31))
@@ -90,12 +93,13 @@ def states_or_random(x: np.ndarray, features: Features, rng: np.random.Generator
 
 
 def outside_expert(
-    problem: Problem, given: str | Callable[..., Any], budget: int, seed: int
+    problem: Problem, given: str | Callable[..., Any], budget: int | None, seed: int
 ) -> tuple[Callable[[np.ndarray], np.ndarray], Callable[[np.ndarray], np.ndarray], int]:
     """What an expert does [B] and what it thinks actions are worth [B, A], and the steps it took to train.
 
-    "dqn" trains one of ours with at most `budget` steps, those of its checks not counted; a file holds one of ours
-    (.npz) or a Stable-Baselines3 model (.zip); a function maps feature vectors [B, n] to Q-values [B, A].
+    "dqn" trains one of ours with at most `budget` steps, those of its checks not counted, or as many as it takes by
+    itself; a file holds one of ours (.npz) or a Stable-Baselines3 model (.zip); a function maps feature vectors [B, n]
+    to Q-values [B, A].
     """
     from custard.baselines import dqn  # needs jax only to train
     from custard.baselines.experts import from_function, from_sb3
@@ -107,7 +111,7 @@ def outside_expert(
     if callable(given):
         expert = from_function(given, n)
     elif given == "dqn":
-        how = {"steps": budget, "checks": 8, "check_rollouts": 20, "standardise": True}
+        how = {"checks": 8, "check_rollouts": 20, "standardise": True} | ({} if budget is None else {"steps": budget})
         chosen = settings_for(dqn, problem.source.name, "tuned", how)
         best = None
         for progress in dqn.train(problem, chosen, seed):

@@ -52,7 +52,7 @@ class Settings:
     """Tree policy iteration's settings; None means chosen from the environment."""
 
     budget: int | None = None
-    """Environment steps: 120 million compiled, 500,000 otherwise."""
+    """Environment steps: 200 million compiled, 500,000 otherwise."""
 
     max_leaves: int | None = None
     """The largest number of leaves; none unless given."""
@@ -125,7 +125,7 @@ class Search:
         self.features, self.actions = problem.base.features, problem.base.actions
         self.real: Simulator = simulator(problem)
         self.compiled = isinstance(self.real, Compiled)
-        self.budget = settings.budget or (120_000_000 if self.compiled else 500_000)
+        self.budget = settings.budget or (200_000_000 if self.compiled else 500_000)
         self.spend = int(0.85 * self.budget)  # the rest is for judging what the last round finds
         if isinstance(self.real, Foreign):
             self.real.most_steps = self.budget // 5
