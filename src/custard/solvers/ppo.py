@@ -105,8 +105,8 @@ _POTHOLE = {"gamma_b": 0.5, "trace": 0.0, "frequencies": 7, "critic_frequencies"
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "tuned": {
         # Judging costs many steps here and hardly any time, and only many episodes show the last rare failures.
-        "CartPole": {"budget": 10_000_000, "low": [-2.0, -2.0, -0.14, -1.4], "high": [2.0, 2.0, 0.14, 1.4],
-                     "gamma_b": 0.997, "learning_rate": 3e-4, "judging": 0.92, "draws": 24, "margin": 0.0,
+        "CartPole": {"budget": 80_000_000, "low": [-2.0, -2.0, -0.14, -1.4], "high": [2.0, 2.0, 0.14, 1.4],
+                     "gamma_b": 0.997, "learning_rate": 3e-4, "judging": 0.99, "draws": 24, "margin": 0.0,
                      "episodes": 2000, "patience": 1.0},
         "PotholeWorld": _POTHOLE,
         "Pendulum": {"budget": 2_000_000, "deepest": 5},
@@ -397,10 +397,7 @@ class Learner:
         at, s, spent, improved = self.at, self.settings, self.selection.steps, self.selection.improved
         if self.rules.parameterised:  # many trees are drawn: at first a few episodes tell enough
             chosen, share = self.selection, min(1.0, 2.0 * at[STEPS] / self.budget)
-            chosen.most = round(FEW * (len(chosen.seeds) / FEW) ** share)
-            if chosen.best is not None and chosen.varies and not chosen.varying:
-                chosen.most = min(len(chosen.seeds), 2 * len(chosen.best.returns))
-                chosen.extend(chosen.best, chosen.most)
+            chosen.most = round(FEW * (chosen.usual / FEW) ** share)
             chosen.most = max(chosen.most, len(chosen.best.returns) if chosen.best else 0)
         self.final = extract(BoundsNetwork(self.nets.actor, s.frequencies, self.rules), self.rules)
         if s.keep:

@@ -84,7 +84,7 @@ class Selection:
 
     def __post_init__(self) -> None:
         native = self.problem.source.native if self.problem.base.actions.discrete else None
-        self.longest = self.most * (LONGER if native is not None else 1)
+        self.usual, self.longest = self.most, self.most * (LONGER if native is not None else 1)
         self.seeds = episode_seeds(self.problem.seeds("selection")["selection"], self.longest)
         self.native: Any = native(1) if native is not None else None
         self.streams = streams(self.seeds.tolist()) if native is not None else None
@@ -118,8 +118,8 @@ class Selection:
 
     def _longer(self) -> None:
         """A best tree that never fails, where others do, may fail seldom: judge it, and all from now on, for longer."""
-        if self.best is not None and self.varies and not self.varying:
-            self.most = self.longest
+        while self.best is not None and self.varies and not self.varying and self.most < self.longest:
+            self.most = min(self.longest, 2 * len(self.best.returns))
             self.extend(self.best, self.most)
 
     @property
