@@ -15,7 +15,7 @@ from custard.borrowed import borrowed
 from custard.envs.native import advance, begin, observe
 from custard.envs.pcg64 import uniform
 from custard.solvers.bounds_table import NONE, grow, learn_node, rate, root_node, walk
-from custard.solvers.loops import GOES_ON, OVER, TERMINATED
+from custard.solvers.loops import BEGUN, GOES_ON, OVER, TERMINATED
 from custard.solvers.memory import (
     ACTIONS,
     ALL,
@@ -56,7 +56,7 @@ from custard.solvers.memory import (
 )
 from custard.solvers.tables import find, insert, nearest
 
-__all__ = ["converse", "decide", "learn_tree", "record", "run_native", "state_row", "sweep"]
+__all__ = ["decide", "learn_tree", "record", "run_native", "state_row", "sweep", "turn"]
 
 
 # -- the omniscient Q_o ---------------------------------------------------------------------------------------------
@@ -326,23 +326,21 @@ def record(memory, reward):
 
 
 @njit(cache=True)
-def converse(memory, x, news, k):
-    """The same loop as a generator, for environments that Python steps; a call with all of `memory` would cost more.
+def turn(held, x, news, k):
+    """One turn of the same loop, for environments that Python steps: learn from the last one, then choose.
 
-    It yields base actions. Before it goes on, x [n] must hold the next state and news [2] the
-    reward and what became of the episode: GOES_ON, TRUNCATED or TERMINATED. After an end it yields once more, to wait
-    for the start of the next episode in x.
+    x [n] must hold the state and news [2] the reward that led there and what became of the episode: BEGUN, GOES_ON,
+    TRUNCATED or TERMINATED. The base action to take, or OVER at an episode's end.
     """
-    memory = borrowed(memory)
-    while True:
-        action = decide(memory, x, k)
-        yield action
+    memory = borrowed(held.all)
+    if news[1] != BEGUN:
         record(memory, news[0])
         over = news[1] != GOES_ON or memory.count[STILL] >= PATIENT
         if over or memory.count[LENGTH] == HORIZON:
             sweep(memory, x, news[1] == TERMINATED, over, k)
         if over:
-            yield OVER
+            return OVER
+    return decide(memory, x, k)
 
 
 @njit(cache=True)

@@ -9,10 +9,11 @@ import numpy as np
 
 from custard.lab.source import DEFAULT_LIMIT
 from custard.solvers.api import Problem
+from custard.solvers.held import hold
 
-__all__ = ["GOES_ON", "OVER", "TERMINATED", "TRUNCATED", "Foreign", "Native"]
+__all__ = ["BEGUN", "GOES_ON", "OVER", "TERMINATED", "TRUNCATED", "Foreign", "Native"]
 
-GOES_ON, TRUNCATED, TERMINATED = 0.0, 1.0, 2.0  # what became of an episode
+BEGUN, GOES_ON, TRUNCATED, TERMINATED = -1.0, 0.0, 1.0, 2.0  # what became of an episode
 OVER = -1  # instead of an action: the episode is over
 
 
@@ -41,34 +42,34 @@ class Native:
 class Foreign:
     """Any Gymnasium environment: whole episodes, each with a seed of its own, so that a run can be resumed.
 
-    `converse(memory, x, news, k)` is a compiled generator of actions: see `custard.solvers.episodes.converse`.
+    `turn(held, x, news, k)` is compiled: see `custard.solvers.episodes.turn`.
     """
 
-    def __init__(self, problem: Problem, seed: int, converse: Any) -> None:
+    def __init__(self, problem: Problem, seed: int, turn: Any) -> None:
         self.env, self.base = problem.source.make(), problem.base
         self.limit = problem.source.limit or DEFAULT_LIMIT
         self.number = np.array([seed, 0], dtype=np.int64)  # the run's seed, and how many episodes there were
-        self.x, self.news, self.converse = np.zeros(problem.base.features.n), np.zeros(2), converse
+        self.x, self.news, self.turn = np.zeros(problem.base.features.n), np.zeros(2), turn
 
     def run(self, memory: Any, steps: int, k: int) -> int:
         """Learn from whole episodes until at least so many steps are taken; returns how many were."""
-        talk = self.converse(memory, self.x, self.news, k)
-        taken = 0
+        held, taken = hold(memory), 0
         while taken < steps:
-            taken += self._episode(talk)
+            taken += self._episode(held, k)
         return taken
 
     def arrays(self) -> dict[str, np.ndarray]:
         """What a checkpoint keeps: these very arrays."""
         return {"env.number": self.number}
 
-    def _episode(self, talk: Any) -> int:
+    def _episode(self, held: Any, k: int) -> int:
         seed = int(np.random.SeedSequence(self.number.tolist()).generate_state(1)[0])
         self.number[1] += 1
-        start, step, observe, x, news = self.base.actions.start, self.env.step, self.base.observe, self.x, self.news
+        start, step, observe, turn = self.base.actions.start, self.env.step, self.base.observe, self.turn
+        x, news = self.x, self.news
         length = 0
-        x[:] = observe(self.env.reset(seed=seed)[0])
-        while (action := next(talk)) != OVER:
+        x[:], news[1] = observe(self.env.reset(seed=seed)[0]), BEGUN
+        while (action := turn(held, x, news, k)) != OVER:
             observation, reward, terminated, truncated, _ = step(action + start)
             x[:] = observe(observation)
             length += 1

@@ -171,7 +171,7 @@ class Learner:
         self.env: Any = (
             Native(problem, seeds["environment"], episodes.run_native)
             if problem.native
-            else Foreign(problem, seeds["environment"], episodes.converse)
+            else Foreign(problem, seeds["environment"], episodes.turn)
         )
         # A depth limit keeps trees small by itself: there only the return counts.
         margin = 1.0 if problem.max_depth is None else 0.0

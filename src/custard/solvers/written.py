@@ -24,7 +24,7 @@ from custard.ibmdp.kernels import _project, _separates
 from custard.ibmdp.splits import Rules
 from custard.solvers.api import Problem, Snapshot
 from custard.solvers.bounds_table import Lattice, make_lattice
-from custard.solvers.loops import GOES_ON, OVER, TERMINATED, Foreign, Native
+from custard.solvers.loops import BEGUN, GOES_ON, OVER, TERMINATED, Foreign, Native
 from custard.solvers.selection import Selection
 from custard.solvers.tables import Keys, find, insert, make_keys, nearest, restore_keys
 from custard.tree.extract import extract
@@ -199,16 +199,15 @@ def sweep(w, x, terminal, over, k):
 
 
 @njit(cache=True)
-def converse(w, x, news, k):
-    """The same loop for environments that Python steps: see `custard.solvers.episodes.converse`."""
-    w = borrowed(w)
-    while True:
-        action = decide(w, x, k)
-        yield action
+def turn(held, x, news, k):
+    """One turn of the same loop for environments that Python steps: see `custard.solvers.episodes.turn`."""
+    w = borrowed(held.all)
+    if news[1] != BEGUN:
         record(w, news[0])
         if news[1] != GOES_ON:
             sweep(w, x, news[1] == TERMINATED, True, k)
-            yield OVER
+            return OVER
+    return decide(w, x, k)
 
 
 @njit(cache=True)
@@ -274,7 +273,7 @@ def solve_as_written(problem: Problem, rules: Rules, s: Any, state: dict[str, np
     env: Any = (
         Native(problem, seeds["environment"], run_native)
         if problem.source.native is not None
-        else Foreign(problem, seeds["environment"], converse)
+        else Foreign(problem, seeds["environment"], turn)
     )
     selection = Selection(problem)
     steps = 0
