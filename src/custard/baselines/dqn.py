@@ -1,7 +1,7 @@
 """A DQN expert on the base MDP, for VIPER: double, dueling, many environments at once, best checkpoint kept.
 
-Environments are stepped on the host (compiled ones where there are any); acting and a whole run of updates are one
-compiled call each. Needs the extra "neural" (jax, optax). What comes out needs neither: `Network` is NumPy.
+Steps come from `behaviour`; a whole run of updates is one compiled call. Needs the extra "neural" (jax, optax). What
+comes out needs neither: `Network` is NumPy.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from custard.baselines.behaviour import Compiled, Stepped
 from custard.errors import CustardError
 from custard.features import Features
 from custard.files import write_atomically
-from custard.ibmdp.parts import parts_of
 from custard.lab.evaluate import rollouts
-from custard.lab.source import DEFAULT_LIMIT, episode_seeds
+from custard.lab.source import episode_seeds
 from custard.solvers.api import Problem
 from custard.solvers.replay import Replay
-from custard.spaces import describe
 
 __all__ = ["PRESETS", "Network", "Progress", "Settings", "train"]
 
@@ -88,6 +87,12 @@ class Network:
         advantage = h @ wa + ba
         return (h @ wv + bv + advantage - advantage.mean(axis=1, keepdims=True)).astype(np.float64)
 
+    @property
+    def advantage(self) -> tuple[np.ndarray, ...]:
+        """Layers, each with its biases as the last row, up to the advantages: all that the best action depends on."""
+        w1, b1, w2, b2, _, _, wa, ba = self.weights
+        return tuple(np.concatenate([w, b[None]]) for w, b in ((w1, b1), (w2, b2), (wa, ba)))
+
     def save(self, path: str | Path) -> None:
         """Write the network as npz."""
         buffer = io.BytesIO()
@@ -131,16 +136,11 @@ def encode(x: np.ndarray, shift: np.ndarray, scale: np.ndarray, frequencies: int
 def train(problem: Problem, settings: Settings, seed: int) -> Iterator[Progress]:
     """Train, yielding at each check; the last item holds the best network."""
     problem.require_discrete_actions("a DQN expert")
-    act, improve, state = _compiled(settings, problem.base.features.n, problem.base.actions.n, seed)
+    improve, state = _compiled(settings, problem.base.features.n, problem.base.actions.n, seed)
     rng = np.random.default_rng(seed)
     where, start = problem.source, problem.base.actions.start
-    venv = where.vector(settings.num_envs if where.native is not None else min(settings.num_envs, 8))
-    count = venv.num_envs
-    base = describe(venv, features=problem.encoder)
-    parts = parts_of(venv, base)
-    everyone, nobody = np.arange(count), np.arange(0)
-    parts.reset(int(rng.integers(2**31)), None)
-    row, number = np.zeros(base.features.n), np.zeros((), np.float32)
+    actor = (Compiled if problem.native and problem.encoder is None else Stepped)(problem, settings.num_envs, rng)
+    row, number = np.zeros(problem.base.features.n), np.zeros((), np.float32)
     fields: dict[str, Any] = {
         "x": row,
         "action": np.zeros((), np.int32),
@@ -150,44 +150,32 @@ def train(problem: Problem, settings: Settings, seed: int) -> Iterator[Progress]
     }
     memory = Replay(min(settings.buffer, settings.steps), fields)
     check_seeds = episode_seeds(int(rng.integers(2**31)), settings.check_rollouts)
-    limit = None if where.limit is not None else DEFAULT_LIMIT
-    elapsed = np.zeros(count, dtype=np.int64)
-    shift = scale = np.zeros(0)
-    ready = False  # to learn: enough random steps are there to scale the features by
+    network: Network | None = None  # until enough random steps are there to scale the features by
     best: tuple[float, Network | None] = (-np.inf, None)
     steps = extra = checked = 0
     owed = 0.0
     while steps < settings.steps:
-        x = parts.x.copy()
         epsilon = max(
             settings.epsilon, 1.0 - (1.0 - settings.epsilon) * steps / (settings.exploration * settings.steps)
         )
-        actions = rng.integers(problem.base.actions.n, size=count)
-        if ready:
-            greedy = rng.random(count) >= epsilon
-            q = np.asarray(act(state, encode(x, shift, scale, settings.frequencies)))
-            actions = np.where(greedy, q.argmax(axis=1), actions)
-        parts.move(everyone, actions + start, nobody)
-        elapsed += 1
-        ended = parts.terminated | (parts.truncated if not settings.bootstrap_at_limit else False)
-        memory.add({"x": x, "action": actions, "reward": parts.reward, "after": parts.x, "ended": ended})
-        over = parts.terminated | parts.truncated | (elapsed >= limit if limit is not None else False)
-        if over.any():
-            elapsed[over] = 0
-            parts.move(nobody, nobody, np.flatnonzero(over))
-        steps += count
-        if not ready and steps >= min(settings.warmup, settings.steps // 2):
-            shift, scale = _scaling(base.features, memory.columns["x"][: memory.full], settings.standardise)
-            ready = True
-        if ready:
-            owed += count / settings.steps_per_update
-            if owed >= UPDATES:
-                rows = memory.sample(rng, UPDATES * settings.batch)
-                state = improve(state, *_batches(rows, settings.batch, shift, scale, settings.frequencies))
-                owed -= UPDATES
-        if ready and steps >= settings.steps * (checked + 1) / settings.checks:
+        rounds = max(1, int((UPDATES - owed) * settings.steps_per_update / actor.count))  # until the next updates
+        new = actor.run(rounds, network, epsilon)
+        ended = new.terminated | (new.truncated if not settings.bootstrap_at_limit else False)
+        memory.add({"x": new.x, "action": new.action, "reward": new.reward, "after": new.after, "ended": ended})
+        steps += rounds * actor.count
+        if network is None and steps >= min(settings.warmup, settings.steps // 2):
+            how = (*_scaling(problem.base.features, memory.columns["x"][: memory.full], settings.standardise),)
+            network = _network(how, settings, state)
+        if network is None:
+            continue
+        owed += rounds * actor.count / settings.steps_per_update
+        if owed >= UPDATES:
+            rows = memory.sample(rng, UPDATES * settings.batch)
+            state = improve(state, *_batches(rows, settings.batch, *how, settings.frequencies))
+            network = _network(how, settings, state)
+            owed -= UPDATES
+        if steps >= settings.steps * (checked + 1) / settings.checks:
             checked += 1
-            network = Network(shift, scale, settings.frequencies, tuple(np.array(w) for w in state[0]))
             returns, lengths, _ = rollouts(
                 lambda v, net=network: net.q(v).argmax(axis=1) + start, where, check_seeds, features=problem.encoder
             )
@@ -195,8 +183,12 @@ def train(problem: Problem, settings: Settings, seed: int) -> Iterator[Progress]
             if returns.mean() >= best[0]:  # a later checkpoint of the same return has the better Q-values
                 best = (float(returns.mean()), network)
             yield Progress(steps + extra, best[0], best[1])
-    if not where.lone:
-        venv.close()
+    actor.close()
+
+
+def _network(scaling: tuple[np.ndarray, np.ndarray], settings: Settings, state: Any) -> Network:
+    """The network as it is now."""
+    return Network(*scaling, settings.frequencies, tuple(np.asarray(w) for w in state[0]))
 
 
 UPDATES = 8  # in one compiled call
@@ -225,8 +217,8 @@ def _scaling(features: Features, seen: np.ndarray, standardise: bool) -> tuple[n
     return np.where(loose, mean, middle), np.where(loose, 2 * deviation, half)
 
 
-def _compiled(settings: Settings, n: int, n_actions: int, seed: int) -> tuple[Any, Any, Any]:
-    """The compiled act and improve functions, and the state: weights, target weights, optimiser, updates."""
+def _compiled(settings: Settings, n: int, n_actions: int, seed: int) -> tuple[Any, Any]:
+    """The compiled updates, and the state: weights, target weights, optimiser, updates."""
     try:
         import jax
         import jax.numpy as jnp
@@ -269,6 +261,5 @@ def _compiled(settings: Settings, n: int, n_actions: int, seed: int) -> tuple[An
         return (w, target, memory, number), None
 
     improve = jax.jit(lambda state, *batches: jax.lax.scan(update, state, batches)[0])
-    act = jax.jit(lambda state, h: q_values(state[0], h))
     w = tuple(weights)
-    return act, improve, (w, w, optimiser.init(w), jnp.zeros((), dtype=jnp.int32))
+    return improve, (w, w, optimiser.init(w), jnp.zeros((), dtype=jnp.int32))
