@@ -182,7 +182,7 @@ class Search:
             for other in self.fits(now.tree, x, q, tried):
                 if self.going:
                     now = self.compared(other, now)
-        some = [now, *(self.run(tree, seeds) for tree in trees[1:])]
+        some = [now, *(self.run(tree, seeds) for tree in trees[1:] if self.going)]
         if len(some) > 1:
             some = [self.polished(one, rng, x, self.changes // (4 * STARTS)) for one in some]
         now = self.polished(max(some, key=lambda one: one.mean), rng, x, self.changes)
@@ -207,11 +207,10 @@ class Search:
         """Whether there is budget left to search with."""
         return self.real.steps < self.spend
 
-    def episodes(self, rng: np.random.Generator, times: int = 1) -> np.ndarray:
-        """Seeds of fresh episodes to compare trees on; some of those that were hard before are among the first."""
+    @property
+    def compare_on(self) -> int:
+        """How many episodes to compare trees on."""
         length = max(1.0, self.sim.length)
-        if isinstance(self.sim, Exact):
-            return episode_seeds(int(rng.integers(2**31)), 4)  # all alike
         if self.problem.source.limit is not None:
             length = np.sqrt(length * self.problem.source.limit)  # better trees may last longer
         if isinstance(self.sim, Compiled):
@@ -221,7 +220,13 @@ class Search:
                 count = max(4, min(count, int(self.budget / length / 300)))
         else:
             count = int(np.clip(self.budget / length / 400, 4, 200))
-        seeds = episode_seeds(int(rng.integers(2**31)), (self.settings.episodes or count) * times)
+        return self.settings.episodes or count
+
+    def episodes(self, rng: np.random.Generator, times: int = 1) -> np.ndarray:
+        """Seeds of fresh episodes to compare trees on; some of those that were hard before are among the first."""
+        if isinstance(self.sim, Exact):
+            return episode_seeds(int(rng.integers(2**31)), 4)  # all alike
+        seeds = episode_seeds(int(rng.integers(2**31)), self.compare_on * times)
         return np.concatenate([self.hard, seeds]) if times == 1 else seeds
 
     def states(self, tried: int) -> int:
@@ -351,7 +356,9 @@ class Search:
             waited = self.stale + (1 if now.mean > HALF * self.ceiling else SHRINKS // 2)  # far from it: soon over
             self.best, self.stale = (tree, 0) if better else (self.best, waited)
             return
-        seeds = self.episodes(rng, 8 if len(self.hard) == 0 else 16)  # rare failures show in many episodes only
+        times = 8 if len(self.hard) == 0 else 16  # rare failures show in many episodes only
+        room = (self.budget - self.spend) / (2 * self.compare_on * max(1.0, self.sim.length))  # for two trees
+        seeds = self.episodes(rng, int(np.clip(room, 2, times)))
         best = self.run(self.best, seeds)
         small = self.smaller(self.compared(tree, best))
         leaner = self.exact and small.tree.n_leaves < best.tree.n_leaves and self.hardly_worse(small, best)
