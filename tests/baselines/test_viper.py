@@ -200,7 +200,7 @@ def test_the_papers_numbers_are_a_preset() -> None:
     assert (chosen.batch_rollouts, chosen.max_samples, chosen.iterations) == (10, 200_000, 300)
     assert (chosen.train_share, chosen.test_rollouts, chosen.ties) == (0.8, 50, "downstream")
     steps = [
-        viper._dqn_settings(problem(env), chosen).steps
+        settings_for(dqn, env, chosen.expert_preset, chosen.expert_settings).steps
         for env in ("custard/CartPole-v0", "custard/PrereqWorld-v0", "custard/PotholeWorld-v0")
     ]
     assert steps == [100_000, 100_000, 1_000_000]

@@ -139,7 +139,7 @@ def train(problem: Problem, settings: Settings, seed: int) -> Iterator[Progress]
     improve, state = _compiled(settings, problem.base.features.n, problem.base.actions.n, seed)
     rng = np.random.default_rng(seed)
     where, start = problem.source, problem.base.actions.start
-    actor = (Compiled if problem.native and problem.encoder is None else Stepped)(problem, settings.num_envs, rng)
+    actor = (Compiled if problem.native else Stepped)(problem, settings.num_envs, rng)
     row, number = np.zeros(problem.base.features.n), np.zeros((), np.float32)
     fields: dict[str, Any] = {
         "x": row,

@@ -7,7 +7,6 @@ of them, and the tree that does best on validation rollouts is kept. The paper's
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -172,8 +171,11 @@ def _expert(problem: Problem, settings: Settings, seed: int) -> Iterator[dqn.Pro
     elif given == "bi":
         yield from_model(problem, settings.ties, seed)
     elif given == "dqn":
-        last = None
-        for last in dqn.train(problem, _dqn_settings(problem, settings), seed):
+        from custard.lab.methods import settings_for
+
+        own, last = settings.expert_settings, None
+        chosen = settings_for(dqn, problem.preset, settings.expert_preset, own, "expert setting")
+        for last in dqn.train(problem, chosen, seed):
             yield last
         assert last is not None
         assert last.best is not None
@@ -186,19 +188,6 @@ def _expert(problem: Problem, settings: Settings, seed: int) -> Iterator[dqn.Pro
         yield from_sb3(Path(given), problem, Path(settings.normalise) if settings.normalise else None)
     else:
         raise CustardError(f"unknown expert {given!r}: choose dqn, bi, a .npz or .zip file, or a function to Q-values")
-
-
-def _dqn_settings(problem: Problem, settings: Settings) -> dqn.Settings:
-    if settings.expert_preset not in dqn.PRESETS:
-        raise CustardError(one_of("preset", settings.expert_preset, dqn.PRESETS))
-    presets = dqn.PRESETS[settings.expert_preset]
-    name = problem.source.name.rpartition("/")[2].rpartition("-v")[0]
-    merged = {**presets[""], **presets.get(name, {}), **settings.expert_settings}
-    known = {entry.name for entry in dataclasses.fields(dqn.Settings)}
-    for key in merged:
-        if key not in known:
-            raise CustardError(one_of("expert setting", key, sorted(known)))
-    return dqn.Settings(**merged)
 
 
 def _weighing(expert: Expert, weights: str) -> Any:

@@ -81,9 +81,8 @@ def learn(
         return learn_seeds(env, method, seeds=numbers, workers=workers, out=out, **given)
     name, module = find_method(method)
     where = source(env, env_kwargs)
-    chosen = settings_for(
-        module, where.name, preset, {k: v for k, v in {"budget": budget, **settings}.items() if v is not None}
-    )
+    given = {k: v for k, v in {"budget": budget, **settings}.items() if v is not None}
+    chosen = settings_for(module, where.preset if features is None else "", preset, given)
     require_whole(1, budget=getattr(chosen, "budget", None))
     # A preset may know bounds that suit its environment; the user's own come first.
     low = getattr(chosen, "low", None) if low is None else low

@@ -39,7 +39,9 @@ def method(name: str | None) -> tuple[str, ModuleType]:
         raise CustardError(f'{name} needs {error.name}: pip install "custard-rl[neural]"') from None
 
 
-def settings_for(module: ModuleType, env: str, preset: str | None, given: Mapping[str, Any]) -> Any:
+def settings_for(
+    module: ModuleType, env: str, preset: str | None, given: Mapping[str, Any], what: str = "setting"
+) -> Any:
     """A method's settings: the preset's for this environment, then what the user gave.
 
     `PRESETS[preset]` maps an environment's name without version ("CartPole"), or "" for any, to settings.
@@ -48,12 +50,13 @@ def settings_for(module: ModuleType, env: str, preset: str | None, given: Mappin
     chosen = preset or "tuned"
     if chosen not in presets:
         raise CustardError(one_of("preset", chosen, presets))
-    name = env.rpartition("/")[2].rpartition("-v")[0] or env
+    namespace, _, name = env.rpartition("/")
+    name = (name.rpartition("-v")[0] or name) if namespace in ("", "custard") else ""  # others only sound alike
     merged = {**presets[chosen].get("", {}), **presets[chosen].get(name, {}), **given}
     fields = {field.name: field for field in dataclasses.fields(module.Settings)}
     for key in merged:
         if key not in fields:
-            raise CustardError(one_of("setting", key, fields))
+            raise CustardError(one_of(what, key, fields))
     hints = typing.get_type_hints(module.Settings)
     return module.Settings(**{key: _fitting(key, value, hints[key]) for key, value in merged.items()})
 

@@ -35,6 +35,12 @@ class Source:
     limit: int | None = None  # declared steps of an episode
     threshold: float | None = None  # declared reward at which the task counts as solved
     kwargs: Mapping[str, Any] = field(default_factory=dict)
+    wrapped: bool = False  # whether wrappers change what is observed or done
+
+    @property
+    def preset(self) -> str:
+        """The name by which presets know it; none, if it is not what they were made for."""
+        return "" if self.wrapped else self.name
 
     def vector(self, count: int) -> VectorEnv:
         """`count` environments (one, if only one was given) without autoreset."""
@@ -65,7 +71,8 @@ def source(env: Any, kwargs: Mapping[str, Any] | None = None) -> Source:
         spec = env.spec
         name = spec.id if spec is not None else type(env.unwrapped).__name__
         guarded = Guarded(env, name)
-        return Source(name, lambda: guarded, lone=True, limit=_limit(env), threshold=_threshold(env))
+        made: dict[str, Any] = {"limit": _limit(env), "threshold": _threshold(env), "wrapped": _wrapped(env)}
+        return Source(name, lambda: guarded, lone=True, **made)
     if callable(env):
         first = _made(lambda: env(**kwargs), getattr(env, "__name__", "the function"))
         if not isinstance(first, gym.Env):
@@ -79,6 +86,7 @@ def source(env: Any, kwargs: Mapping[str, Any] | None = None) -> Source:
             limit=_limit(first),
             threshold=_threshold(first),
             kwargs=kwargs,
+            wrapped=_wrapped(first),
         )
     raise CustardError(
         f"an environment is an id, a gymnasium.Env or a function that makes one, got {type(env).__name__}"
@@ -149,6 +157,11 @@ def _unknown(name: str, known: list[str]) -> str:
         f"unknown environment {name!r}{hint}. Give the id of a registered environment; "
         "'module:Id-v0' imports a module of yours first."
     )
+
+
+def _wrapped(env: gym.Env) -> bool:
+    inner = env.unwrapped
+    return env.observation_space != inner.observation_space or env.action_space != inner.action_space
 
 
 def _threshold(env: gym.Env) -> float | None:

@@ -36,8 +36,13 @@ class Problem:
 
     @property
     def native(self) -> bool:
-        """Whether the environment is compiled."""
-        return self.source.native is not None
+        """Whether compiled code can step the environment and see the features: not if a Python function makes those."""
+        return self.source.native is not None and self.encoder is None
+
+    @property
+    def preset(self) -> str:
+        """The name by which presets know the environment; none, if the features are not its own."""
+        return self.source.preset if self.encoder is None else ""
 
     def require_discrete_actions(self, method: str) -> None:
         """Raise for a method that cannot do with any others."""

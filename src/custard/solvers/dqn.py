@@ -123,7 +123,7 @@ class Learner:
 
     def __init__(self, problem: Problem, settings: Settings, state: Mapping[str, np.ndarray] | None = None) -> None:
         self.problem, self.settings = problem, settings
-        native = problem.source.native is not None
+        native = problem.native
         self.budget = settings.budget or (3_000_000 if native else 200_000)
         self.rules, self.steps = rules_for(problem, settings)
         if settings.shared:
@@ -261,7 +261,7 @@ class Imagined:
         self.memory = Replay(min(settings.buffer, budget), {**row, "ended": np.zeros((), bool)})
         self.met = Replay(RECENT, {"x": np.zeros(n)})
         self.nodes = make_imagination(rules, q, self.frequencies, streams([seeds["nodes"]])[0], CAPACITY)
-        native = problem.source.native is not None and problem.encoder is None
+        native = problem.native
         self.env: Any = (Native if native else Foreign)(problem, seeds["environment"])
         self.tree, _ = self.read_off()
         self.actor = Actor(

@@ -148,7 +148,7 @@ class Written:
         self.episodes = self.calls = self.steps = self.owed = 0
         self.loss = float("nan")
         self.start()
-        native = problem.source.native is not None and problem.encoder is None
+        native = problem.native
         fixed = native and (base.world, base.params, base.limit, rules.gamma_b)
         self.base = (*fixed, base.state, base.rng, base.elapsed) if native else None
 

@@ -83,7 +83,7 @@ class Selection:
     known: dict[bytes, float] = field(default_factory=dict)  # trees judged before, and their means
 
     def __post_init__(self) -> None:
-        native = self.problem.source.native if self.problem.base.actions.discrete else None
+        native = self.problem.source.native if self.problem.native and self.problem.base.actions.discrete else None
         self.usual, self.longest = self.most, self.most * (LONGER if native is not None else 1)
         self.seeds = episode_seeds(self.problem.seeds("selection")["selection"], self.longest)
         self.native: Any = native(1) if native is not None else None

@@ -53,7 +53,7 @@ class Simulator(Protocol):
 
 def simulator(problem: Problem) -> Simulator:
     """The quickest simulator for a problem."""
-    if problem.source.native is None or problem.encoder is not None:
+    if not problem.native:
         return Foreign(problem)
     venv = problem.source.vector(1)
     assert isinstance(venv, NativeVectorEnv)

@@ -112,7 +112,7 @@ def outside_expert(
         expert = from_function(given, n)
     elif given == "dqn":
         how = {"checks": 8, "check_rollouts": 20, "standardise": True} | ({} if budget is None else {"steps": budget})
-        chosen = settings_for(dqn, problem.source.name, "tuned", how)
+        chosen = settings_for(dqn, problem.preset, "tuned", how)
         best = None
         for progress in dqn.train(problem, chosen, seed):
             best, steps = progress.best, progress.steps

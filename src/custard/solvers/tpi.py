@@ -90,7 +90,7 @@ class Settings:
             raise CustardError(f"noise={self.noise} must be between 0 and 1")
 
 
-ENOUGH = 16_000, 100  # episodes, compiled or not, in which a perfect tree is to be perfect
+ENOUGH = 16_000, 100  # episodes, compiled or not, in which a perfect tree is to be perfect, if the budget allows
 SHRINKS = 8  # rounds in a row in which no perfect tree of fewer leaves was found before the search for one ends
 HALF = 0.5  # the share of a perfect return that a search for one with fewer leaves should come to in a round
 FIRST_DEPTH, LAST_DEPTH = 3, 5  # without a depth limit trees grow while that pays
@@ -136,7 +136,8 @@ class Search:
         self.leaves = settings.max_leaves or MOST_LEAVES
         self.deepest = LAST_DEPTH if problem.max_depth is None else problem.max_depth
         self.deepest = min(self.deepest, self.leaves - 1)
-        self.enough = ENOUGH[0 if self.compiled else 1]
+        room = (self.budget - self.spend) / self.real.limit
+        self.enough = ENOUGH[0] if self.compiled else int(np.clip(room, 16, ENOUGH[1]))
         self.depth = min(FIRST_DEPTH, self.deepest)
         self.patience = settings.patience or (3 if self.features.n == 1 else 6)
         self.cuts = settings.cuts or {1: 4000, 2: 40}.get(self.features.n, 15)

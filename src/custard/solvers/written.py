@@ -272,7 +272,7 @@ def solve_as_written(problem: Problem, rules: Rules, s: Any, state: dict[str, np
     w.now[[EPSILON, ALPHA_B, ALPHA_O, GAMMA_B, ZETA]] = s.epsilon, s.alpha_b, s.alpha_o, rules.gamma_b, rules.zeta
     env: Any = (
         Native(problem, seeds["environment"], run_native)
-        if problem.source.native is not None
+        if problem.native
         else Foreign(problem, seeds["environment"], turn)
     )
     selection = Selection(problem)
