@@ -358,8 +358,10 @@ class Search:
             self.best, self.stale = (tree, 0) if better else (self.best, waited)
             return
         times = 8 if len(self.hard) == 0 else 16  # rare failures show in many episodes only
-        room = (self.budget - self.spend) / (2 * self.compare_on * max(1.0, self.sim.length))  # for two trees
-        seeds = self.episodes(rng, int(np.clip(room, 2, times)))
+        if self.sim is self.real:  # two trees in the steps that are kept for this
+            room = (self.budget - self.spend) / (2 * self.compare_on * max(1.0, self.sim.length))
+            times = int(np.clip(room, 2, times))
+        seeds = self.episodes(rng, times)
         best = self.run(self.best, seeds)
         small = self.smaller(self.compared(tree, best))
         leaner = self.exact and small.tree.n_leaves < best.tree.n_leaves and self.hardly_worse(small, best)
