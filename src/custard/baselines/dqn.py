@@ -1,6 +1,6 @@
 """A DQN expert on the base MDP, for VIPER: double, dueling, many environments at once, best checkpoint kept.
 
-Steps come from `behaviour`; a whole run of updates is one compiled call. Needs the extra "neural" (jax, optax). What
+Steps come from `transitions`; a whole run of updates is one compiled call. Needs the extra "neural" (jax, optax). What
 comes out needs neither: `Network` is NumPy.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from custard.baselines.behaviour import Compiled, Stepped
+from custard.baselines.transitions import Compiled, Stepped
 from custard.errors import CustardError
 from custard.features import Features
 from custard.files import write_atomically
@@ -164,7 +164,7 @@ def train(problem: Problem, settings: Settings, seed: int) -> Iterator[Progress]
         memory.add({"x": new.x, "action": new.action, "reward": new.reward, "after": new.after, "ended": ended})
         steps += rounds * actor.count
         if network is None and steps >= min(settings.warmup, settings.steps // 2):
-            how = (*_scaling(problem.base.features, memory.columns["x"][: memory.full], settings.standardise),)
+            how = _scaling(problem.base.features, memory.columns["x"][: memory.full], settings.standardise)
             network = _network(how, settings, state)
         if network is None:
             continue

@@ -261,8 +261,7 @@ class Imagined:
         self.memory = Replay(min(settings.buffer, budget), {**row, "ended": np.zeros((), bool)})
         self.met = Replay(RECENT, {"x": np.zeros(n)})
         self.nodes = make_imagination(rules, q, self.frequencies, streams([seeds["nodes"]])[0], CAPACITY)
-        native = problem.native
-        self.env: Any = (Native if native else Foreign)(problem, seeds["environment"])
+        self.env: Any = (Native if problem.native else Foreign)(problem, seeds["environment"])
         self.tree, _ = self.read_off()
         self.actor = Actor(
             tree_arrays(self.tree), critic, np.stack([np.zeros(n), np.ones(n)]), self.frequencies,

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from custard.baselines.behaviour import Compiled, Stepped
 from custard.baselines.dqn import Network
+from custard.baselines.transitions import Compiled, Stepped
 from custard.lab.source import source
 from custard.solvers.api import Problem
 from custard.spaces import describe
