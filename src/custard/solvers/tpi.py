@@ -91,7 +91,7 @@ class Settings:
 
 
 ENOUGH = 16_000, 100  # episodes, compiled or not, in which a perfect tree is to be perfect, if the budget allows
-SHRINKS = 8  # rounds in a row in which no perfect tree of fewer leaves was found before the search for one ends
+SHRINKS = 12  # rounds in a row in which no perfect tree of fewer leaves was found before the search for one ends
 HALF = 0.5  # the share of a perfect return that a search for one with fewer leaves should come to in a round
 FIRST_DEPTH, LAST_DEPTH = 3, 5  # without a depth limit trees grow while that pays
 MOST_LEAVES = 4096
@@ -308,13 +308,18 @@ class Search:
 
     def harder(self, now: Candidate, rng: np.random.Generator) -> Candidate:
         """More and more episodes for a tree that is perfect on those it has run, until it fails in some."""
-        while self.perfect(now.mean) and len(now.seeds) < self.enough // 16 and self.going:
-            count = min(3 * len(now.seeds), self.enough // 16 - len(now.seeds))
+        while self.perfect(now.mean) and len(now.seeds) < self.many and self.going:
+            count = min(3 * len(now.seeds), self.many - len(now.seeds))
             fresh = episode_seeds(int(rng.integers(2**31)), count)
             now = now.more(fresh, self.sim.returns(now.tree, fresh))
         if self.failing(now):
             self.remember(now.seeds[now.returns < self.ceiling])
         return now
+
+    @property
+    def many(self) -> int:
+        """Episodes in which a tree of a round is to be perfect: more, the longer nothing better was found."""
+        return self.enough // 16 * min(4, 2**self.stale)
 
     def remember(self, failed: np.ndarray) -> None:
         """Keep episodes in which a nearly perfect tree failed, the latest last."""
@@ -357,7 +362,7 @@ class Search:
             waited = self.stale + (1 if now.mean > HALF * self.ceiling else SHRINKS // 2)  # far from it: soon over
             self.best, self.stale = (tree, 0) if better else (self.best, waited)
             return
-        times = 8 if len(self.hard) == 0 else 16  # rare failures show in many episodes only
+        times = 8 if len(self.hard) == 0 else max(16, self.many // self.compare_on)  # rare failures show in many only
         if self.sim is self.real:  # two trees in the steps that are kept for this
             room = (self.budget - self.spend) / (2 * self.compare_on * max(1.0, self.sim.length))
             times = int(np.clip(room, 2, times))
