@@ -109,11 +109,11 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "tuned": {"CartPole": {"budget": 20_000_000}},  # its steps are quick, and good trees are few
     "paper": {
         "": {"splits": 3, "zeta": -0.01, "gamma_b": 1.0, "k": 9, "alpha_b": 0.01, "alpha_o": 0.3, "kappa": 0.0,
-             "epsilon": 0.1, "trace": 0.0, "samples": 0, "changes": 0, "all_actions": False, "shared": False,
-             "guided": False, "keep": False},
+             "epsilon": 0.05, "capacity": 500_000, "trace": 0.0, "samples": 0, "changes": 0, "all_actions": False,
+             "shared": False, "guided": False, "keep": False},
         "CartPole": _CARTPOLE,
         "PrereqWorld": {"splits": 1, "gamma_b": 1.0, "k": 9, "alpha_b": 0.1, "alpha_o": 0.7},
-        "PotholeWorld": {"splits": 10, "gamma_b": 1.0, "k": 2, "alpha_b": 0.01, "alpha_o": 0.3},
+        "PotholeWorld": {"splits": 10, "gamma_b": 1.0, "k": 2, "alpha_b": 0.01, "alpha_o": 0.3, "budget": 5_000_000},
     },
 }  # fmt: skip
 

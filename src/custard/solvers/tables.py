@@ -2,7 +2,8 @@
 
 A key is a vector of float64. The hash index uses open addressing, so that a look-up costs the same however full the
 table is (it is kept at most half full). The same rows hang in a k-d tree that grows with every insertion and answers
-exact nearest-neighbour queries, so that nothing has to be rebuilt while learning.
+exact nearest-neighbour queries, so that nothing has to be rebuilt while learning. A node of it splits where its key and
+the first below it differ most: bounds take few values, and cycling through the axes would split on those for nothing.
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -13,11 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-__all__ = ["Keys", "find", "insert", "make_keys", "nearest", "restore_keys"]
+__all__ = ["ALL", "Keys", "find", "insert", "make_keys", "nearest", "restore_keys"]
 
 NONE = -1
 _MIX = np.uint64(0x9E3779B97F4A7C15)
-_STACK = 512  # at first; it grows
+ALL = 2**62
+_STACK = 128  # at first; it grows
+_CLOSE = 1.0 - 1e-12  # sums of squares are rounded: nothing that may be as near is left out
 
 
 class Keys(NamedTuple):
@@ -27,6 +30,7 @@ class Keys(NamedTuple):
     index: Any  # [power of two] int32, row or NONE: open addressing
     left: Any  # [capacity] int32, k-d tree
     right: Any  # [capacity] int32
+    axis: Any  # [capacity] int32: what its children differ in
     size: Any  # [1] int64: how many keys are stored
 
 
@@ -43,6 +47,7 @@ def make_keys(capacity: int, width: int) -> Keys:
         index=np.full(slots, NONE, dtype=np.int32),
         left=np.full(capacity, NONE, dtype=np.int32),
         right=np.full(capacity, NONE, dtype=np.int32),
+        axis=np.zeros(capacity, dtype=np.int32),
         size=np.zeros(1, dtype=np.int64),
     )
 
@@ -89,40 +94,44 @@ def insert(keys, key):
     keys.right[row] = NONE
     keys.size[0] = row + 1
     if row > 0:
-        at, axis = 0, 0
+        at = 0
         while True:
+            if keys.left[at] < 0 and keys.right[at] < 0:
+                keys.axis[at] = np.argmax(np.abs(key - keys.key[at]))
+            axis = keys.axis[at]
             side = keys.left if key[axis] < keys.key[at, axis] else keys.right
             if side[at] < 0:
                 side[at] = row
                 break
             at = side[at]
-            axis = axis + 1 if axis + 1 < len(key) else 0
     return row
 
 
 @njit(cache=True)
-def nearest(keys, key, rows, distances):
+def nearest(keys, key, rows, distances, most=ALL):
     """The rows of the nearest stored keys (squared Euclidean distance, nearest first); returns how many there are.
 
-    `rows` and `distances` have room for k. Ties go to the key stored first.
+    `rows` and `distances` have room for k. Ties go to the key stored first. The search ends after `most` keys, those in
+    the same branches first: then there may be nearer ones.
     """
-    k = len(rows)
-    found = 0
+    k, n = len(rows), len(key)
+    found = looked_at = 0
     if keys.size[0] == 0 or k == 0:
         return 0
-    stack = np.empty(_STACK, np.int64)
-    axes = np.empty(_STACK, np.int64)
-    gaps = np.empty(_STACK)
+    stack, gaps = np.empty(_STACK, np.int64), np.empty((_STACK, n + 1))
+    away = np.zeros(n)  # how far the part of space that is looked at lies from the key, in every axis
     top = 1
-    stack[0], axes[0], gaps[0] = 0, 0, 0.0
-    while top > 0:
+    stack[0], gaps[0] = 0, 0.0
+    while top > 0 and looked_at < most:
         top -= 1
-        at, axis, gap = stack[top], axes[top], gaps[top]
+        at, gap = stack[top], gaps[top, n]
         if found == k and gap > distances[k - 1]:
             continue
+        away[:] = gaps[top, :n]
         while at >= 0:
+            looked_at += 1
             distance = 0.0
-            for i in range(len(key)):
+            for i in range(n):
                 difference = key[i] - keys.key[at, i]
                 distance += difference * difference
             if found < k or distance < distances[k - 1] or (distance == distances[k - 1] and at < rows[k - 1]):
@@ -135,21 +144,24 @@ def nearest(keys, key, rows, distances):
                 rows[place], distances[place] = at, distance
                 if found < k:
                     found += 1
+            axis = keys.axis[at]
             across = key[axis] - keys.key[at, axis]
             near, far = (keys.left[at], keys.right[at]) if across < 0 else (keys.right[at], keys.left[at])
-            axis = axis + 1 if axis + 1 < len(key) else 0
-            if far >= 0 and (found < k or across * across <= distances[k - 1]):
-                if top == len(stack):
-                    stack, axes, gaps = _grown(stack), _grown(axes), _grown(gaps)
-                stack[top], axes[top], gaps[top] = far, axis, across * across
-                top += 1
+            if far >= 0:
+                beyond = (gap + across * across - away[axis] * away[axis]) * _CLOSE
+                if found < k or beyond <= distances[k - 1]:
+                    if top == len(stack):
+                        stack, gaps = _grown(stack), _grown(gaps)
+                    stack[top], gaps[top, :n], gaps[top, n] = far, away, beyond
+                    gaps[top, axis] = across
+                    top += 1
             at = near
     return found
 
 
 @njit(cache=True)
 def _grown(array):
-    bigger = np.empty(2 * len(array), array.dtype)
+    bigger = np.empty((2 * len(array), *array.shape[1:]), array.dtype)
     bigger[: len(array)] = array
     return bigger
 

@@ -31,6 +31,9 @@ from custard.tree.extract import extract
 
 __all__ = ["Written", "WrittenPolicy", "make_written", "solve_as_written"]
 
+LOOK_AT = 100  # keys among which neighbours are looked for
+FIRST_EPSILON, FALL = 0.5, 222_222  # epsilon falls along a line to 0 after so many transitions, or to its least before
+
 # Entries of `Written.count` and `Written.now`.
 OLD_O, OLD_S, OLD_A, HITS, MISSES, QUESTIONS, ACTIONS, EPISODES, LIMITED = range(9)
 EPSILON, ALPHA_B, ALPHA_O, GAMMA_B, ZETA, REWARD, RETURN, RETURNS = range(8)
@@ -72,11 +75,12 @@ def _row(keys, values, key, k, count):
         count[HITS] += 1
         return row
     count[MISSES] += 1
-    rows, distances = np.empty(k, np.int64), np.empty(k)
-    found = nearest(keys, key, rows, distances)
-    row = np.int64(insert(keys, key))
-    if row < 0:
+    full = keys.size[0] == len(keys.key)
+    rows, distances = np.empty(1 if full else k, np.int64), np.empty(1 if full else k)
+    found = nearest(keys, key, rows, distances, LOOK_AT)
+    if full:
         return rows[0]
+    row = np.int64(insert(keys, key))
     values[row] = 0.0
     for i in range(found):
         for a in range(values.shape[1]):
@@ -147,7 +151,8 @@ def decide(w, x, k):
             reward, gamma = (now[ZETA], lattice.gamma_w) if asked else (now[REWARD], now[GAMMA_B])
             _learn(w, reward + gamma * w.q_o[s, best])
         a = best
-        if uniform(w.rng, 0.0, 1.0) < now[EPSILON]:
+        transitions = count[QUESTIONS] + count[ACTIONS]
+        if uniform(w.rng, 0.0, 1.0) < max(now[EPSILON], FIRST_EPSILON * (1.0 - transitions / FALL)):
             a = int(uniform(w.rng, 0.0, 1.0) * mask.sum())
             for b in range(len(mask)):
                 if mask[b]:
@@ -300,11 +305,14 @@ def solve_as_written(problem: Problem, rules: Rules, s: Any, state: dict[str, np
         }  # fmt: skip
         w.now[RETURNS], w.count[EPISODES] = 0.0, 0
         best = selection.best
-        now = {**_save(w), **{name: array.copy() for name, array in env.arrays().items()}, **selection.state()}
-        now["steps"] = np.array(steps)
+
+        def now(steps: int = steps) -> dict[str, np.ndarray]:
+            arrays = {name: array.copy() for name, array in env.arrays().items()}
+            return {**_save(w), **arrays, **selection.state(), "steps": np.array(steps)}
+
         yield Snapshot(
             steps, best.tree if best else final, best.mean if best else float("nan"), s.budget, metrics, final, message,
-            lambda kept=now: kept,  # type: ignore[misc]
+            now,
         )  # fmt: skip
 
 
