@@ -35,6 +35,10 @@ COLUMNS = ("return", "raw_depth", "leaves", "cpu_seconds")
 ABLATIONS: dict[str, dict[str, Any]] = {
     "tuned": {},
     "one action a visit": {"all_actions": False},
+    "Q as a running target": {"alpha_b": 0.1},
+    "no masks": {"mask": False},
+    "a third of the steps": {"share": 1 / 3},
+    "a tenth of the steps": {"share": 1 / 10},
     "constant rates": {"kappa": 0.0, "alpha_b": 0.01, "alpha_o": 0.3},
     "no remembered outcomes": {"recall": False},
     "only remembered outcomes": {"trace": 0.0},
@@ -73,16 +77,20 @@ def trials(show: str, seeds: list[int]) -> list[dict[str, Any]]:
         )
     if show == "ablation":
         out = []
-        for name, given in ABLATIONS.items():
+        for name, all_given in ABLATIONS.items():
+            share = all_given.get("share", 1.0)
+            given = {key: value for key, value in all_given.items() if key != "share"}
+            few, some, many = (int(share * steps) for steps in (1_000_000, 2_000_000, 20_000_000))
             for s in seeds:
-                out.append(_trial(f"prereq: {name}", PREREQ, s, env_kwargs={"m": 7}, budget=1_000_000, **given))
-                out.append(_trial(f"pothole: {name}", POTHOLE, s, budget=2_000_000, **given))
-                out.append(_trial(f"cartpole: {name}", "CartPole-v1", s, max_depth=2, **given))
+                out.append(_trial(f"prereq: {name}", PREREQ, s, env_kwargs={"m": 7}, budget=few, **given))
+                out.append(_trial(f"pothole: {name}", POTHOLE, s, budget=some, **given))
+                out.append(_trial(f"cartpole: {name}", "CartPole-v1", s, max_depth=2, budget=many, **given))
         return out
     if show == "ablation_depth":
         return [
             _trial(f"depth 4: {name}", POTHOLE, s, max_depth=4, budget=5_000_000, **given)
             for name, given in ABLATIONS.items()
+            if "share" not in given
             for s in seeds
         ]
     if show == "paper":

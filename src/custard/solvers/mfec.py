@@ -98,6 +98,7 @@ class Settings:
     shared: bool = True  # keep Q_o of base actions by base state; False: both tables as the paper writes them
     guided: bool = True  # follow the best tree so far in cycles of the kinds 1 and 3
     keep: bool = True  # hand back the best tree judged; False: the last one
+    mask: bool = True  # ask nothing whose answer is known; False: such questions are only paid for
     low: Any = None  # bounds of the features, where the environment's own do not suit
     high: Any = None
 
@@ -191,7 +192,7 @@ class Learner:
     def _rules(self, features: Features) -> Rules:
         s, actions, depth = self.settings, self.problem.base.actions, self.problem.max_depth
         splits, zeta = s.splits or default_splits(features, depth), -0.01 if s.zeta is None else s.zeta
-        return Rules(features, actions, splits, zeta, self.gamma_b, s.gamma_w, depth)
+        return Rules(features, actions, splits, zeta, self.gamma_b, s.gamma_w, depth, s.mask)
 
     # -- cycles -----------------------------------------------------------------------------------------------------
 
