@@ -46,6 +46,18 @@ def assignments(texts: Sequence[str], option: str) -> dict[str, Any]:
     return values
 
 
+def with_settings(options: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+    """The options of a command and the settings of --set; what is an option already cannot be set as well.
+
+    >>> with_settings({"seed": 0, "budget": None}, {"budget": 1000, "k": 3})
+    {'seed': 0, 'budget': 1000, 'k': 3}
+    """
+    for name in settings:
+        if options.get(name) is not None:
+            raise CustardError(f"--set {name}: give it as --{name.replace('_', '-')}")
+    return {**options, **settings}
+
+
 def environment_of(tree: Tree, env: str | None, kwargs: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """The environment that was named, or else the one the tree was learned in, with its arguments."""
     learned_in = tree.origin.get("env")

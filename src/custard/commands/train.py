@@ -71,7 +71,7 @@ class Command:
 
     def run(self) -> None:
         """Learn, evaluate, save, print."""
-        from custard.commands.common import assignments, print_json
+        from custard.commands.common import assignments, print_json, with_settings
         from custard.errors import require_whole
         from custard.lab.learn import learn
         from custard.lab.methods import method
@@ -81,13 +81,13 @@ class Command:
         many = "" if self.seeds is None else f"+{self.seeds}"
         out = self.out or Path("runs") / f"{self.env.replace('/', '-').replace(':', '-')}-{name}-{self.seed}{many}"
         kwargs = assignments(self.env_args, "--env-args")
-        settings = {"max_leaves": self.max_leaves, "expert": self.expert, **assignments(self.set, "--set")}
-        run = learn(
-            self.env, self.method, max_depth=self.max_depth, seed=self.seed, budget=self.budget, preset=self.preset,
-            low=_one_or_all(self.low), high=_one_or_all(self.high), env_kwargs=kwargs, out=out, resume=self.resume,
-            progress=not self.json, seeds=self.seeds,
-            **{key: value for key, value in settings.items() if value is not None},
-        )  # fmt: skip
+        options = {
+            "env": self.env, "method": self.method, "max_depth": self.max_depth, "seed": self.seed, "budget": self.budget,
+            "preset": self.preset, "low": _one_or_all(self.low), "high": _one_or_all(self.high), "env_kwargs": kwargs,
+            "out": out, "resume": self.resume, "progress": not self.json, "seeds": self.seeds,
+            **{k: v for k, v in (("max_leaves", self.max_leaves), ("expert", self.expert)) if v is not None},
+        }  # fmt: skip
+        run = learn(**with_settings(options, assignments(self.set, "--set")))
         if self.json:
             print_json(
                 [self._finish(one, kwargs) for one in run] if isinstance(run, list) else self._finish(run, kwargs)
