@@ -82,9 +82,9 @@ class Command:
         out = self.out or Path("runs") / f"{self.env.replace('/', '-').replace(':', '-')}-{name}-{self.seed}{many}"
         kwargs = assignments(self.env_args, "--env-args")
         options = {
-            "env": self.env, "method": self.method, "max_depth": self.max_depth, "seed": self.seed, "budget": self.budget,
-            "preset": self.preset, "low": _one_or_all(self.low), "high": _one_or_all(self.high), "env_kwargs": kwargs,
-            "out": out, "resume": self.resume, "progress": not self.json, "seeds": self.seeds,
+            "env": self.env, "env_kwargs": kwargs, "method": self.method, "preset": self.preset, "budget": self.budget,
+            "max_depth": self.max_depth, "low": _one_or_all(self.low), "high": _one_or_all(self.high),
+            "seed": self.seed, "seeds": self.seeds, "out": out, "resume": self.resume, "progress": not self.json,
             **{k: v for k, v in (("max_leaves", self.max_leaves), ("expert", self.expert)) if v is not None},
         }  # fmt: skip
         run = learn(**with_settings(options, assignments(self.set, "--set")))
