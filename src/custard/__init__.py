@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from custard.lab.evaluate import evaluate
     from custard.lab.learn import learn
     from custard.spaces import describe
+    from custard.tree.balance import balance
     from custard.tree.extract import extract
     from custard.tree.simplify import prune_unvisited, simplify
     from custard.tree.tree import Tree
@@ -38,6 +39,7 @@ __all__ = [
     "Features",
     "Tree",
     "VectorIBMDP",
+    "balance",
     "describe",
     "evaluate",
     "extract",
@@ -49,8 +51,8 @@ __all__ = [
 #: Where each public name lives; loaded when first used, so that `import custard` stays quick.
 _HOME = {
     "Actions": "actions", "CustardError": "errors", "Features": "features", "IBMDP": "ibmdp.env",
-    "VectorIBMDP": "ibmdp.vector", "Tree": "tree.tree", "describe": "spaces", "evaluate": "lab.evaluate",
-    "extract": "tree.extract", "learn": "lab.learn", "prune_unvisited": "tree.simplify", "simplify": "tree.simplify",
+    "VectorIBMDP": "ibmdp.vector", "Tree": "tree.tree", "balance": "tree.balance", "describe": "spaces",
+    "evaluate": "lab.evaluate", "extract": "tree.extract", "learn": "lab.learn", "prune_unvisited": "tree.simplify", "simplify": "tree.simplify",
 }  # fmt: skip
 
 

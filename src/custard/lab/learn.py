@@ -20,7 +20,7 @@ from custard.lab.seeds_at_once import learn_seeds
 from custard.lab.source import source
 from custard.solvers.api import Problem, Snapshot
 from custard.spaces import describe
-from custard.tree.simplify import simplify
+from custard.tree.balance import balance
 from custard.version import VERSION
 
 __all__ = ["learn"]
@@ -164,7 +164,7 @@ def _drive(
     origin = {key: config[key] for key in ("env", "env_kwargs", "method", "preset", "seed", "max_depth", "versions")}
     raw = last.tree.with_origin(**origin, steps=last.steps)
     run = Run(
-        tree=simplify(raw), value=last.value, steps=last.steps, seconds=seconds, config=config, metrics=rows, raw=raw,
+        tree=balance(raw), value=last.value, steps=last.steps, seconds=seconds, config=config, metrics=rows, raw=raw,
         final=last.final, message=message, directory=directory.path if directory else None,
     )  # fmt: skip
     if directory is not None:

@@ -2,7 +2,7 @@
 
 config.json     what was asked for, with every setting and the versions
 metrics.csv     one row a snapshot
-tree.json       the best tree (simplified), with where it came from
+tree.json       the best tree (simplified and balanced), with where it came from
 final.json      the tree of the last policy, where that differs
 checkpoint/     state.npz and progress.json, replaced together: what --resume goes on from
 """
@@ -33,7 +33,7 @@ __all__ = ["Run", "RunDirectory"]
 class Run:
     """What `custard.learn` returns."""
 
-    tree: Tree  # the best tree found, simplified
+    tree: Tree  # the best tree found, simplified and balanced
     value: float  # its mean return over the selection episodes (not a final judgement: use `custard.evaluate`)
     steps: int  # environment steps used, judging included
     seconds: float
