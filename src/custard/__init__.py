@@ -52,7 +52,8 @@ __all__ = [
 _HOME = {
     "Actions": "actions", "CustardError": "errors", "Features": "features", "IBMDP": "ibmdp.env",
     "VectorIBMDP": "ibmdp.vector", "Tree": "tree.tree", "balance": "tree.balance", "describe": "spaces",
-    "evaluate": "lab.evaluate", "extract": "tree.extract", "learn": "lab.learn", "prune_unvisited": "tree.simplify", "simplify": "tree.simplify",
+    "evaluate": "lab.evaluate", "extract": "tree.extract", "learn": "lab.learn", "prune_unvisited": "tree.simplify",
+    "simplify": "tree.simplify",
 }  # fmt: skip
 
 
