@@ -99,19 +99,19 @@ class Actions:
             return cls(data["kind"], tuple(data["names"]), low=np.array(low), high=np.array(high))
         except CustardError:
             raise
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
             raise CustardError(f"actions must be an object with kind, names and bounds ({error})") from None
 
 
-def numbered(prefix: str, count: int) -> tuple[str, ...]:
+def numbered(prefix: str, count: int, start: int = 0) -> tuple[str, ...]:
     """Names for what has none.
 
     >>> numbered("action", 2)
     ('action_0', 'action_1')
     """
-    return tuple(f"{prefix}_{i}" for i in range(count))
+    return tuple(f"{prefix}_{i}" for i in range(start, start + count))
 
 
-def named(names: Sequence[str] | None, count: int, prefix: str) -> tuple[str, ...]:
+def named(names: Sequence[str] | None, count: int, prefix: str, start: int = 0) -> tuple[str, ...]:
     """The given names if there are as many as needed, numbered ones otherwise."""
-    return tuple(names) if names is not None and len(names) == count else numbered(prefix, count)
+    return tuple(names) if names is not None and len(names) == count else numbered(prefix, count, start)

@@ -26,6 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         print(f"custard {VERSION}")
         return
+    if not {"", os.getcwd()} & set(sys.path):
+        sys.path.append(os.getcwd())  # where a user's own environments are, as with `python -m`
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="custard.plain")

@@ -136,7 +136,7 @@ class Features:
             )
         except CustardError:
             raise
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
             raise CustardError(f"features must be a list of objects with name, kind, low and high ({error})") from None
 
     def _bound(self, side: str, given: Any) -> np.ndarray:

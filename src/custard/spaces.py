@@ -185,7 +185,7 @@ def _custom_features(
 
 def _actions_of(space: gym.Space, names: Sequence[str]) -> Actions:
     if isinstance(space, spaces.Discrete):
-        return Actions("discrete", named(names, int(space.n), "action"), start=int(space.start))
+        return Actions("discrete", named(names, int(space.n), "action", int(space.start)), start=int(space.start))
     if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
         size = int(np.prod(space.shape))
         return Actions("box", named(names, size, "action"), low=space.low.reshape(-1), high=space.high.reshape(-1))

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import gymnasium as gym
 import pytest
@@ -160,7 +161,34 @@ def test_an_interrupt_saves_and_resume_goes_on(tmp_path):
     assert (out / "tree.json").exists()
     again = subprocess.run([*command, "--resume", "--budget", "1000"], capture_output=True, text=True, timeout=200)
     assert again.returncode == 2  # another budget is another run
-    assert "cannot resume" in again.stderr
+    assert "with budget=None, not 1000: cannot resume" in again.stderr
+
+
+def test_an_interrupt_of_several_seeds_keeps_all_their_trees(tmp_path):
+    how = ["custard/PotholeWorld-v0", "--method", "mfec", "--budget", "2000000000", "--episodes", "10", "--seeds", "2"]
+    command = [sys.executable, "-m", "custard", "train", *how, "--out", str(tmp_path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    files, deadline = [tmp_path / f"seed-{k}" / "metrics.csv" for k in range(2)], time.monotonic() + 200
+    while not all(file.exists() for file in files) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert out.count("(interrupted)") == 2
+    assert all((tmp_path / f"seed-{k}" / "tree.json").exists() for k in range(2))
+
+
+def test_own_environments_are_found_where_the_command_is_given(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import gymnasium\nfrom custard.envs.prereq_world import PrereqWorld\n"
+        "class Mine(PrereqWorld):\n    def __init__(self, **given):\n"
+        "        print('made')\n        super().__init__(m=3)\n"
+        "gymnasium.register('Mine-v0', Mine, max_episode_steps=20)\n"
+    )
+    command = [str(Path(sys.executable).parent / "custard"), "train", "mine:Mine-v0", "--budget", "2000", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["steps"] > 0  # what the environment prints is elsewhere
 
 
 @pytest.mark.parametrize("method", ["dqn", "ppo"])

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from custard.errors import CustardError
+from custard.errors import CustardError, one_of
 
 if TYPE_CHECKING:
     from custard.tree.tree import Tree
 
-__all__ = ["assignments", "environment_of", "load_tree", "print_json"]
+__all__ = ["assignments", "environment_of", "load_tree", "print_json", "with_settings"]
 
 
 def load_tree(path: Path) -> Tree:
@@ -24,8 +25,16 @@ def load_tree(path: Path) -> Tree:
 
 
 def print_json(data: Any) -> None:
-    """One JSON document on standard output."""
-    print(json.dumps(data, indent=2))
+    """One JSON document on standard output; numbers that JSON does not know are null."""
+    print(json.dumps(_finite(data), indent=2, allow_nan=False))
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
 def assignments(texts: Sequence[str], option: str) -> dict[str, Any]:
@@ -46,15 +55,17 @@ def assignments(texts: Sequence[str], option: str) -> dict[str, Any]:
     return values
 
 
-def with_settings(options: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
-    """The options of a command and the settings of --set; what is an option already cannot be set as well.
+def with_settings(options: dict[str, Any], settings: dict[str, Any], known: Sequence[str]) -> dict[str, Any]:
+    """The options of a command and the settings of --set, of which those known may be also given as an option.
 
-    >>> with_settings({"seed": 0, "budget": None}, {"budget": 1000, "k": 3})
+    >>> with_settings({"seed": 0, "budget": None}, {"budget": 1000, "k": 3}, ["budget", "k"])
     {'seed': 0, 'budget': 1000, 'k': 3}
     """
     for name in settings:
-        if options.get(name) is not None:
+        if options.get(name) is not None or (name in options and name not in known):
             raise CustardError(f"--set {name}: give it as --{name.replace('_', '-')}")
+        if name not in known:
+            raise CustardError(one_of("setting", name, known))
     return {**options, **settings}
 
 

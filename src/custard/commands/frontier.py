@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -68,6 +69,7 @@ class Command:
         from custard.commands.common import print_json
         from custard.files import write_atomically
         from custard.lab.methods import method
+        from custard.lab.readable import readable
         from custard.lab.sweep import sweep
         from custard.lab.tradeoff import draw_front, front
         from custard.tree.draw import save_figure
@@ -76,7 +78,7 @@ class Command:
         out = self.out or Path("runs") / f"frontier-{self.env.replace('/', '-').replace(':', '-')}-{name}"
         rows = sweep(self._trials(name), out / "trials.csv", show=not self.json, title="frontier", **self.engine.how())
         if all(row["error"] != "" for row in rows):
-            print(f"every trial failed: {rows[0]['error']}")
+            print(f"every trial failed: {rows[0]['error']}", file=sys.stderr)
             return 1
         points = [_point(row) for row in front(rows)]
         result = {"env": self.env, "method": name, "trials": len(rows), "frontier": points}
@@ -90,11 +92,8 @@ class Command:
             return 0
         print("leaves  depth    return   95 % interval        learned by")
         for point in points:
-            low, high = point["ci95"]
-            print(
-                f"{point['leaves']:6d} {point['depth']:6d} {point['return']:9.2f}   {low:8.2f} … {high:8.2f}   "
-                f"{point['command']}"
-            )
+            value, low, high = readable(point["return"], *point["ci95"])
+            print(f"{point['leaves']:6d} {point['depth']:6d} {value:>9}   {low:>8} … {high:>8}   {point['command']}")
         print(f"wrote {', '.join(str(file) for file in [*files, out / 'frontier.json', out / 'trials.csv'])}")
         return 0
 

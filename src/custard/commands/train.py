@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -77,24 +80,25 @@ class Command:
         from custard.lab.methods import method
 
         require_whole(0, episodes=self.episodes)
-        name, _ = method(self.method)
+        name, module = method(self.method)
         many = "" if self.seeds is None else f"+{self.seeds}"
         out = self.out or Path("runs") / f"{self.env.replace('/', '-').replace(':', '-')}-{name}-{self.seed}{many}"
         kwargs = assignments(self.env_args, "--env-args")
         options = {
-            "env": self.env, "env_kwargs": kwargs, "method": self.method, "preset": self.preset, "budget": self.budget,
-            "max_depth": self.max_depth, "low": _one_or_all(self.low), "high": _one_or_all(self.high),
-            "seed": self.seed, "seeds": self.seeds, "out": out, "resume": self.resume, "progress": not self.json,
+            "method": self.method, "preset": self.preset, "budget": self.budget, "max_depth": self.max_depth,
+            "low": _one_or_all(self.low), "high": _one_or_all(self.high), "seed": self.seed, "seeds": self.seeds,
+            "out": out, "resume": self.resume,
             **{k: v for k, v in (("max_leaves", self.max_leaves), ("expert", self.expert)) if v is not None},
         }  # fmt: skip
-        run = learn(**with_settings(options, assignments(self.set, "--set")))
+        known = ["max_depth", "low", "high", *(field.name for field in dataclasses.fields(module.Settings))]
+        options = with_settings(options, assignments(self.set, "--set"), known)
+        with (
+            contextlib.redirect_stdout(sys.stderr) if self.json else contextlib.nullcontext()
+        ):  # environments may print
+            run = learn(self.env, env_kwargs=kwargs, progress=not self.json, **options)
+            results = [self._finish(one, kwargs) for one in (run if isinstance(run, list) else [run])]
         if self.json:
-            print_json(
-                [self._finish(one, kwargs) for one in run] if isinstance(run, list) else self._finish(run, kwargs)
-            )
-        else:
-            for one in run if isinstance(run, list) else [run]:
-                self._finish(one, kwargs)
+            print_json(results if isinstance(run, list) else results[0])
 
     def _finish(self, run: Run, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Evaluate and complete the run directory; prints what came out, or returns it for machines."""

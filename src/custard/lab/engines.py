@@ -34,13 +34,18 @@ ONE_THREAD = {
     **{f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "NUMBA", "VECLIB_MAXIMUM", "NUMEXPR")},
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
 }
+HANDING_IN = 20.0  # seconds that jobs have for it
 RETRIES = 3  # times a Ray task is run again after its node or its process was lost
 
 
 def events(
-    jobs: Sequence[Mapping[str, Any]], run: str, engine: str, workers: int | None, address: str | None
-) -> Iterator[Event]:
-    """Run all jobs on an engine; `workers=0` runs them here, one after the other."""
+    jobs: Sequence[Mapping[str, Any]], run: str, engine: str, workers: int | None, address: str | None,
+    hand_in: bool = False,
+) -> Iterator[Event]:  # fmt: skip
+    """Run all jobs on an engine; `workers=0` runs them here, one after the other.
+
+    With `hand_in` an interrupt is passed on to the jobs under way, which hand in what they have.
+    """
     if engine not in ENGINES:
         raise CustardError(one_of("engine", engine, ENGINES))
     if workers is not None and workers < 0:
@@ -50,7 +55,7 @@ def events(
     if address is not None:
         raise CustardError("an address goes with the engine ray")
     count = cores() if workers is None else workers
-    return _pool(jobs, run, min(count, len(jobs))) if count else _here(jobs, run)
+    return _pool(jobs, run, min(count, len(jobs)), hand_in) if count else _here(jobs, run)
 
 
 def cores() -> int:
@@ -117,7 +122,7 @@ class _Worker:
         self.said.close()
 
 
-def _pool(jobs: Sequence[Mapping[str, Any]], run: str, count: int) -> Iterator[Event]:
+def _pool(jobs: Sequence[Mapping[str, Any]], run: str, count: int, hand_in: bool) -> Iterator[Event]:
     answers: queue.SimpleQueue[tuple[_Worker, dict[str, Any] | None]] = queue.SimpleQueue()
 
     def listen(worker: _Worker) -> None:
@@ -128,15 +133,16 @@ def _pool(jobs: Sequence[Mapping[str, Any]], run: str, count: int) -> Iterator[E
         threading.Thread(target=listen, args=(worker,), daemon=True).start()
 
     workers: set[_Worker] = set()
+    busy = 0
     waiting = iter(range(len(jobs)))
     try:
         for number in waiting:
             workers.add(worker := _Worker(run))
             start(worker, number)
+            busy += 1
             yield "started", number, None
-            if len(workers) == count:
+            if busy == count:
                 break
-        busy = len(workers)
         while busy:
             worker, row = answers.get()
             number = worker.number
@@ -154,6 +160,15 @@ def _pool(jobs: Sequence[Mapping[str, Any]], run: str, count: int) -> Iterator[E
                 workers.add(worker := _Worker(run))
             start(worker, following)
             yield "started", following, None
+    except KeyboardInterrupt:
+        if not hand_in:
+            raise
+        for worker in workers:
+            worker.process.send_signal(signal.SIGINT)
+        with suppress(queue.Empty):
+            for _ in range(busy):
+                worker, row = answers.get(timeout=HANDING_IN)
+                yield "finished", worker.number, row or {"error": "interrupted"}
     finally:
         for worker in workers:
             worker.end()

@@ -12,6 +12,7 @@ import numpy as np
 from custard.errors import CustardError, require_whole
 from custard.ibmdp.env import IBMDP
 from custard.ibmdp.parts import Parts, parts_of
+from custard.lab.readable import readable
 from custard.lab.source import DEFAULT_LIMIT, Source, episode_seeds, source
 from custard.spaces import Base, describe
 from custard.tree.tree import Tree
@@ -69,8 +70,9 @@ class Evaluation:
         cut = f", {int(self.time_limited.sum())} reached the time limit" if self.time_limited.any() else ""
         if self.traversal_limited.any():
             cut += f", {int(self.traversal_limited.sum())} reached the traversal limit"
+        mean, std, low_text, high_text = readable(self.mean, self.std, low, high)
         return (
-            f"return {self.mean:.2f} ± {self.std:.2f} (95 % interval of the mean {low:.2f} to {high:.2f}) "
+            f"return {mean} ± {std} (95 % interval of the mean {low_text} to {high_text}) "
             f"over {self.episodes} episodes of {self.lengths.mean():.1f} steps{cut}"
         )
 
@@ -219,6 +221,10 @@ def check_fits(tree: Tree, base: Base) -> None:
         raise CustardError(
             f"the tree decides among {_some(tree.actions.names)} ({tree.actions.kind}), but the environment's actions "
             f"are {_some(base.actions.names)} ({base.actions.kind})"
+        )
+    if tree.actions.start != base.actions.start:
+        raise CustardError(
+            f"the tree's actions are numbered from {tree.actions.start}, the environment's from {base.actions.start}"
         )
 
 

@@ -76,6 +76,7 @@ def frontier(
         )  # fmt: skip
         judged = evaluate(run.tree, where, episodes, final_seed(seed), features=learn_kwargs.get("features"))
         if not points or judged.mean > points[-1].mean:
+            points = [point for point in points if point.leaves < run.tree.n_leaves]  # a later run may do with as few
             points.append(_point(run.tree, judged, best, run.steps, run.seconds))
         if proved is not None and judged.mean >= proved - 1e-9 * max(1.0, abs(proved)):
             break  # nothing is better

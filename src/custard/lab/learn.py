@@ -121,11 +121,10 @@ def _open(
         directory.create(config)
         return directory, None, 0.0, None
     stored, state, done = directory.reopen()
-    for key in ("env", "env_kwargs", "method", "preset", "seed", "max_depth", "low", "high", "settings"):
-        if stored.get(key) != config[key]:
-            raise CustardError(
-                f"{out} holds a run with {key} {stored.get(key)!r}, not {config[key]!r}: cannot resume it"
-            )
+    before, now = ({**kept.pop("settings", {}), **kept} for kept in (dict(stored), dict(config)))
+    for key in now:
+        if key != "versions" and before.get(key) != now[key]:
+            raise CustardError(f"{out} holds a run with {key}={before.get(key)!r}, not {now[key]!r}: cannot resume it")
     return directory, state, float(done.get("seconds", 0.0)), directory.last(done)
 
 

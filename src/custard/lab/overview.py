@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from custard.lab.readable import readable
 from custard.lab.store import Row, numbered
 from custard.lab.summary import label, summary, table
 
@@ -101,7 +102,7 @@ def told(row: Mapping[str, Any]) -> str:
     if row["error"] != "":
         return f"{head} failed: {row['error']}"
     return (
-        f"{head} return {float(row['return']):.2f}, depth {int(float(row['depth']))}, "
+        f"{head} return {readable(float(row['return']))[0]}, depth {int(float(row['depth']))}, "
         f"{int(float(row['leaves']))} leaves, {float(row['seconds']):.1f} s"
     )
 

@@ -7,6 +7,7 @@ import time
 from types import TracebackType
 from typing import Any
 
+from custard.lab.readable import readable
 from custard.solvers.api import Snapshot
 
 __all__ = ["Display"]
@@ -77,7 +78,8 @@ def facts(snapshot: Snapshot, short: bool = False) -> str:
     if snapshot.tree is None:
         parts.append("no tree yet")
     else:
-        parts.append(f"best tree {snapshot.value:.2f}, depth {snapshot.tree.depth}, {snapshot.tree.n_leaves} leaves")
+        (value,), tree = readable(snapshot.value), snapshot.tree
+        parts.append(f"best tree {value}, depth {tree.depth}, {tree.n_leaves} leaves")
     if snapshot.message and not short:
         parts.append(snapshot.message)
     return ", ".join(parts)

@@ -77,6 +77,8 @@ class RunDirectory:
             config = json.loads((self.path / "config.json").read_text())
         except (OSError, json.JSONDecodeError) as error:
             raise CustardError(f"{self.path} holds no run to resume ({error})") from None
+        if not isinstance(config, dict) or not isinstance(config.get("settings"), dict):
+            raise CustardError(f"{self.path} holds no run to resume (config.json is damaged)")
         state_file, progress_file = self.path / "checkpoint" / "state.npz", self.path / "checkpoint" / "progress.json"
         if not state_file.exists():
             return config, None, {}

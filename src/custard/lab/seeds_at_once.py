@@ -31,7 +31,7 @@ def learn_seeds(
     """Learn with each of some seeds (a number: 0, 1, …), as `custard.learn(env, method, seed=…, **given)` would.
 
     `env` is an id, since other processes make it. `workers` is one a core unless given; 0 runs all seeds here. With
-    `out` every seed has a run directory there, named after it.
+    `out` every seed has a run directory there, named after it. An interrupt ends all and keeps their best trees.
 
     >>> runs = learn_seeds("custard/PrereqWorld-v0", "mfec", seeds=2, workers=0, env_kwargs={"m": 4}, budget=50_000)
     >>> [(run.config["seed"], run.value) for run in runs]
@@ -48,12 +48,12 @@ def learn_seeds(
     except (TypeError, ValueError) as error:
         raise CustardError(f"several seeds at once need arguments that other processes can be told: {error}") from None
     rows: dict[int, dict[str, Any]] = {}
-    for kind, number, row in events(jobs, f"{__name__}:one", "local", workers, None):
+    for kind, number, row in events(jobs, f"{__name__}:one", "local", workers, None, hand_in=True):
         if kind == "finished" and row is not None:
             if row.get("error"):
                 raise CustardError(f"seed {numbers[number]}: {row['error']}")
             rows[number] = row
-    return [_run(rows[k]) for k in range(len(numbers))]
+    return [_run(rows[k]) for k in sorted(rows)]  # fewer than seeds after an interrupt
 
 
 def one(job: dict[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from custard.errors import CustardError
+from custard.lab.readable import readable
 
 __all__ = ["label", "markdown", "plot", "spread", "summary", "table"]
 
@@ -90,8 +91,8 @@ def table(entries: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
         "settings": lambda entry: _said(entry["settings"]) or "–",
         "depth ≤": lambda entry: "–" if entry["max_depth"] is None else str(entry["max_depth"]),
         "trials": lambda entry: str(entry["trials"]), "failed": lambda entry: str(entry["failures"]),
-        "return": lambda entry: f"{show(entry, 'return', '.2f')} ± {show(entry, 'return_std', '.2f')}",
-        "min … max": lambda entry: f"{show(entry, 'return_min', '.2f')} … {show(entry, 'return_max', '.2f')}",
+        "return": lambda entry: " ± ".join(readable(entry["return"], entry["return_std"])),
+        "min … max": lambda entry: " … ".join(readable(entry["return_min"], entry["return_max"])),
         "depth": lambda entry: show(entry, "depth", ".1f"), "leaves": lambda entry: show(entry, "leaves", ".1f"),
         "nodes": lambda entry: show(entry, "nodes", ".1f"), "seconds": lambda entry: show(entry, "seconds", ".1f"),
         "gap": lambda entry: show(entry, "gap", ".3f"), "optimal": lambda entry: share(entry, "optimal"),

@@ -91,7 +91,8 @@ def _summary(judged: Mapping[str, Any]) -> dict[str, Any]:
     """An evaluation without its episodes, which a histogram stands for."""
     returns = np.array(judged["returns"], dtype=np.float64)
     low, high = float(returns.min()), float(returns.max())
-    counts, _ = np.histogram(returns, bins=30, range=(low, high) if high > low else (low - 0.5, high + 0.5))
+    wide = high - low > 1e-9 * max(1.0, abs(low), abs(high))  # more than rounding
+    counts, _ = np.histogram(returns, bins=30, range=(low, high) if wide else (low - 0.5, high + 0.5))
     kept = {key: value for key, value in judged.items() if key not in ("returns", "lengths")}
     return {**kept, "histogram": {"low": low, "high": high, "counts": counts.tolist()}}
 

@@ -31,13 +31,14 @@ class Menu:
             return
         assert actions.low is not None
         assert actions.high is not None
-        self.low = np.where(np.isfinite(actions.low), actions.low, -1.0)
-        self.high = np.where(np.isfinite(actions.high), actions.high, 1.0)
-        self.whole = actions.kind == "multi"
-        sizes = self.high - self.low + 1
-        small = self.whole and np.prod(sizes) <= VECTORS
-        ranges = [np.arange(lo, hi + 1) for lo, hi in zip(self.low, self.high, strict=True)]
-        self.all = np.array(list(product(*ranges)), dtype=np.int64) if small else None
+        # Where there is no bound: between -1 and 1, or 2 from the other one.
+        loose = np.where(np.isfinite(actions.high), actions.high - 2.0, -1.0)
+        self.low = np.where(np.isfinite(actions.low), actions.low, loose)
+        self.high = np.where(np.isfinite(actions.high), actions.high, self.low + 2.0)
+        self.whole, self.all = actions.kind == "multi", None
+        if self.whole and np.prod(self.high - self.low + 1) <= VECTORS:
+            ranges = [np.arange(lo, hi + 1) for lo, hi in zip(self.low, self.high, strict=True)]
+            self.all = np.array(list(product(*ranges)), dtype=np.int64)
 
     def random(self, rng: np.random.Generator) -> Any:
         """Any action."""

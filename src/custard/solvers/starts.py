@@ -22,7 +22,7 @@ from custard.tree.tree import Tree
 if TYPE_CHECKING:
     from custard.solvers.tpi import Search
 
-__all__ = ["first_trees", "imitations", "outside_expert", "states_or_random"]
+__all__ = ["finite", "first_trees", "imitations", "outside_expert", "states_or_random"]
 
 TABLE_DEPTH = 12  # questions a path for trees of a learned table where no limit is given
 
@@ -86,10 +86,20 @@ def first_trees(search: Search, rng: np.random.Generator, seeds: np.ndarray) -> 
 def states_or_random(x: np.ndarray, features: Features, rng: np.random.Generator) -> np.ndarray:
     """The states given, or random ones where there are none."""
     if len(x):
-        return x
+        return finite(x, features)
     spread = np.where(features.unbounded, 2.0, features.high - features.low)
     low = np.where(features.unbounded, -1.0, features.low)
     return low + rng.random((100, features.n)) * spread
+
+
+def finite(x: np.ndarray, features: Features) -> np.ndarray:
+    """The states, refused if one is infinite: thresholds lie between states."""
+    if not np.isfinite(x).all():
+        name = features.names[int(np.argwhere(~np.isfinite(x))[0, -1])]
+        raise CustardError(
+            f"the environment gave an infinite value for feature {name!r}: clip it, so that it has a place"
+        )
+    return x
 
 
 def outside_expert(

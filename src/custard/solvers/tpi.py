@@ -38,7 +38,7 @@ from custard.solvers.mutate import (
     without_a_question,
 )
 from custard.solvers.simulate import Compiled, Foreign, Simulator, simulator
-from custard.solvers.starts import STARTS, first_trees, states_or_random
+from custard.solvers.starts import STARTS, finite, first_trees, states_or_random
 from custard.solvers.tabular import Expert
 from custard.tree.fit import fit_tree
 from custard.tree.simplify import simplify
@@ -253,7 +253,7 @@ class Search:
 
     def fits(self, tree: Tree, x: np.ndarray, q: np.ndarray, tried: np.ndarray) -> Iterator[Tree]:
         """The best tree for the measured values, and the present one with one branch refitted."""
-        if len(x) < 2:
+        if len(finite(x, self.features)) < 2:
             return
         q = q - q.max(axis=1, keepdims=True)
         price = -self.settings.zeta * float(-q.min(axis=1).mean())
@@ -455,8 +455,9 @@ class Search:
     def snapshot(self) -> Snapshot:
         """Where the search stands."""
         metrics = {"round": float(self.number), "stale": float(self.stale), "leaves": float(self.best.n_leaves)}
+        state = self.state()  # as it is now, also if the next round is broken off
         return Snapshot(
-            self.real.steps, self.best, self.value, self.budget, metrics, message=self.message, state=self.state
+            self.real.steps, self.best, self.value, self.budget, metrics, message=self.message, state=lambda: state
         )
 
     def state(self) -> dict[str, np.ndarray]:

@@ -305,14 +305,11 @@ def solve_as_written(problem: Problem, rules: Rules, s: Any, state: dict[str, np
         }  # fmt: skip
         w.now[RETURNS], w.count[EPISODES] = 0.0, 0
         best = selection.best
-
-        def now(steps: int = steps) -> dict[str, np.ndarray]:
-            arrays = {name: array.copy() for name, array in env.arrays().items()}
-            return {**_save(w), **arrays, **selection.state(), "steps": np.array(steps)}
-
+        now = {**_save(w), **{name: array.copy() for name, array in env.arrays().items()}, **selection.state()}
+        now["steps"] = np.array(steps)
         yield Snapshot(
             steps, best.tree if best else final, best.mean if best else float("nan"), s.budget, metrics, final, message,
-            now,
+            lambda kept=now: kept,  # type: ignore[misc]
         )  # fmt: skip
 
 

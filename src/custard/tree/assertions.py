@@ -170,7 +170,12 @@ class _Parser:
 
     def negated(self) -> Term:
         if self.next("not"):
-            return Term("not", (self.truth(self.negated, "what follows 'not'"),))
+            self.deep += 1
+            if self.deep > 50:
+                self.fail("'not' is repeated too often", self.tokens[self.at][2])
+            term = Term("not", (self.truth(self.negated, "what follows 'not'"),))
+            self.deep -= 1
+            return term
         return self.compared()
 
     def compared(self) -> Term:

@@ -117,6 +117,10 @@ def from_json(cls: type[Tree], data: Any) -> Tree:
             raise CustardError(f"the tree's {name} must hold whole numbers only")
     if any(entry is None or isinstance(entry, (bool, str)) for entry in nodes["threshold"]):
         raise CustardError("the tree's threshold must hold numbers only")
+    flat = [entry for row in nodes["value"] for entry in (row if isinstance(row, list) else [row])]
+    whole = isinstance(data["actions"], dict) and data["actions"].get("kind") == "discrete"
+    if not all(type(entry) is int or (type(entry) is float and not whole) for entry in flat):
+        raise CustardError(f"the tree's value must hold {'whole ' if whole else ''}numbers only")
     return cls(
         **{name: nodes[name] for name in ARRAYS},
         features=Features.from_json(data["features"], bounds),
@@ -141,7 +145,7 @@ def load(cls: type[Tree], path: str | Path) -> Tree:
         raise CustardError(f"{path} is not a text file") from None
     try:
         data = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise CustardError(f"{path} is not valid JSON ({error}): the file may be cut short") from None
     try:
         return from_json(cls, data)

@@ -1,0 +1,20 @@
+"""Numbers for people."""
+
+from __future__ import annotations
+
+import math
+
+__all__ = ["readable"]
+
+
+def readable(*values: float | None) -> list[str]:
+    """Numbers that belong together: two decimals, more where all are small, powers of ten where one is very large.
+
+    >>> readable(499.987, 0.4), readable(-0.00134, 0.0002), readable(1e300, None)
+    (['499.99', '0.40'], ['-0.00134', '0.00020'], ['1e+300', '–'])
+    """
+    sizes = [abs(value) for value in values if value is not None and math.isfinite(value)]
+    largest = max(sizes, default=0.0)
+    decimals = 2 if largest == 0.0 or largest >= 0.1 else min(12, 2 - math.floor(math.log10(largest)))
+    form = ".6g" if largest >= 1e9 else f".{decimals}f"
+    return ["–" if value is None else format(value, form) for value in values]
