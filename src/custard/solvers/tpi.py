@@ -92,6 +92,7 @@ class Settings:
 
 ENOUGH = 16_000, 100  # episodes, compiled or not, in which a perfect tree is to be perfect, if the budget allows
 SHRINKS = 12  # rounds in a row in which no perfect tree of fewer leaves was found before the search for one ends
+MENDS = 3  # rounds that try to make a tree perfect that is so in all but a few of very many episodes
 HALF = 0.5  # the share of a perfect return that a search for one with fewer leaves should come to in a round
 FIRST_DEPTH, LAST_DEPTH = 3, 5  # without a depth limit trees grow while that pays
 MOST_LEAVES = 4096
@@ -152,6 +153,7 @@ class Search:
         self.present, self.best = self.blank, self.blank
         self.value, self.number, self.stale, self.message = -np.inf, 0, 0, ""
         self.hard = np.zeros(0, dtype=np.int64)  # episodes in which nearly perfect trees failed
+        self.mended = 0
         self.sure = False  # whether the best tree was perfect in very many episodes
         self.seen: list[float] = []  # returns of the best tree in the environment itself, where a table is used
 
@@ -167,7 +169,10 @@ class Search:
             self.depth, self.present = self.depth + 1, self.best  # nothing better of this depth: allow one more
         seeds = self.episodes(rng)
         trees, x = [self.present], np.zeros((0, self.features.n))
-        if self.sure:  # a perfect tree: would fewer leaves do?
+        if self.sure and self.mending:  # perfect but for very few episodes: in those as well?
+            self.leaves, trees = self.best.n_leaves, [self.best]
+            self.depth = max(self.depth, self.best.depth)
+        elif self.sure:  # a perfect tree: would fewer leaves do?
             self.leaves = (self.best.n_leaves + 2) // 2 if self.stale < SHRINKS // 2 else self.best.n_leaves - 1
             self.depth = min(self.depth, self.leaves - 1)
             if self.stale % 2 == 0 or self.present.n_leaves > self.leaves:  # else the last round's tree goes on
@@ -357,8 +362,14 @@ class Search:
     def judge(self, now: Candidate, rng: np.random.Generator) -> None:
         """Keep the tree if it beats the best one on episodes neither was chosen on."""
         tree = simplify(now.tree)
+        if self.sure and self.mending:
+            self.mended += 1
+            before, better = self.value, tree != self.best and self.confirmed(tree) and self.perfect(self.value)
+            self.best, self.value = (tree, self.value) if better else (self.best, before)
+            return
         if self.sure:  # nothing but a perfect tree with fewer leaves replaces what is perfect
             better = tree.n_leaves < self.best.n_leaves and self.confirmed(tree)
+            self.mended = 0 if better else self.mended
             waited = self.stale + (1 if now.mean > HALF * self.ceiling else SHRINKS // 2)  # far from it: soon over
             self.best, self.stale = (tree, 0) if better else (self.best, waited)
             return
@@ -391,6 +402,11 @@ class Search:
             else:
                 at += 1
         return now
+
+    @property
+    def mending(self) -> bool:
+        """Whether a round is for the episodes in which the best tree fails, if it fails in a few of very many."""
+        return self.stale >= 2 and self.mended < MENDS and self.number % 2 == 0 and not self.perfect(self.value)
 
     @property
     def exact(self) -> bool:
@@ -446,7 +462,7 @@ class Search:
         good = bool((self.ceiling - returns).sum() <= allowed)
         if good or tree is self.best:
             self.value = float(returns.mean())
-        if not good:
+        if (returns < self.ceiling).any():
             self.remember(seeds[: len(returns)][returns < self.ceiling])
         return good
 
@@ -463,7 +479,7 @@ class Search:
     def state(self) -> dict[str, np.ndarray]:
         """All that the next round depends on."""
         numbers = [self.number, self.stale, self.real.steps, self.depth, bool(self.message), self.model is not None,
-                   self.sure]  # fmt: skip
+                   self.sure, self.mended]  # fmt: skip
         data = {
             f"{name}_{part}": getattr(tree, part)
             for name, tree in (("present", self.present), ("best", self.best))
@@ -486,7 +502,7 @@ class Search:
             for name in ("present", "best")
         )
         self.hard, self.seen = state["hard"], state["seen"].tolist()
-        self.sure = bool(state["numbers"][6])
+        self.sure, self.mended = bool(state["numbers"][6]), int(state["numbers"][7])
         if not state["numbers"][5]:
             self.model = None
         if self.model is not None:
