@@ -167,12 +167,18 @@ def test_an_interrupt_saves_and_resume_goes_on(tmp_path):
 def test_an_interrupt_of_several_seeds_keeps_all_their_trees(tmp_path):
     how = ["custard/PotholeWorld-v0", "--method", "mfec", "--budget", "2000000000", "--episodes", "10", "--seeds", "2"]
     command = [sys.executable, "-m", "custard", "train", *how, "--out", str(tmp_path)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
+    )  # fmt: skip
     files, deadline = [tmp_path / f"seed-{k}" / "metrics.csv" for k in range(2)], time.monotonic() + 200
     while not all(file.exists() for file in files) and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=120)
+    try:
+        out, err = process.communicate(timeout=120)
+    finally:
+        process.kill()  # its workers end with it
     assert process.returncode == 0, err
     assert out.count("(interrupted)") == 2
     assert all((tmp_path / f"seed-{k}" / "tree.json").exists() for k in range(2))
