@@ -92,9 +92,8 @@ class Command:
         }  # fmt: skip
         known = ["max_depth", "low", "high", *(field.name for field in dataclasses.fields(module.Settings))]
         options = with_settings(options, assignments(self.set, "--set"), known)
-        with (
-            contextlib.redirect_stdout(sys.stderr) if self.json else contextlib.nullcontext()
-        ):  # environments may print
+        # What environments print must not come between the JSON.
+        with contextlib.redirect_stdout(sys.stderr) if self.json else contextlib.nullcontext():
             run = learn(self.env, env_kwargs=kwargs, progress=not self.json, **options)
             results = [self._finish(one, kwargs) for one in (run if isinstance(run, list) else [run])]
         if self.json:

@@ -34,7 +34,7 @@ ONE_THREAD = {
     **{f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "NUMBA", "VECLIB_MAXIMUM", "NUMEXPR")},
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
 }
-HANDING_IN = 20.0  # seconds that jobs have for it
+HANDING_IN = 20.0  # seconds that interrupted jobs have to hand in what they have
 RETRIES = 3  # times a Ray task is run again after its node or its process was lost
 
 
@@ -44,7 +44,7 @@ def events(
 ) -> Iterator[Event]:  # fmt: skip
     """Run all jobs on an engine; `workers=0` runs them here, one after the other.
 
-    With `hand_in` an interrupt is passed on to the jobs under way, which hand in what they have.
+    With `hand_in` an interrupt is passed on to the jobs under way: what they have comes as "handed in".
     """
     if engine not in ENGINES:
         raise CustardError(one_of("engine", engine, ENGINES))
@@ -168,7 +168,7 @@ def _pool(jobs: Sequence[Mapping[str, Any]], run: str, count: int, hand_in: bool
         with suppress(queue.Empty):
             for _ in range(busy):
                 worker, row = answers.get(timeout=HANDING_IN)
-                yield "finished", worker.number, row or {"error": "interrupted"}
+                yield "handed in", worker.number, row or {"error": "interrupted"}
     finally:
         for worker in workers:
             worker.end()

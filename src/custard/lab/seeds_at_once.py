@@ -49,10 +49,12 @@ def learn_seeds(
         raise CustardError(f"several seeds at once need arguments that other processes can be told: {error}") from None
     rows: dict[int, dict[str, Any]] = {}
     for kind, number, row in events(jobs, f"{__name__}:one", "local", workers, None, hand_in=True):
-        if kind == "finished" and row is not None:
-            if row.get("error"):
-                raise CustardError(f"seed {numbers[number]}: {row['error']}")
+        if row is not None and not row.get("error"):
             rows[number] = row
+        elif row is not None and kind == "finished":
+            raise CustardError(f"seed {numbers[number]}: {row['error']}")
+    if not rows:
+        raise KeyboardInterrupt  # before any seed had a tree
     return [_run(rows[k]) for k in sorted(rows)]  # fewer than seeds after an interrupt
 
 

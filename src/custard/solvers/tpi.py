@@ -153,7 +153,7 @@ class Search:
         self.present, self.best = self.blank, self.blank
         self.value, self.number, self.stale, self.message = -np.inf, 0, 0, ""
         self.hard = np.zeros(0, dtype=np.int64)  # episodes in which nearly perfect trees failed
-        self.mended = 0
+        self.mended = 0  # rounds that were for mending the best tree
         self.sure = False  # whether the best tree was perfect in very many episodes
         self.seen: list[float] = []  # returns of the best tree in the environment itself, where a table is used
 
