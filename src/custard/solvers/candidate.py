@@ -18,6 +18,7 @@ class Candidate:
     tree: Tree
     seeds: np.ndarray
     returns: np.ndarray
+    failed: np.ndarray  # how many of the trees compared with it so far failed in each episode, where that can be told
 
     @property
     def mean(self) -> float:
@@ -26,7 +27,16 @@ class Candidate:
 
     def more(self, seeds: np.ndarray, returns: np.ndarray) -> Candidate:
         """The same with more episodes."""
-        return Candidate(self.tree, np.append(self.seeds, seeds), np.append(self.returns, returns))
+        failed = np.append(self.failed, np.zeros(len(seeds), np.int64))
+        return Candidate(self.tree, np.append(self.seeds, seeds), np.append(self.returns, returns), failed)
+
+    def hardest_first(self, ceiling: float) -> np.ndarray:
+        """Numbers of the episodes: first those where this tree returns less than the most possible (only there can
+        another be better), then those where others did (there it is likely to be worse)."""
+        fails = self.returns < ceiling
+        known = np.flatnonzero((self.failed > 0) & ~fails)
+        rest = np.flatnonzero((self.failed == 0) & ~fails)
+        return np.concatenate([np.flatnonzero(fails), known[np.argsort(-self.failed[known], kind="stable")], rest])
 
     def beats(self, other: Candidate) -> bool:
         """More return on the same episodes, or as much from a smaller tree."""

@@ -92,8 +92,8 @@ class Settings:
 
 ENOUGH = 16_000, 100  # episodes, compiled or not, in which a perfect tree is to be perfect, if the budget allows
 SHRINKS = 12  # rounds in a row in which no perfect tree of fewer leaves was found before the search for one ends
-MENDS = 3  # rounds that try to make a tree perfect that is so in all but a few of very many episodes
-HALF = 0.5  # the share of a perfect return that a search for one with fewer leaves should come to in a round
+MENDING = 60_000_000  # steps after that for making the tree perfect where it fails in a few of very many episodes
+HOPE = 0.5  # the share of episodes in which a tree of fewer leaves should be perfect after a round of searching one
 FIRST_DEPTH, LAST_DEPTH = 3, 5  # without a depth limit trees grow while that pays
 MOST_LEAVES = 4096
 MOST_HARD = 64  # episodes remembered in which nearly perfect trees failed
@@ -153,7 +153,7 @@ class Search:
         self.present, self.best = self.blank, self.blank
         self.value, self.number, self.stale, self.message = -np.inf, 0, 0, ""
         self.hard = np.zeros(0, dtype=np.int64)  # episodes in which nearly perfect trees failed
-        self.mended = 0  # rounds that were for mending the best tree
+        self.mended = 0  # steps that went into mending the best tree; all, when nothing is left to mend
         self.sure = False  # whether the best tree was perfect in very many episodes
         self.seen: list[float] = []  # returns of the best tree in the environment itself, where a table is used
 
@@ -161,7 +161,7 @@ class Search:
 
     def round(self) -> None:
         """One round, starting from the present tree."""
-        rng = np.random.default_rng([self.seed, self.number])
+        rng, before = np.random.default_rng([self.seed, self.number]), self.sim.steps
         self.experience(rng)
         if self.number == 0:
             self.sim.returns(self.blank, episode_seeds(self.seed, 4), 1.0)  # how long episodes are
@@ -169,9 +169,11 @@ class Search:
             self.depth, self.present = self.depth + 1, self.best  # nothing better of this depth: allow one more
         seeds = self.episodes(rng)
         trees, x = [self.present], np.zeros((0, self.features.n))
-        if self.sure and self.mending:  # perfect but for very few episodes: in those as well?
-            self.leaves, trees = self.best.n_leaves, [self.best]
-            self.depth = max(self.depth, self.best.depth)
+        mending = self.mending
+        if mending:  # perfect but for very few episodes: in those as well?
+            self.leaves, self.depth, trees = self.best.n_leaves, max(self.depth, self.best.depth), [self.best]
+            now = self.run(self.best, self.very_many(rng))
+            seeds = np.concatenate([now.seeds[now.returns < self.ceiling], seeds])
         elif self.sure:  # a perfect tree: would fewer leaves do?
             self.leaves = (self.best.n_leaves + 2) // 2 if self.stale < SHRINKS // 2 else self.best.n_leaves - 1
             self.depth = min(self.depth, self.leaves - 1)
@@ -183,7 +185,7 @@ class Search:
             trees, x = first_trees(self, rng, seeds)
         now = self.run(trees[0], seeds)
         self.depth = max(self.depth, now.tree.depth)
-        if self.sim.values_actions and self.going and not self.perfect(now.mean):
+        if self.sim.values_actions and self.going and not self.perfect(now.mean) and not mending:
             x, q, tried = self.valued(now.tree, rng)
             for other in self.fits(now.tree, x, q, tried):
                 if self.going:
@@ -194,13 +196,14 @@ class Search:
         now = self.polished(max(some, key=lambda one: one.mean), rng, x, self.changes)
         self.present = now.tree
         self.judge(now, rng)
+        self.mended += self.sim.steps - before if mending else 0
         self.number += 1
         self.check(rng)
         self.finish()
 
     def run(self, tree: Tree, seeds: np.ndarray) -> Candidate:
         """A tree with its returns."""
-        return Candidate(tree, seeds, self.sim.returns(tree, seeds))
+        return Candidate(tree, seeds, self.sim.returns(tree, seeds), np.zeros(len(seeds), np.int64))
 
     def valued(self, tree: Tree, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """States that a tree meets, what actions are worth there, and which."""
@@ -283,18 +286,16 @@ class Search:
 
     def compared(self, tree: Tree, now: Candidate) -> Candidate:
         """The better of two on the same episodes; after each few it must still look like the better one."""
-        count, order = len(now.seeds), np.arange(len(now.seeds))
-        first = max(4, min(count, 500) // 5)
-        ends = [2, *(first * 4**k for k in range(9) if first * 4**k < count), count]
-        failing = self.failing(now)
-        if failing:
-            order = np.argsort(now.returns, kind="stable")  # only where the one fails can the other be better
-            ends[0] = failing
+        count, failing = len(now.seeds), self.failing(now)
+        first, few = max(4, min(count, 500) // 5), failing or 2
+        ends = [few, *(first * 4**k for k in range(9) if few < first * 4**k < count), count]
+        order = now.hardest_first(self.ceiling) if failing else np.arange(count)
         returns = np.zeros(count)
         for k, end in enumerate(ends):
             done = order[:end]
             new = order[ends[k - 1] if k else 0 : end]
             returns[new] = self.sim.returns(tree, now.seeds[new])
+            now.failed[new] += returns[new] < self.ceiling
             gain = float((returns[done] - now.returns[done]).mean())
             worse = gain < -1e-9 * max(1.0, abs(now.mean))
             if k == 0 and failing:
@@ -303,7 +304,7 @@ class Search:
                 worse = returns[new].max() < now.returns.min()  # two episodes only
             if worse:
                 return now
-        other = Candidate(tree, now.seeds, returns)
+        other = Candidate(tree, now.seeds, returns, now.failed)
         return other if other.beats(now) else now
 
     def failing(self, now: Candidate) -> int:
@@ -362,15 +363,17 @@ class Search:
     def judge(self, now: Candidate, rng: np.random.Generator) -> None:
         """Keep the tree if it beats the best one on episodes neither was chosen on."""
         tree = simplify(now.tree)
-        if self.sure and self.mending:
-            self.mended += 1
-            before, better = self.value, tree != self.best and self.confirmed(tree) and self.perfect(self.value)
-            self.best, self.value = (tree, self.value) if better else (self.best, before)
+        if self.mending:
+            if tree != self.best:
+                best = self.run(self.best, self.very_many(rng))
+                now = self.compared(tree, best)
+                self.best, self.value = now.tree, now.mean
+            self.mended = MENDING if self.perfect(now.mean) else self.mended
             return
         if self.sure:  # nothing but a perfect tree with fewer leaves replaces what is perfect
             better = tree.n_leaves < self.best.n_leaves and self.confirmed(tree)
-            self.mended = 0 if better else self.mended
-            waited = self.stale + (1 if now.mean > HALF * self.ceiling else SHRINKS // 2)  # far from it: soon over
+            hope = float((now.returns >= self.ceiling).mean()) > HOPE
+            waited = self.stale + (1 if hope else SHRINKS // 4)  # far from it: soon over
             self.best, self.stale = (tree, 0) if better else (self.best, waited)
             return
         times = 8 if len(self.hard) == 0 else max(16, self.many // self.compare_on)  # rare failures show in many only
@@ -405,8 +408,12 @@ class Search:
 
     @property
     def mending(self) -> bool:
-        """Whether a round is for the episodes in which the best tree fails, if it fails in a few of very many."""
-        return self.stale >= 2 and self.mended < MENDS and self.number % 2 == 0 and not self.perfect(self.value)
+        """Whether rounds are for the episodes in which the best tree fails, if it fails in a few of very many."""
+        return self.compiled and self.sure and self.stale >= SHRINKS and self.mended < MENDING
+
+    def very_many(self, rng: np.random.Generator) -> np.ndarray:
+        """Seeds of as many fresh episodes as show very rare failures."""
+        return episode_seeds(int(rng.integers(2**31)), max(self.enough, MENDING // (6 * self.real.limit)))
 
     @property
     def exact(self) -> bool:
@@ -433,7 +440,8 @@ class Search:
         """Decide whether to go on."""
         nearly = self.sim.most_a_step > 0 and self.value >= self.ceiling * (1.0 - NEARLY)
         self.sure = self.sure or (nearly and self.confirmed(self.best))
-        if self.sure and (self.stale >= SHRINKS or not self.going or self.best.n_leaves == 1):
+        over = self.stale >= SHRINKS and not self.mending
+        if self.sure and (over or not self.going or self.best.n_leaves == 1):
             self.message = "all but a few steps in ten thousand earn the most a step has earned"
         elif self.stale >= self.patience and not self.sure:
             self.message = f"no better tree in {self.stale} rounds"
