@@ -107,7 +107,7 @@ _CARTPOLE = {"splits": 10, "gamma_b": 0.99, "k": 9, "alpha_b": 0.01, "alpha_o": 
              "low": [-2.0, -2.0, -0.14, -1.4], "high": [2.0, 2.0, 0.14, 1.4]}  # fmt: skip
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
-    "tuned": {"CartPole": {"budget": 20_000_000}},  # its steps are quick, and good trees are few
+    "tuned": {"CartPole": {"budget": 60_000_000}},  # its steps are quick, and good trees are few
     "paper": {
         "": {"splits": 3, "zeta": -0.01, "gamma_b": 1.0, "k": 9, "alpha_b": 0.01, "alpha_o": 0.3, "kappa": 0.0,
              "epsilon": 0.05, "capacity": 500_000, "trace": 0.0, "samples": 0, "changes": 0, "all_actions": False,

@@ -76,7 +76,8 @@ class Settings:
     """Small changes tried in a round: 300 compiled (100 for one feature, where fits are exact), 60 otherwise."""
 
     patience: int | None = None
-    """Rounds without a better tree after which the run ends: 6, or 3 for one feature, where fits are exact."""
+    """Rounds without a better tree after which the run ends: 6; 10 where compiled episodes differ; 3 for one feature,
+    where fits are exact."""
 
     expert: str | Callable[..., Any] | None = None
     """An expert to begin from: dqn (trained first), a file (.npz, or .zip of Stable-Baselines3), a function to Q."""
@@ -140,7 +141,6 @@ class Search:
         room = (self.budget - self.spend) / self.real.limit
         self.enough = ENOUGH[0] if self.compiled else int(np.clip(room, 16, ENOUGH[1]))
         self.depth = min(FIRST_DEPTH, self.deepest)
-        self.patience = settings.patience or (3 if self.features.n == 1 else 6)
         self.cuts = settings.cuts or {1: 4000, 2: 40}.get(self.features.n, 15)
         grid = Grid(problem)
         self.sim = self.real
@@ -154,6 +154,7 @@ class Search:
         self.value, self.number, self.stale, self.message = -np.inf, 0, 0, ""
         self.hard = np.zeros(0, dtype=np.int64)  # episodes in which nearly perfect trees failed
         self.mended = 0  # steps that went into mending the best tree; all, when nothing is left to mend
+        self.differ = False  # whether episodes of one tree return more or less
         self.sure = False  # whether the best tree was perfect in very many episodes
         self.seen: list[float] = []  # returns of the best tree in the environment itself, where a table is used
 
@@ -181,7 +182,7 @@ class Search:
                 less = sorted(without_a_question(self.best), key=lambda tree: -self.run(tree, seeds).mean)
                 trees, x = first_trees(self, rng, seeds)
                 trees += less[: STARTS // 2]
-        elif self.number == 0 or self.stale in (3, 5) or (self.stale == 1 and len(self.hard)):
+        elif self.number == 0 or (self.stale > 2 and self.stale % 2 == 1) or (self.stale == 1 and len(self.hard)):
             trees, x = first_trees(self, rng, seeds)
         now = self.run(trees[0], seeds)
         self.depth = max(self.depth, now.tree.depth)
@@ -382,6 +383,7 @@ class Search:
             times = int(np.clip(room, 2, times))
         seeds = self.episodes(rng, times)
         best = self.run(self.best, seeds)
+        self.differ = self.differ or bool(best.returns.std() > 0)
         small = self.smaller(self.compared(tree, best))
         leaner = self.exact and small.tree.n_leaves < best.tree.n_leaves and self.hardly_worse(small, best)
         better = small.tree is not best.tree and (small.clearly_beats(best) or leaner or self.number == 0)
@@ -436,6 +438,12 @@ class Search:
         if self.number > 2 and abs(self.value - expected) > MISMATCH * error:
             self.model, self.table, self.sim, self.stale = None, None, self.real, 0
 
+    @property
+    def patience(self) -> int:
+        """Rounds without a better tree after which the run ends."""
+        usual = 3 if self.features.n == 1 else 10 if self.compiled and self.differ else 6
+        return self.settings.patience or usual
+
     def finish(self) -> None:
         """Decide whether to go on."""
         nearly = self.sim.most_a_step > 0 and self.value >= self.ceiling * (1.0 - NEARLY)
@@ -487,7 +495,7 @@ class Search:
     def state(self) -> dict[str, np.ndarray]:
         """All that the next round depends on."""
         numbers = [self.number, self.stale, self.real.steps, self.depth, bool(self.message), self.model is not None,
-                   self.sure, self.mended]  # fmt: skip
+                   self.sure, self.mended, self.differ]  # fmt: skip
         data = {
             f"{name}_{part}": getattr(tree, part)
             for name, tree in (("present", self.present), ("best", self.best))
@@ -510,7 +518,8 @@ class Search:
             for name in ("present", "best")
         )
         self.hard, self.seen = state["hard"], state["seen"].tolist()
-        self.sure, self.mended = bool(state["numbers"][6]), int(state["numbers"][7])
+        sure, self.mended, differ = (int(entry) for entry in state["numbers"][6:])
+        self.sure, self.differ = bool(sure), bool(differ)
         if not state["numbers"][5]:
             self.model = None
         if self.model is not None:
