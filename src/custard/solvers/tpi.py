@@ -138,8 +138,8 @@ class Search:
         self.leaves = settings.max_leaves or MOST_LEAVES
         self.deepest = LAST_DEPTH if problem.max_depth is None else problem.max_depth
         self.deepest = min(self.deepest, self.leaves - 1)
-        room = (self.budget - self.spend) / self.real.limit
-        self.enough = ENOUGH[0] if self.compiled else int(np.clip(room, 16, ENOUGH[1]))
+        room = (self.budget - self.spend) / (2 * self.real.limit)
+        self.enough = int(np.clip(room, 16, ENOUGH[0] if self.compiled else ENOUGH[1]))
         self.depth = min(FIRST_DEPTH, self.deepest)
         self.cuts = settings.cuts or {1: 4000, 2: 40}.get(self.features.n, 15)
         grid = Grid(problem)
@@ -411,7 +411,8 @@ class Search:
     @property
     def mending(self) -> bool:
         """Whether rounds are for the episodes in which the best tree fails, if it fails in a few of very many."""
-        return self.compiled and self.sure and self.stale >= SHRINKS and self.mended < MENDING
+        room = self.compiled and self.real.steps + MENDING // 2 < self.budget
+        return room and self.sure and self.stale >= SHRINKS and self.mended < MENDING
 
     def very_many(self, rng: np.random.Generator) -> np.ndarray:
         """Seeds of as many fresh episodes as show very rare failures."""
