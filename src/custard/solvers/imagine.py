@@ -57,7 +57,7 @@ def refresh(nodes: Imagination, weights: Any) -> Imagination:
     size = int(nodes.keys.size[0])
     nodes.best[:size] = NONE
     if 2 * size > len(nodes.best):
-        nodes.keys.index[...] = nodes.keys.left[...] = nodes.keys.right[...] = NONE
+        nodes.keys.index[...] = nodes.keys.link[...] = NONE
         nodes.keys.size[0] = 0
     return nodes._replace(weights=weights)
 

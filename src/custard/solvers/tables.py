@@ -17,6 +17,7 @@ from numba import njit
 __all__ = ["ALL", "Keys", "find", "insert", "make_keys", "nearest", "restore_keys"]
 
 NONE = -1
+LEFT, RIGHT, AXIS = range(3)  # entries of a row of `Keys.link`
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 ALL = 2**62
 _STACK = 128  # at first; it grows
@@ -28,9 +29,7 @@ class Keys(NamedTuple):
 
     key: Any  # [capacity, w] float64
     index: Any  # [power of two] int32, row or NONE: open addressing
-    left: Any  # [capacity] int32, k-d tree
-    right: Any  # [capacity] int32
-    axis: Any  # [capacity] int32: what its children differ in
+    link: Any  # [capacity, 4] int32, k-d tree: the children, and the axis in which they differ; side by side in memory
     size: Any  # [1] int64: how many keys are stored
 
 
@@ -45,9 +44,7 @@ def make_keys(capacity: int, width: int) -> Keys:
     return Keys(
         key=np.zeros((capacity, width)),
         index=np.full(slots, NONE, dtype=np.int32),
-        left=np.full(capacity, NONE, dtype=np.int32),
-        right=np.full(capacity, NONE, dtype=np.int32),
-        axis=np.zeros(capacity, dtype=np.int32),
+        link=np.full((capacity, 4), NONE, dtype=np.int32),
         size=np.zeros(1, dtype=np.int64),
     )
 
@@ -90,20 +87,20 @@ def insert(keys, key):
         return np.int64(NONE)
     keys.index[_slot(keys, key)] = row
     keys.key[row] = key
-    keys.left[row] = NONE
-    keys.right[row] = NONE
+    keys.link[row] = NONE
     keys.size[0] = row + 1
     if row > 0:
         at = 0
         while True:
-            if keys.left[at] < 0 and keys.right[at] < 0:
-                keys.axis[at] = np.argmax(np.abs(key - keys.key[at]))
-            axis = keys.axis[at]
-            side = keys.left if key[axis] < keys.key[at, axis] else keys.right
-            if side[at] < 0:
-                side[at] = row
+            link = keys.link[at]
+            if link[LEFT] < 0 and link[RIGHT] < 0:
+                link[AXIS] = np.argmax(np.abs(key - keys.key[at]))
+            axis = link[AXIS]
+            side = LEFT if key[axis] < keys.key[at, axis] else RIGHT
+            if link[side] < 0:
+                link[side] = row
                 break
-            at = side[at]
+            at = link[side]
     return row
 
 
@@ -144,9 +141,11 @@ def nearest(keys, key, rows, distances, most=ALL):
                 rows[place], distances[place] = at, distance
                 if found < k:
                     found += 1
-            axis = keys.axis[at]
+            left, right, axis = keys.link[at, LEFT], keys.link[at, RIGHT], keys.link[at, AXIS]
+            if axis < 0:  # nothing below
+                break
             across = key[axis] - keys.key[at, axis]
-            near, far = (keys.left[at], keys.right[at]) if across < 0 else (keys.right[at], keys.left[at])
+            near, far = (left, right) if across < 0 else (right, left)
             if far >= 0:
                 beyond = (gap + across * across - away[axis] * away[axis]) * _CLOSE
                 if found < k or beyond <= distances[k - 1]:
