@@ -8,7 +8,7 @@ of them, and the tree that does best on validation rollouts is kept. The paper's
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +175,8 @@ def _expert(problem: Problem, settings: Settings, seed: int) -> Iterator[dqn.Pro
 
         own, last = settings.expert_settings, None
         chosen = settings_for(dqn, problem.preset, settings.expert_preset, own, "expert setting")
+        if settings.budget is not None:  # at most half of it; judging takes about a tenth of its steps more
+            chosen = replace(chosen, steps=max(1, min(chosen.steps, settings.budget // 2)))
         for last in dqn.train(problem, chosen, seed):
             yield last
         assert last is not None

@@ -156,8 +156,9 @@ def play(
     _start(parts, active, seeds[episode[active]])
     while len(active):
         actions = np.asarray(act(parts.x[active]))
-        if len(actions) != len(active):
-            raise CustardError(f"the policy returned {len(actions)} actions for {len(active)} observations")
+        if actions.shape[:1] != (len(active),):
+            given = "one answer" if actions.ndim == 0 else f"{len(actions)} actions"
+            raise CustardError(f"the policy returned {given} for {len(active)} observations: one action each is needed")
         parts.move(active, actions, nobody)
         now = episode[active]
         returns[now] += parts.reward[active]
@@ -213,7 +214,8 @@ def _on_ibmdp(policy: Callable[..., Any], env: IBMDP, episodes: int, seed: int) 
 
 def check_fits(tree: Tree, base: Base) -> None:
     """Raise unless a tree speaks of an environment's features and actions."""
-    if tree.features.names != base.features.names:
+    renamed = tree.origin.get("feature_names") and tree.features.n == base.features.n  # by whoever had it learned
+    if tree.features.names != base.features.names and not renamed:
         raise CustardError(
             f"the tree asks about {_some(tree.features.names)}, but the environment has {_some(base.features.names)}"
         )

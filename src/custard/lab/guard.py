@@ -28,10 +28,14 @@ class Guarded(gym.Wrapper):
         """Start an episode."""
         self.steps = 0
         try:
-            observation, info = self.env.reset(seed=seed, options=options)
+            answer = self.env.reset(seed=seed, options=options)
         except Exception as error:  # an environment may raise anything
             raise self._told(error, "on reset") from error
-        return observation, info
+        if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], dict)):
+            raise CustardError(
+                f"environment {self.name!r} must return an observation and a dictionary on reset, as Gymnasium's do"
+            )
+        return answer
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Take an action."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
 
@@ -73,7 +73,9 @@ def learn(
     if seeds is not None:
         if features is not None:
             raise CustardError("several seeds at once cannot do with features=, since other processes make them")
-        numbers = range(seed, seed + seeds) if isinstance(seeds, int) else seeds
+        if not isinstance(seeds, Iterable):
+            require_whole(1, seeds=seeds)
+        numbers = seeds if isinstance(seeds, Iterable) else range(seed, seed + seeds)
         given = {
             "max_depth": max_depth, "budget": budget, "preset": preset, "low": _plain(low), "high": _plain(high),
             "feature_names": _plain(feature_names), "env_kwargs": env_kwargs, "resume": resume, **settings,
@@ -95,7 +97,7 @@ def learn(
     config = {
         "env": where.name, "env_kwargs": _plain(dict(where.kwargs)), "method": name, "preset": preset or "tuned",
         "seed": seed, "max_depth": max_depth, "low": _plain(low), "high": _plain(high),
-        "settings": _plain(dataclasses.asdict(chosen)),
+        "feature_names": _plain(feature_names), "settings": _plain(dataclasses.asdict(chosen)),
         "versions": {"custard": VERSION, "python": platform.python_version(), "numpy": np.__version__},
     }  # fmt: skip
     directory, state, before, last = _open(out, resume, config)
@@ -160,7 +162,8 @@ def _drive(
     if last is None or last.tree is None:
         raise CustardError("no tree was found" + (" before the interrupt" if message else ""))
     message = message or last.message
-    origin = {key: config[key] for key in ("env", "env_kwargs", "method", "preset", "seed", "max_depth", "versions")}
+    keys = ("env", "env_kwargs", "method", "preset", "seed", "max_depth", "feature_names", "versions")
+    origin = {key: config[key] for key in keys if key != "feature_names" or config[key] is not None}
     raw = last.tree.with_origin(**origin, steps=last.steps)
     run = Run(
         tree=balance(raw), value=last.value, steps=last.steps, seconds=seconds, config=config, metrics=rows, raw=raw,

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from types import ModuleType, UnionType
 from typing import Any
 
+import numpy as np
+
 from custard.errors import CustardError, one_of
 
 __all__ = ["DEFAULT", "METHODS", "method", "settings_for"]
@@ -63,6 +65,7 @@ def settings_for(
 
 def _fitting(key: str, value: Any, wanted: Any) -> Any:
     """The value, if it has the type its setting declares (a whole number may stand for a real one)."""
+    value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, float) and not math.isfinite(value):
         raise CustardError(f"{key}={value!r} must be a finite number")
     if key == "zeta" and isinstance(value, (int, float)) and value > 0:

@@ -111,7 +111,9 @@ def registered(name: str) -> EnvSpec:
 
 def _from_id(name: str, kwargs: dict[str, Any]) -> Source:
     spec, native = registered(name), None
-    limit = spec.max_episode_steps
+    first = _made(lambda: gym.make(name, **kwargs), name)
+    limit, others = _limit(first), {key: value for key, value in kwargs.items() if key != "max_episode_steps"}
+    first.close()
     if name in _TWINS and not kwargs:
 
         def native(count: int) -> VectorEnv:
@@ -121,19 +123,18 @@ def _from_id(name: str, kwargs: dict[str, Any]) -> Source:
             assert made is not None
             return made(count, limit, autoreset_mode=AutoresetMode.DISABLED)
 
-    elif spec.namespace == "custard":
+    elif spec.namespace == "custard" and limit is not None:
 
         def native(count: int) -> VectorEnv:
             return gym.make_vec(
-                name, num_envs=count, max_episode_steps=limit, autoreset_mode=AutoresetMode.DISABLED, **kwargs
+                name, num_envs=count, max_episode_steps=limit, autoreset_mode=AutoresetMode.DISABLED, **others
             )
 
-    _made(lambda: gym.make(name, **kwargs), name).close()
     return Source(
         name=name,
         make=lambda: Guarded(gym.make(name, disable_env_checker=True, **kwargs), name),  # one was checked above
         native=native,
-        limit=spec.max_episode_steps,
+        limit=limit,
         threshold=spec.reward_threshold,
         kwargs=kwargs,
     )
@@ -172,7 +173,7 @@ def _limit(env: gym.Env) -> int | None:
     """The time limit that a wrapper of the environment keeps."""
     spec = env.spec
     if spec is not None and spec.max_episode_steps is not None:
-        return int(spec.max_episode_steps)
+        return int(spec.max_episode_steps) if spec.max_episode_steps > 0 else None
     while isinstance(env, gym.Wrapper):
         if isinstance(env, gym.wrappers.TimeLimit):
             return int(env._max_episode_steps)

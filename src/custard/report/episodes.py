@@ -63,7 +63,8 @@ def record(
         try:
             rendered = Guarded(gym.make(env, render_mode="rgb_array", **dict(kwargs or {})), where.name)
             rendered.reset(seed=0)
-            if isinstance(rendered.render(), np.ndarray):
+            picture = rendered.render()
+            if isinstance(picture, np.ndarray) and picture.dtype == np.uint8:
                 every = max(pictures, round(float(rendered.metadata.get("render_fps") or SMOOTH) / SMOOTH))
         except Exception:  # whatever keeps an environment from drawing, its replay goes on without pictures
             every = 0

@@ -44,14 +44,18 @@ class Grid:
         if self.possible:
             self.n_states, self.n_actions = int(np.prod(sizes)), actions.n
             self.strides = np.concatenate([[1], np.cumprod(sizes)[:-1]]).astype(np.int64)
-            self.lows, self.steps = self.low.tolist(), self.strides.tolist()
+            self.parts = list(zip(self.low.tolist(), sizes.tolist(), self.strides.tolist(), strict=True))
+            self.left = False  # whether a state lay outside the bounds, so that numbers do not tell states apart
 
     def number(self, x: np.ndarray) -> int:
         """The number of one state; quick, as it is asked for at every step."""
         s = 0
-        for value, low, stride in zip(x.tolist(), self.lows, self.steps, strict=True):
+        for value, (low, size, stride) in zip(x.tolist(), self.parts, strict=True):
+            if not 0 <= value - low < size:
+                self.left = True
+                return 0
             s += int(value - low) * stride
-        return min(max(s, 0), self.n_states - 1)
+        return s
 
     def row(self, x: np.ndarray) -> np.ndarray:
         """The number of each state, [B, n] -> [B]."""

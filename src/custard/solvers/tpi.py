@@ -12,6 +12,7 @@ episodes, so that luck does not add up.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -91,6 +92,7 @@ class Settings:
             raise CustardError(f"noise={self.noise} must be between 0 and 1")
 
 
+SHORTEST = 100  # steps of episodes that would not end by themselves, at the least
 ENOUGH = 16_000, 100  # episodes, compiled or not, in which a perfect tree is to be perfect, if the budget allows
 SHRINKS = 12  # rounds in a row in which no perfect tree of fewer leaves was found before the search for one ends
 MENDING = 60_000_000  # steps after that for making the tree perfect where it fails in a few of very many episodes
@@ -131,6 +133,8 @@ class Search:
         self.spend = int(0.85 * self.budget)  # the rest is for judging what the last round finds
         if isinstance(self.real, Foreign):
             self.real.most_steps = self.budget // 5
+            if problem.source.limit is None:
+                self.real.limit = int(np.clip(self.budget // 20, SHORTEST, self.real.limit))
         self.seed = problem.seeds("tpi")["tpi"]
         self.menu = Menu(self.actions)
         first = self.menu.random(np.random.default_rng(self.seed)) if self.menu.all is None else self.menu.all[0]
@@ -138,8 +142,6 @@ class Search:
         self.leaves = settings.max_leaves or MOST_LEAVES
         self.deepest = LAST_DEPTH if problem.max_depth is None else problem.max_depth
         self.deepest = min(self.deepest, self.leaves - 1)
-        room = (self.budget - self.spend) / (2 * self.real.limit)
-        self.enough = int(np.clip(room, 16, ENOUGH[0] if self.compiled else ENOUGH[1]))
         self.depth = min(FIRST_DEPTH, self.deepest)
         self.cuts = settings.cuts or {1: 4000, 2: 40}.get(self.features.n, 15)
         grid = Grid(problem)
@@ -166,6 +168,8 @@ class Search:
         self.experience(rng)
         if self.number == 0:
             self.sim.returns(self.blank, episode_seeds(self.seed, 4), 1.0)  # how long episodes are
+            if self.problem.source.limit is None and self.sim is self.real and self.sim.length >= self.real.limit:
+                self.shorten()
         if self.stale == 2 and self.depth < self.deepest:
             self.depth, self.present = self.depth + 1, self.best  # nothing better of this depth: allow one more
         seeds = self.episodes(rng)
@@ -245,6 +249,22 @@ class Search:
         budget = (100_000_000 if self.sim is not self.real else self.budget) / (25 if self.features.n > 1 else 10)
         return self.settings.states or int(np.clip(budget / (tried * max(4.0, self.sim.length)), 20, most))
 
+    @property
+    def enough(self) -> int:
+        """Episodes in which a perfect tree is to be perfect."""
+        room = (self.budget - self.spend) / (2 * self.real.limit)
+        return int(np.clip(room, 16, ENOUGH[0] if self.compiled else ENOUGH[1]))
+
+    def shorten(self) -> None:
+        """Where no time limit is declared and nothing ends an episode: have episodes that the budget allows many of."""
+        self.real.limit = int(np.clip(self.budget // 2500, SHORTEST, self.real.limit))
+        self.real.length = float(self.real.limit)
+        warnings.warn(
+            f"{self.problem.source.name} declares no time limit and random episodes do not end: trees are compared "
+            f"on episodes of {self.real.limit} steps (max_episode_steps sets another limit)",
+            stacklevel=2,
+        )
+
     def experience(self, rng: np.random.Generator) -> None:
         """Learn the table that trees are tried in, where there is one: by exploring, later also along the best tree."""
         if self.model is None or not self.going:
@@ -254,6 +274,9 @@ class Search:
         else:
             self.model.gather(int(CHECKING * self.budget), int(rng.integers(2**31)), None, 0.1)
             self.model.gather(int(FOLLOWING * self.budget), int(rng.integers(2**31)), self.best.act, 0.3)
+        if self.model.grid.left:  # the environment goes beyond its bounds: a table would mix its states up
+            self.model, self.table, self.sim = None, None, self.real
+            return
         used = self.sim.steps if self.number else 0
         self.sim = self.model.world(self.problem)
         self.sim.steps, self.sim.most_a_step = used, self.real.most_a_step
@@ -496,7 +519,7 @@ class Search:
     def state(self) -> dict[str, np.ndarray]:
         """All that the next round depends on."""
         numbers = [self.number, self.stale, self.real.steps, self.depth, bool(self.message), self.model is not None,
-                   self.sure, self.mended, self.differ]  # fmt: skip
+                   self.sure, self.mended, self.differ, self.real.limit]  # fmt: skip
         data = {
             f"{name}_{part}": getattr(tree, part)
             for name, tree in (("present", self.present), ("best", self.best))
@@ -519,7 +542,7 @@ class Search:
             for name in ("present", "best")
         )
         self.hard, self.seen = state["hard"], state["seen"].tolist()
-        sure, self.mended, differ = (int(entry) for entry in state["numbers"][6:])
+        sure, self.mended, differ, self.real.limit = (int(entry) for entry in state["numbers"][6:])
         self.sure, self.differ = bool(sure), bool(differ)
         if not state["numbers"][5]:
             self.model = None

@@ -105,8 +105,11 @@ class Tree:
                 raise CustardError(self._misfit(observation.shape)) from None
             item = observation.item
         node = self._nested
-        while len(node) == 4:
-            node = node[2] if item(node[0]) <= node[1] else node[3]
+        try:
+            while len(node) == 4:
+                node = node[2] if item(node[0]) <= node[1] else node[3]
+        except TypeError:
+            raise CustardError(f"an observation is numbers, not {observation.dtype}") from None
         return node[0]
 
     def path(self, observation: Any) -> list[int]:

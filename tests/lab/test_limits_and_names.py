@@ -1,0 +1,123 @@
+"""What environments declare and what they then do: time limits, bounds, names."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import custard
+from custard.actions import Actions
+from custard.errors import CustardError
+
+
+class Late(gym.Env):
+    """Acting rightly pays only after twenty steps; `limit` ends an episode, otherwise nothing does."""
+
+    observation_space, action_space = gym.spaces.Box(-1, 1, (1,)), gym.spaces.Discrete(2)
+
+    def __init__(self, after=20, limit=None):
+        self.after, self.limit = after, limit
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return self.see(), {}
+
+    def see(self):
+        self.x = self.np_random.uniform(-1, 1, 1).astype(np.float32)
+        return self.x
+
+    def step(self, action):
+        self.t += 1
+        reward = float(self.t > self.after and action == (self.x[0] > 0))
+        return self.see(), reward, False, self.limit is not None and self.t >= self.limit, {}
+
+
+gym.register("CustardTest/Late-v0", Late, max_episode_steps=20)
+
+
+def test_a_time_limit_among_the_arguments_is_the_one_that_counts():
+    run = custard.learn("CustardTest/Late-v0", env_kwargs={"max_episode_steps": 60}, budget=30_000)
+    assert custard.evaluate(run.tree, "CustardTest/Late-v0", 20, env_kwargs={"max_episode_steps": 60}).mean > 38
+    short = {"max_episode_steps": 50}
+    for env in ("custard/CartPole-v0", "CartPole-v1"):
+        run = custard.learn(env, env_kwargs=short, budget=20_000)
+        assert custard.evaluate(run.tree, env, 10, env_kwargs=short).lengths.max() <= 50
+
+
+def test_where_nothing_ends_an_episode_the_budget_is_divided_among_short_ones():
+    with pytest.warns(UserWarning, match="declares no time limit"):
+        run = custard.learn(lambda: Late(after=0), budget=50_000)
+    assert run.steps <= 50_000
+    assert run.tree.n_leaves == 2
+    assert abs(run.tree.threshold[0]) < 0.1
+
+
+class Beyond(gym.Env):
+    """Whole numbers that leave the space they were declared in."""
+
+    observation_space, action_space = gym.spaces.MultiDiscrete([5, 3]), gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return self.see(), {}
+
+    def see(self):
+        self.x = self.np_random.integers(-3, 9, 2)
+        return self.x
+
+    def step(self, action):
+        self.t += 1
+        reward = float(action == (self.x[0] > 6))
+        return self.see(), reward, False, self.t == 10, {}
+
+
+def test_whole_numbers_beyond_their_bounds_are_told_apart():
+    run = custard.learn(Beyond, budget=20_000)
+    assert custard.evaluate(run.tree, Beyond, 50).mean == 10.0
+
+
+def test_a_tree_with_names_of_the_users_own_can_be_evaluated():
+    env = lambda: Late(after=0, limit=10)  # noqa: E731
+    tree = custard.learn(env, feature_names=["tilt"], budget=3000).tree
+    assert tree.features.names == ("tilt",)
+    again = custard.Tree.from_json(tree.to_json())
+    assert custard.evaluate(again, env, 20).mean > 9
+    other = custard.learn("CartPole-v1", budget=20_000).tree
+    with pytest.raises(CustardError, match="asks about"):
+        custard.evaluate(other, env, 5)
+
+
+def test_two_actions_of_one_name_are_refused():
+    with pytest.raises(CustardError, match="two actions are called 'stay'"):
+        Actions("discrete", ("stay", "go", "stay"))
+
+
+def test_numbers_of_numpy_are_numbers():
+    run = custard.learn("custard/PrereqWorld-v0", env_kwargs={"m": 4}, budget=np.int64(5_000_000), patience=np.int64(2))
+    assert run.value == -2.0
+    with pytest.raises(CustardError, match=r"seeds=1\.5"):
+        custard.learn("CartPole-v1", seeds=1.5)
+
+
+def test_a_policy_that_answers_once_for_many_is_told_so():
+    with pytest.raises(CustardError, match="one action each is needed"):
+        custard.evaluate(lambda x: 0, "CartPole-v1", 3)
+
+
+class Old(Late):
+    """Resets as environments did before Gymnasium."""
+
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed)[0]
+
+
+def test_an_environment_that_resets_in_the_old_way_is_told_so():
+    with pytest.raises(CustardError, match="an observation and a dictionary on reset"):
+        custard.learn(lambda: Old(limit=10), budget=1000)
+
+
+def test_an_observation_that_is_no_number():
+    tree = custard.learn("CartPole-v1", budget=20_000).tree
+    with pytest.raises(CustardError, match="an observation is numbers"):
+        tree.act(np.array(["a", "b", "c", "d"]))
