@@ -71,7 +71,7 @@ def test_a_cut_episode_is_remembered_as_going_on():
     where = source(lambda: gym.wrappers.TimeLimit(gym.make(PREREQ, m=4).unwrapped, 3))
     problem = Problem(where, describe(where.vector(1)), 0, 2)
     settings = settings_for(dqn, PREREQ, "paper", {"budget": 2000, "warmup": 2000, "hidden": 8})
-    rules, _ = dqn.rules_for(problem, settings)
+    rules, _ = dqn.rules_for(problem, settings, 100_000)
     lesson = Written(problem, rules, settings, 2000)
     cut = goal = 0
     while lesson.steps < 600:
@@ -93,7 +93,7 @@ def test_compiled_steps_are_those_of_the_ibmdp(env, kwargs, depth):
     lessons = []
     for compiled in (True, False):
         problem = problem_of(env, kwargs, 0, depth, low=settings.low, high=settings.high)
-        lesson = Written(problem, dqn.rules_for(problem, settings)[0], settings, 4000)
+        lesson = Written(problem, dqn.rules_for(problem, settings, 100_000)[0], settings, 4000)
         assert lesson.base is not None
         lesson.base = lesson.base if compiled else None
         while lesson.steps < 1000:
@@ -109,7 +109,7 @@ def test_updates_come_once_in_so_many_steps_and_the_copy_is_renewed_in_time():
     settings = settings_for(dqn, PREREQ, "paper", {"warmup": 100, "hidden": 8, "target_every": 2 * UPDATES})
     assert settings.steps_per_update == 4  # as in Mnih et al. (2015)
     problem = problem_of(PREREQ, {"m": 4})
-    lesson = Written(problem, dqn.rules_for(problem, settings)[0], settings, 10_000)
+    lesson = Written(problem, dqn.rules_for(problem, settings, 100_000)[0], settings, 10_000)
     first = np.array(lesson.learned[1][0])
     while lesson.calls < 2:
         np.testing.assert_array_equal(lesson.learned[1][0], first)
@@ -271,7 +271,7 @@ def test_actions_that_are_not_afforded_are_never_chosen():
 def test_what_is_remembered_was_afforded():
     settings = settings_for(dqn, PREREQ, "paper", {"budget": 1000, "warmup": 400, "hidden": 8})
     problem = problem_of(PREREQ, {"m": 4}, max_depth=2)
-    lesson = Written(problem, dqn.rules_for(problem, settings)[0], settings, 1000)
+    lesson = Written(problem, dqn.rules_for(problem, settings, 100_000)[0], settings, 1000)
     while lesson.steps < 800:
         lesson.learn()
     rows = {name: column[: lesson.memory.full] for name, column in lesson.memory.columns.items()}
@@ -339,7 +339,7 @@ def test_a_question_costs_a_share_of_what_questions_can_gain_unless_its_price_is
     for given in (None, -0.3):
         settings = settings_for(dqn, "TwoBits", "tuned", {"budget": 4000, "hidden": 8, "splits": 1, "zeta": given})
         problem = problem_of(TwoBits, max_depth=2)
-        lesson = dqn.Imagined(problem, dqn.rules_for(problem, settings)[0], settings, 4000, 64)
+        lesson = dqn.Imagined(problem, dqn.rules_for(problem, settings, 100_000)[0], settings, 4000, 64)
         lesson.learn(0.0)
         found[given] = lesson.zeta.round(3).tolist()
         assert lesson.metrics()["updates"] == (1 + settings.critic_updates) * dqn.UPDATES

@@ -37,7 +37,7 @@ from custard.solvers.networks import Weights
 from custard.solvers.reading import NODES, pruned, read_off
 from custard.solvers.replay import Replay
 from custard.solvers.selection import Selection
-from custard.solvers.survey import SURVEY, default_splits, survey, taken_over
+from custard.solvers.survey import default_splits, survey, taken_over
 from custard.tree.tree import Tree
 
 __all__ = ["PRESETS", "Settings", "solve"]
@@ -125,7 +125,7 @@ class Learner:
         self.problem, self.settings = problem, settings
         native = problem.native
         self.budget = settings.budget or (3_000_000 if native else 200_000)
-        self.rules, self.steps = rules_for(problem, settings)
+        self.rules, self.steps = rules_for(problem, settings, self.budget)
         if settings.shared:
             per = settings.steps_per_update or (192 if native else 16)
             self.lesson: Any = Imagined(problem, self.rules, settings, self.budget, UPDATES * per)
@@ -208,12 +208,12 @@ class Learner:
         return Snapshot(self.steps, best.tree, best.mean, self.budget, metrics, final, self.message, lambda: state)
 
 
-def rules_for(problem: Problem, s: Settings) -> tuple[Rules, int]:
+def rules_for(problem: Problem, s: Settings, budget: int) -> tuple[Rules, int]:
     """The IBMDP, and the environment steps it took to see where features without bounds lie."""
     features, steps = problem.base.features, 0
     missing = features.unbounded
     if missing.any():
-        seen, steps = survey(problem, problem.seeds("bounds")["bounds"]), SURVEY
+        seen, steps = survey(problem, problem.seeds("bounds")["bounds"], budget)
         features = taken_over(features, seen, missing)
     depth = problem.max_depth if problem.max_depth is not None or not s.shared else s.depth
     splits = s.splits or default_splits(features)

@@ -61,7 +61,7 @@ from custard.solvers.memory import (
 )
 from custard.solvers.mutate import Menu, mutated, shape_of, shifted, tree_of
 from custard.solvers.selection import Selection
-from custard.solvers.survey import SURVEY, default_splits, survey, taken_over
+from custard.solvers.survey import default_splits, survey, taken_over
 from custard.solvers.written import solve_as_written
 from custard.tree.extract import extract
 from custard.tree.tree import Tree
@@ -150,7 +150,7 @@ class Learner:
         self.draws = seeds["draws"]
         features = problem.base.features
         real = ~features.integer
-        seen = survey(problem, seeds["bounds"])
+        seen, surveyed = survey(problem, seeds["bounds"], self.budget)
         missing = features.unbounded
         self.free = real & (features.origin.get("bounds") != "given")  # features whose bounds are ours to choose
         origin = (
@@ -178,7 +178,7 @@ class Learner:
         margin = 1.0 if problem.max_depth is None else 0.0
         self.selection = Selection(problem, most=int(np.clip(self.budget // 1000, 32, 512)), margin=margin)
         self.at = np.zeros(9, dtype=np.int64)
-        self.at[STEPS] = SURVEY if real.any() else 0
+        self.at[STEPS] = surveyed
         self.final: Tree | None = None
         self.final_value, self.message = float("nan"), ""
         self.scores = np.full(4, np.inf)  # what the last tree of each kind of cycle returned

@@ -317,7 +317,7 @@ class Learner:
     def __init__(self, problem: Problem, settings: Settings, state: dict[str, np.ndarray] | None = None) -> None:
         self.problem, self.settings, self.budget = problem, settings, settings.budget or NATIVE_BUDGET
         s, seeds = settings, problem.seeds("learner", "environment", "bounds")
-        features, self.surveyed = bounded(problem, seeds["bounds"])
+        features, self.surveyed = bounded(problem, seeds["bounds"], self.budget)
         self.at = np.zeros(3, dtype=np.int64)
         gamma_b = s.gamma_b if s.gamma_b is not None else (0.99 if problem.source.limit else 1.0)
         depth = problem.max_depth if problem.max_depth is not None else s.deepest

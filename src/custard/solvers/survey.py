@@ -10,19 +10,21 @@ from custard.features import Features
 from custard.solvers.api import Problem
 from custard.spaces import estimate_bounds
 
-__all__ = ["SURVEY", "bounded", "default_splits", "survey", "taken_over"]
+__all__ = ["bounded", "default_splits", "survey", "taken_over"]
 
-SURVEY = 10_000  # random steps that tell where real features lie
+SURVEY, SHARE = 10_000, 10  # random steps that tell where real features lie, and the part of a budget they may be
 
 
-def survey(problem: Problem, seed: int) -> Features:
-    """The features, with the range seen in random rollouts for the bounds of real ones."""
+def survey(problem: Problem, seed: int, budget: int) -> tuple[Features, int]:
+    """The features, with the range seen in random rollouts for the bounds of real ones, and the steps it took."""
     features = problem.base.features
     real = ~features.integer | features.unbounded
     if not real.any():
-        return features
+        return features, 0
+    steps = max(1, min(SURVEY, budget // SHARE))
     opened = replace(features, low=np.where(real, -np.inf, features.low), high=np.where(real, np.inf, features.high))
-    return estimate_bounds(problem.source.make(), replace(problem.base, features=opened), seed=seed, steps=SURVEY)
+    base = replace(problem.base, features=opened)
+    return estimate_bounds(problem.source.make(), base, seed=seed, steps=steps), steps
 
 
 def taken_over(features: Features, seen: Features, where: np.ndarray) -> Features:
@@ -31,7 +33,7 @@ def taken_over(features: Features, seen: Features, where: np.ndarray) -> Feature
     return replace(features, low=low, high=high, origin=seen.origin)
 
 
-def bounded(problem: Problem, seed: int) -> tuple[Features, int]:
+def bounded(problem: Problem, seed: int, budget: int) -> tuple[Features, int]:
     """The features with finite bounds, and the steps it took to see them.
 
     Bounds are the features' own where given or of the order of what random actions meet, otherwise the latter.
@@ -39,10 +41,10 @@ def bounded(problem: Problem, seed: int) -> tuple[Features, int]:
     features = problem.base.features
     if features.origin.get("bounds") == "given" or features.integer.all():
         return features, 0
-    seen = survey(problem, seed)
+    seen, steps = survey(problem, seed, budget)
     span = np.maximum(seen.high - seen.low, 1e-6)
     wide = features.unbounded | (~features.integer & (features.high - features.low > 4.0 * span))
-    return replace(taken_over(features, seen, wide), origin={"bounds": "estimate", "seed": problem.seed}), SURVEY
+    return replace(taken_over(features, seen, wide), origin={"bounds": "estimate", "seed": problem.seed}), steps
 
 
 def default_splits(features: Features, max_depth: int | None = None) -> int:
