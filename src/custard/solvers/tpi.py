@@ -117,7 +117,7 @@ def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | N
     if state is not None:
         search.restore(state)
     while not search.message:
-        search.round()
+        search.mend() if search.mending else search.round()
         yield search.snapshot()
 
 
@@ -164,7 +164,7 @@ class Search:
 
     def round(self) -> None:
         """One round, starting from the present tree."""
-        rng, before = np.random.default_rng([self.seed, self.number]), self.sim.steps
+        rng = np.random.default_rng([self.seed, self.number])
         self.experience(rng)
         if self.number == 0:
             self.sim.returns(self.blank, episode_seeds(self.seed, 4), 1.0)  # how long episodes are
@@ -174,12 +174,7 @@ class Search:
             self.depth, self.present = self.depth + 1, self.best  # nothing better of this depth: allow one more
         seeds = self.episodes(rng)
         trees, x = [self.present], np.zeros((0, self.features.n))
-        mending = self.mending
-        if mending:  # perfect but for very few episodes: in those as well?
-            self.leaves, self.depth, trees = self.best.n_leaves, max(self.depth, self.best.depth), [self.best]
-            now = self.run(self.best, self.very_many(rng))
-            seeds = np.concatenate([now.seeds[now.returns < self.ceiling], seeds])
-        elif self.sure:  # a perfect tree: would fewer leaves do?
+        if self.sure:  # a perfect tree: would fewer leaves do?
             self.leaves = (self.best.n_leaves + 2) // 2 if self.stale < SHRINKS // 2 else self.best.n_leaves - 1
             self.depth = min(self.depth, self.leaves - 1)
             if self.stale % 2 == 0 or self.present.n_leaves > self.leaves:  # else the last round's tree goes on
@@ -190,7 +185,7 @@ class Search:
             trees, x = first_trees(self, rng, seeds)
         now = self.run(trees[0], seeds)
         self.depth = max(self.depth, now.tree.depth)
-        if self.sim.values_actions and self.going and not self.perfect(now.mean) and not mending:
+        if self.sim.values_actions and self.going and not self.perfect(now.mean):
             x, q, tried = self.valued(now.tree, rng)
             for other in self.fits(now.tree, x, q, tried):
                 if self.going:
@@ -201,7 +196,6 @@ class Search:
         now = self.polished(max(some, key=lambda one: one.mean), rng, x, self.changes)
         self.present = now.tree
         self.judge(now, rng)
-        self.mended += self.sim.steps - before if mending else 0
         self.number += 1
         self.check(rng)
         self.finish()
@@ -387,17 +381,10 @@ class Search:
     def judge(self, now: Candidate, rng: np.random.Generator) -> None:
         """Keep the tree if it beats the best one on episodes neither was chosen on."""
         tree = simplify(now.tree)
-        if self.mending:
-            if tree != self.best:
-                best = self.run(self.best, self.very_many(rng))
-                now = self.compared(tree, best)
-                self.best, self.value = now.tree, now.mean
-            self.mended = MENDING if self.perfect(now.mean) else self.mended
-            return
         if self.sure:  # nothing but a perfect tree with fewer leaves replaces what is perfect
             better = tree.n_leaves < self.best.n_leaves and self.confirmed(tree)
             hope = float((now.returns >= self.ceiling).mean()) > HOPE
-            waited = self.stale + (1 if hope else SHRINKS // 4)  # far from it: soon over
+            waited = self.stale + (1 if hope else SHRINKS // 3)  # far from it: soon over
             self.best, self.stale = (tree, 0) if better else (self.best, waited)
             return
         times = 8 if len(self.hard) == 0 else max(16, self.many // self.compare_on)  # rare failures show in many only
@@ -437,9 +424,26 @@ class Search:
         room = self.compiled and self.real.steps + MENDING // 2 < self.budget
         return room and self.sure and self.stale >= SHRINKS and self.mended < MENDING
 
-    def very_many(self, rng: np.random.Generator) -> np.ndarray:
-        """Seeds of as many fresh episodes as show very rare failures."""
-        return episode_seeds(int(rng.integers(2**31)), max(self.enough, MENDING // (6 * self.real.limit)))
+    def mend(self) -> None:
+        """Small changes to a tree that is perfect but in a few of very many episodes, kept if it fails less.
+
+        Changes are tried where it fails and in a few other episodes; how often the changed tree fails shows in the rest
+        of the many, on which it was not chosen.
+        """
+        rng, before = np.random.default_rng([self.seed, self.number]), self.sim.steps
+        count = max(self.enough, MENDING // (6 * self.real.limit))
+        many = self.run(self.best, episode_seeds(int(rng.integers(2**31)), count))
+        fails, self.value = many.returns < self.ceiling, many.mean
+        if fails.any():
+            self.leaves, self.depth = self.best.n_leaves, max(self.depth, self.best.depth)
+            now = self.run(self.best, np.concatenate([many.seeds[fails], self.episodes(rng)]))
+            tree = simplify(self.polished(now, rng, np.zeros((0, self.features.n)), self.changes).tree)
+            mean = float(self.sim.returns(tree, many.seeds[~fails]).mean()) if tree != self.best else -np.inf
+            if mean > self.value:
+                self.best, self.value = tree, mean
+        self.mended = MENDING if self.perfect(self.value) else self.mended + self.sim.steps - before
+        self.number += 1
+        self.finish()
 
     @property
     def exact(self) -> bool:
