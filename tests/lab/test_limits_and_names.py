@@ -7,6 +7,7 @@ import pytest
 import custard
 from custard.actions import Actions
 from custard.errors import CustardError
+from custard.lab.source import source
 
 
 class Late(gym.Env):
@@ -42,6 +43,10 @@ def test_a_time_limit_among_the_arguments_is_the_one_that_counts():
     for env in ("custard/CartPole-v0", "CartPole-v1"):
         run = custard.learn(env, env_kwargs=short, budget=20_000)
         assert custard.evaluate(run.tree, env, 10, env_kwargs=short).lengths.max() <= 50
+
+
+def test_the_papers_environments_are_compiled_whatever_their_limit():
+    assert all(source(f"custard/{name}-v0").native for name in ("CartPole", "PrereqWorld", "PotholeWorld"))
 
 
 def test_where_nothing_ends_an_episode_the_budget_is_divided_among_short_ones():

@@ -123,7 +123,7 @@ def _from_id(name: str, kwargs: dict[str, Any]) -> Source:
             assert made is not None
             return made(count, limit, autoreset_mode=AutoresetMode.DISABLED)
 
-    elif spec.namespace == "custard" and limit is not None:
+    elif spec.namespace == "custard" and (limit is not None or spec.max_episode_steps is None):  # or it was taken away
 
         def native(count: int) -> VectorEnv:
             return gym.make_vec(
