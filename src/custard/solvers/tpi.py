@@ -95,7 +95,10 @@ class Settings:
 SHORTEST = 100  # steps of episodes that would not end by themselves, at the least
 ENOUGH = 16_000, 100  # episodes, compiled or not, in which a perfect tree is to be perfect, if the budget allows
 SHRINKS = 12  # rounds in a row in which no perfect tree of fewer leaves was found before the search for one ends
-MENDING = 60_000_000  # steps after that for making the tree perfect where it fails in a few of very many episodes
+MENDING, MANY = (
+    25_000_000,
+    10_000_000,
+)  # steps for mending a tree after that, and of the episodes in which it fails in few
 HOPE = 0.5  # the share of episodes in which a tree of fewer leaves should be perfect after a round of searching one
 FIRST_DEPTH, LAST_DEPTH = 3, 5  # without a depth limit trees grow while that pays
 MOST_LEAVES = 4096
@@ -421,7 +424,7 @@ class Search:
     @property
     def mending(self) -> bool:
         """Whether rounds are for the episodes in which the best tree fails, if it fails in a few of very many."""
-        room = self.compiled and self.real.steps + MENDING // 2 < self.budget
+        room = self.compiled and self.real.steps + 3 * MANY < self.budget
         return room and self.sure and self.stale >= SHRINKS and self.mended < MENDING
 
     def mend(self) -> None:
@@ -431,13 +434,13 @@ class Search:
         of the many, on which it was not chosen.
         """
         rng, before = np.random.default_rng([self.seed, self.number]), self.sim.steps
-        count = max(self.enough, MENDING // (6 * self.real.limit))
+        count = max(self.enough, MANY // self.real.limit)
         many = self.run(self.best, episode_seeds(int(rng.integers(2**31)), count))
         fails, self.value = many.returns < self.ceiling, many.mean
         if fails.any():
             self.leaves, self.depth = self.best.n_leaves, max(self.depth, self.best.depth)
             now = self.run(self.best, np.concatenate([many.seeds[fails], self.episodes(rng)]))
-            tree = simplify(self.polished(now, rng, np.zeros((0, self.features.n)), self.changes).tree)
+            tree = simplify(self.polished(now, rng, np.zeros((0, self.features.n)), self.changes // 2).tree)
             mean = float(self.sim.returns(tree, many.seeds[~fails]).mean()) if tree != self.best else -np.inf
             if mean > self.value:
                 self.best, self.value = tree, mean
