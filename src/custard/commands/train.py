@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import sys
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -78,6 +79,7 @@ class Command:
         from custard.errors import require_whole
         from custard.lab.learn import learn
         from custard.lab.methods import method
+        from custard.threads import meanwhile
 
         require_whole(0, episodes=self.episodes)
         name, module = method(self.method)
@@ -94,7 +96,8 @@ class Command:
         options = with_settings(options, assignments(self.set, "--set"), known)
         # What environments print must not come between the JSON.
         with contextlib.redirect_stdout(sys.stderr) if self.json else contextlib.nullcontext():
-            run = learn(self.env, env_kwargs=kwargs, progress=not self.json, **options)
+            with meanwhile(import_module, "matplotlib.figure"):  # what draws the tree takes its time to load
+                run = learn(self.env, env_kwargs=kwargs, progress=not self.json, **options)
             results = [self._finish(one, kwargs) for one in (run if isinstance(run, list) else [run])]
         if self.json:
             print_json(results if isinstance(run, list) else results[0])

@@ -424,7 +424,7 @@ class Search:
     @property
     def mending(self) -> bool:
         """Whether rounds are for the episodes in which the best tree fails, if it fails in a few of very many."""
-        room = self.compiled and self.real.steps + 3 * MANY < self.budget
+        room = self.compiled and self.real.steps + 3 * MANY < 0.65 * self.budget
         return room and self.sure and self.stale >= SHRINKS and self.mended < MENDING
 
     def mend(self) -> None:
