@@ -23,7 +23,7 @@ def points(draw):
 @settings(max_examples=150, deadline=None)
 @given(points(), st.integers(1, 7), st.integers(0, 2**32 - 1))
 def test_nearest_neighbours_are_those_of_brute_force(keys, k, seed):
-    table = make_keys(len(keys), keys.shape[1])
+    table = make_keys(len(keys), keys.shape[1], neighbours=True)
     for key in keys:
         insert(table, key)
     rng = np.random.default_rng(seed)
@@ -40,14 +40,14 @@ def test_nearest_neighbours_are_those_of_brute_force(keys, k, seed):
 @settings(max_examples=50, deadline=None)
 @given(points())
 def test_every_key_is_found_and_no_other(keys):
-    table = make_keys(len(keys), keys.shape[1])
+    table = make_keys(len(keys), keys.shape[1], neighbours=True)
     assert find(table, keys[0]) == -1
     rows = [insert(table, key) for key in keys]
     assert rows == list(range(len(keys)))
     assert [find(table, key) for key in keys] == rows
     assert find(table, keys[0] + 0.25) == -1
     assert insert(table, keys[0] + 0.25) == -1  # full
-    again = make_keys(len(keys), keys.shape[1])
+    again = make_keys(len(keys), keys.shape[1], neighbours=True)
     restore_keys(again, keys)
     assert all(np.array_equal(a, b) for a, b in zip(table, again, strict=True))
 

@@ -224,14 +224,14 @@ def _fit(
         rng.shuffle(index)
     cut = max(1, round(settings.train_share * len(index)))
     train, held = index[:cut], index[cut:] if cut < len(index) else index
-    drawn = rng.choice(train, size=len(train), p=weight[train] / weight[train].sum())
-    flat = np.ones(len(x))
-    plain = (drawn, flat) if settings.resample else (train, weight)
+    weighted = drawn = (train, weight)
+    if settings.resample or settings.variants:
+        drawn = rng.choice(train, size=len(train), p=weight[train] / weight[train].sum()), np.ones(len(x))
+    plain, varied = (drawn, weighted) if settings.resample else (weighted, drawn)
     other = "entropy" if settings.criterion == "gini" else "gini"
     fits = [(settings.criterion, settings.max_leaves, *plain)]
     if settings.variants:
-        fits += [(other, settings.max_leaves, *plain)]
-        fits += [(settings.criterion, settings.max_leaves, *((train, weight) if settings.resample else (drawn, flat)))]
+        fits += [(other, settings.max_leaves, *plain), (settings.criterion, settings.max_leaves, *varied)]
     if settings.leaf_ladder:
         top = settings.max_leaves or 1024
         fits += [(settings.criterion, 2**k, *plain) for k in range(1, 11) if 2**k < top]

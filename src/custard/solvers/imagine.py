@@ -19,7 +19,7 @@ from custard.ibmdp.splits import Rules
 from custard.solvers import networks
 from custard.solvers.bounds_table import Lattice, make_lattice
 from custard.solvers.networks import encode_row, forward_row
-from custard.solvers.tables import NONE, Keys, find, insert, make_keys
+from custard.solvers.tables import NONE, Keys, find, forget_keys, insert, make_keys
 
 __all__ = ["Imagination", "imagine", "make_imagination", "refresh"]
 
@@ -57,8 +57,7 @@ def refresh(nodes: Imagination, weights: Any) -> Imagination:
     size = int(nodes.keys.size[0])
     nodes.best[:size] = NONE
     if 2 * size > len(nodes.best):
-        nodes.keys.index[...] = nodes.keys.link[...] = NONE
-        nodes.keys.size[0] = 0
+        forget_keys(nodes.keys)
     return nodes._replace(weights=weights)
 
 

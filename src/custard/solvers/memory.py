@@ -83,7 +83,7 @@ def make_memory(rules: Rules, grid: np.ndarray, scale: np.ndarray, capacity: int
         guide=guide_of(Tree.leaf(rules.actions.start, rules.features, rules.actions)),
         grid=grid,
         scale=scale,
-        states=make_keys(capacity, n),
+        states=make_keys(capacity, n, neighbours=True),
         q_o=np.zeros((capacity, base)),
         q_star=np.zeros((capacity, base)),
         v_o=np.zeros(capacity),

@@ -59,9 +59,10 @@ def make_written(rules: Rules, capacity: int, seed: int) -> Written:
     n, actions = rules.features.n, rules.n_actions
     assert rules.max_queries is not None
     written = Written(
-        make_lattice(rules), rules.width, make_keys(capacity, 2 * n + 1), np.zeros((capacity, actions)),
-        make_keys(capacity, 3 * n + 1), np.zeros((capacity, actions)), int(rules.max_queries),
-        np.zeros(11, dtype=np.int64), np.zeros(8), streams([seed])[0],
+        make_lattice(rules), rules.width,
+        make_keys(capacity, 2 * n + 1, neighbours=True), np.zeros((capacity, actions)),
+        make_keys(capacity, 3 * n + 1, neighbours=True), np.zeros((capacity, actions)),
+        int(rules.max_queries), np.zeros(11, dtype=np.int64), np.zeros(8), streams([seed])[0],
     )  # fmt: skip
     written.count[OLD_O] = -1
     return written
