@@ -153,12 +153,13 @@ def train(problem: Problem, settings: Settings, seed: int) -> Iterator[Progress]
     network: Network | None = None  # until enough random steps are there to scale the features by
     best: tuple[float, Network | None] = (-np.inf, None)
     steps = extra = checked = 0
+    updates = max(UPDATES, round(STALE / settings.steps_per_update))  # in one compiled call
     owed = 0.0
     while steps < settings.steps:
         epsilon = max(
             settings.epsilon, 1.0 - (1.0 - settings.epsilon) * steps / (settings.exploration * settings.steps)
         )
-        rounds = max(1, int((UPDATES - owed) * settings.steps_per_update / actor.count))  # until the next updates
+        rounds = max(1, int((updates - owed) * settings.steps_per_update / actor.count))  # until the next updates
         new = actor.run(rounds, network, epsilon)
         ended = new.terminated | (new.truncated if not settings.bootstrap_at_limit else False)
         memory.add({"x": new.x, "action": new.action, "reward": new.reward, "after": new.after, "ended": ended})
@@ -169,11 +170,11 @@ def train(problem: Problem, settings: Settings, seed: int) -> Iterator[Progress]
         if network is None:
             continue
         owed += rounds * actor.count / settings.steps_per_update
-        if owed >= UPDATES:
-            rows = memory.sample(rng, UPDATES * settings.batch)
+        if owed >= updates:
+            rows = memory.sample(rng, updates * settings.batch)
             state = improve(state, *_batches(rows, settings.batch, *how, settings.frequencies))
             network = _network(how, settings, state)
-            owed -= UPDATES
+            owed -= updates
         if steps >= settings.steps * (checked + 1) / settings.checks:
             checked += 1
             returns, lengths, _ = rollouts(
@@ -191,14 +192,14 @@ def _network(scaling: tuple[np.ndarray, np.ndarray], settings: Settings, state: 
     return Network(*scaling, settings.frequencies, tuple(np.asarray(w) for w in state[0]))
 
 
-UPDATES = 8  # in one compiled call
+UPDATES, STALE = 8, 32  # of one compiled call, at least, or as many as belong to so many steps
 
 
 def _batches(rows: dict[str, np.ndarray], batch: int, *how: Any) -> tuple[np.ndarray, ...]:
     """Remembered rows as the minibatches of one compiled call, each array [updates, batch, …]."""
     x, after = (encode(rows[name], *how) for name in ("x", "after"))
     columns = (x, rows["action"], rows["reward"], after, rows["ended"])
-    return tuple(column.reshape(UPDATES, batch, *column.shape[1:]) for column in columns)
+    return tuple(column.reshape(-1, batch, *column.shape[1:]) for column in columns)
 
 
 def _scaling(features: Features, seen: np.ndarray, standardise: bool) -> tuple[np.ndarray, np.ndarray]:
