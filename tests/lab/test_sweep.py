@@ -180,6 +180,26 @@ def test_other_files_are_left_alone(text: str, tmp_path: Path) -> None:
     assert (tmp_path / "notes.csv").read_text() == text
 
 
+def test_an_empty_file_counts_as_none(log: Path, tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    file.touch()
+    with Store(file) as store:
+        assert not store.rows
+        store.add({"env": "a", "seed": 1})
+    assert [row["seed"] for row in read_rows(file)] == ["1"]
+
+
+@pytest.mark.parametrize(
+    ("column", "cell"), [("seed", "x"), ("max_depth", "1.5"), ("return", "much"), ("env_args", "{")]
+)
+def test_cells_that_are_no_numbers_are_named(column: str, cell: str, tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    with Store(file) as store:
+        store.add({"env": "a", "seed": 1, column: cell})
+    with pytest.raises(custard.CustardError, match=f"line 2 has .* as {column}"):
+        read_rows(file)
+
+
 def test_mistakes_are_told_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(custard.CustardError, match="unknown method 'tpii'"):
         sweep(grid(["CartPole-v1"], ["tpii"], [0]), tmp_path / "a.csv")

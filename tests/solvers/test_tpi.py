@@ -208,7 +208,7 @@ def test_a_leaf_limit_and_an_expert_to_begin_from():
     run = custard.learn("CartPole-v1", "tpi", seed=1, expert=lean, max_leaves=3, **settings)
     assert run.tree.n_leaves <= 3
     assert run.value > 150
-    with pytest.raises(custard.CustardError, match="expert='nobody' is not known"):
+    with pytest.raises(custard.CustardError, match="unknown expert 'nobody'"):
         custard.learn("CartPole-v1", "tpi", expert="nobody", **settings)
 
 

@@ -5,11 +5,12 @@ import pytest
 
 import custard
 from custard.baselines import dqn
+from custard.baselines.experts import experts
 from custard.lab.evaluate import rollouts
 from custard.lab.frontier import frontier
 from custard.lab.source import source
+from custard.solvers.advice import imitations
 from custard.solvers.api import Problem
-from custard.solvers.starts import imitations, outside_expert
 from custard.spaces import describe
 
 FEW = {"patience": 1, "polish": 10, "states": 50}
@@ -18,6 +19,11 @@ FEW = {"patience": 1, "polish": 10, "states": 50}
 def problem(name):
     where = source(name)
     return Problem(where, describe(where.vector(1)), 0)
+
+
+def expert_of(task, given, **training):
+    *progress, found = experts(task, given, dqn.Settings(**training), 1)
+    return found, progress
 
 
 @pytest.fixture
@@ -34,13 +40,14 @@ def network(tmp_path):
 def test_a_file_of_ours(network):
     made, file = network
     task = problem("MountainCar-v0")
-    act, worth, steps = outside_expert(task, file, 0, 0)
+    found, progress = expert_of(task, file)
     x = np.random.default_rng(1).uniform([-1.2, -0.07], [0.6, 0.07], size=(500, 2))
-    np.testing.assert_array_equal(act(x), made.q(x).argmax(axis=1))
-    np.testing.assert_allclose(worth(x), made.q(x))
-    assert steps == 0
-    tree, used = list(imitations(task, act, worth, 3, None, 15, 0))[-1]
-    assert used > 0
+    np.testing.assert_array_equal(found.act(x), made.q(x).argmax(axis=1))
+    np.testing.assert_allclose(found.q(x), made.q(x))
+    assert not progress
+    some = list(imitations(task, found, 3, None, 15, 0))
+    assert all(used > 0 and mean >= -200.0 for _, mean, used in some)
+    tree = some[-2][0]  # the last one fitted to what actions are worth
     met = []
     rollouts(lambda x: met.append(x.copy()) or tree.predict(x), task.source, np.arange(5))
     q = made.q(np.concatenate(met))
@@ -63,10 +70,10 @@ def test_a_stable_baselines_file(tmp_path):
     sb3 = pytest.importorskip("stable_baselines3", reason='needs the extra "sb3"')
     model = sb3.DQN("MlpPolicy", "CartPole-v1", policy_kwargs={"net_arch": [16]}, seed=0, device="cpu")
     model.save(tmp_path / "dqn.zip")
-    act, worth, _ = outside_expert(problem("CartPole-v1"), str(tmp_path / "dqn.zip"), 0, 0)
+    found, _ = expert_of(problem("CartPole-v1"), str(tmp_path / "dqn.zip"))
     x = np.random.default_rng(1).normal(size=(50, 4)).astype(np.float32)
-    np.testing.assert_array_equal(act(x.astype(np.float64)), model.predict(x, deterministic=True)[0])
-    np.testing.assert_array_equal(worth(x.astype(np.float64)).argmax(axis=1), act(x.astype(np.float64)))
+    np.testing.assert_array_equal(found.act(x.astype(np.float64)), model.predict(x, deterministic=True)[0])
+    np.testing.assert_array_equal(found.q(x.astype(np.float64)).argmax(axis=1), found.act(x.astype(np.float64)))
     run = custard.learn(
         "CartPole-v1", "tpi", expert=str(tmp_path / "dqn.zip"), max_leaves=3, budget=100_000, max_depth=2, **FEW
     )
@@ -77,8 +84,8 @@ def test_an_expert_trained_first():
     pytest.importorskip("jax", reason='needs the extra "neural"')
     where = source("custard/PrereqWorld-v0", {"m": 4})
     task = Problem(where, describe(where.vector(1)), 0)
-    act, worth, steps = outside_expert(task, "dqn", 12_000, 1)
-    assert steps >= 12_000  # the expert's own, and those of the episodes it was checked on
-    assert custard.evaluate(act, where, 3, 0).mean == -2.0
-    tree, _ = list(imitations(task, act, worth, 3, None, 15, 0))[-1]
-    assert custard.evaluate(tree, where, 3, 0).mean == -2.0
+    found, progress = expert_of(task, "dqn", steps=12_000, checks=8, standardise=True)
+    assert progress[-1].steps >= 12_000  # the expert's own, and those of the episodes it was checked on
+    assert custard.evaluate(found.act, where, 3, 0).mean == -2.0
+    for tree, mean, _ in list(imitations(task, found, 3, None, 15, 0))[-2:]:
+        assert custard.evaluate(tree, where, 3, 0).mean == mean == -2.0

@@ -1,4 +1,4 @@
-"""Tree policy iteration in spaces without bounds, with very wide ones, and broken off in the middle of a round."""
+"""Tree policy iteration in odd spaces, with odd rewards and limits, and broken off in the middle of a round."""
 
 import gymnasium as gym
 import numpy as np
@@ -6,7 +6,9 @@ import pytest
 
 import custard
 from custard.errors import CustardError
+from custard.lab.source import source
 from custard.solvers import tpi
+from custard.solvers.api import Problem
 
 
 class Walk(gym.Env):
@@ -77,3 +79,71 @@ def test_a_run_broken_off_in_a_round_goes_on_as_if_it_had_not_been(tmp_path, mon
     monkeypatch.setattr(tpi.Search, "judge", judge)
     again = custard.learn(env, **given, out=tmp_path / "run", resume=True)
     assert (again.tree, again.value, again.steps) == (whole.tree, whole.value, whole.steps)
+
+
+class Shift(gym.Env):
+    """A machine that wears: work, or repair it. It sends everyone home after 25 steps, without declaring so."""
+
+    observation_space = gym.spaces.MultiDiscrete([6, 2])
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, scale=1.0):
+        self.scale = scale
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.wear, self.rush, self.t = 0, 0, 0
+        return np.array([self.wear, self.rush]), {}
+
+    def step(self, action):
+        reward = (4.0 + self.rush - self.wear) if action == 0 else -1.0
+        self.wear = min(5, self.wear + 1) if action == 0 else 0
+        self.rush = int(self.np_random.random() < 0.5)
+        self.t += 1
+        return np.array([self.wear, self.rush]), self.scale * reward, False, self.t == 25, {}
+
+
+def snapshots(env, budget, state=None):
+    where = source(env)
+    problem = Problem(where, custard.describe(where.vector(1)), 0)
+    return list(tpi.solve(problem, tpi.Settings(budget=budget), state))
+
+
+def test_a_time_limit_that_is_not_declared_is_found():
+    search = tpi.Search(Problem(source(Shift), custard.describe(Shift()), 0), tpi.Settings(budget=20_000))
+    assert search.time_limit is None
+    list(search.round())
+    assert search.time_limit == search.real.limit == search.sim.limit == 25
+
+
+def test_a_run_goes_on_from_every_round_as_if_it_had_not_been_interrupted():
+    whole = snapshots(Shift, 30_000)
+    states = [one.state() for one in whole if one.state is not None]
+    assert len(states) > 2
+    for state in states[:-1]:
+        again = snapshots(Shift, 30_000, state)[-1]
+        assert (again.tree, again.value, again.steps) == (whole[-1].tree, whole[-1].value, whole[-1].steps)
+
+
+def test_rewards_of_any_size_lead_to_the_same_tree():
+    one, tiny = (custard.learn(lambda scale=scale: Shift(scale), budget=20_000) for scale in (1.0, 2.0**-40))
+    assert one.tree == tiny.tree
+    assert one.tree.n_leaves > 1
+    assert tiny.value == pytest.approx(one.value * 2.0**-40)
+
+
+def test_thresholds_of_whole_numbers_lie_half_way():
+    tree = custard.learn(Shift, budget=20_000).tree
+    asked = tree.threshold[tree.feature >= 0]
+    assert len(asked)
+    assert (asked % 1 == 0.5).all()
+
+
+def test_an_interrupt_in_the_first_round_leaves_a_tree(monkeypatch):
+    def broken_off(self, now, rng):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tpi.Search, "judge", broken_off)
+    run = custard.learn(lambda: Walk(gym.spaces.Discrete(3)), max_depth=1, budget=5000)
+    assert run.message == "interrupted"
+    assert run.tree.depth <= 1

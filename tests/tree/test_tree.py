@@ -281,3 +281,10 @@ def test_text_and_html_escape_names():
     assert "<img" in str(tree)
     assert "<img" not in tree._repr_html_()
     assert "Tree(depth=1" in repr(tree)
+
+
+def test_act_says_what_it_takes():
+    tree = Tree.stump(0, 0.5, 0, 1, Features(("a", "b"), [0, 0], [1, 1]), Actions("discrete", ("l", "r")))
+    for wrong in ({"a": 1.0, "b": 2.0}, [1.0, "much"]):
+        with pytest.raises(CustardError, match=r"takes 2 numbers \(a, b\), not a (dict|list)"):
+            tree.act(wrong)

@@ -49,6 +49,7 @@ class Settings:
     bootstrap_at_limit: bool = True  # a time limit is not a termination
     checks: int = 25  # times the greedy policy is judged; the best checkpoint is kept
     check_rollouts: int = 50  # rollouts for judging
+    check_steps: int | None = None  # steps of each at the most
 
 
 #: "paper": Stable Baselines' own defaults, as the paper says it used, with the paper's numbers of steps.
@@ -178,7 +179,11 @@ def train(problem: Problem, settings: Settings, seed: int) -> Iterator[Progress]
         if steps >= settings.steps * (checked + 1) / settings.checks:
             checked += 1
             returns, lengths, _ = rollouts(
-                lambda v, net=network: net.q(v).argmax(axis=1) + start, where, check_seeds, features=problem.encoder
+                lambda v, net=network: net.q(v).argmax(axis=1) + start,
+                where,
+                check_seeds,
+                features=problem.encoder,
+                max_steps=settings.check_steps,
             )
             extra += int(lengths.sum())
             if returns.mean() >= best[0]:  # a later checkpoint of the same return has the better Q-values

@@ -1,4 +1,4 @@
-"""Experts for VIPER: what acts well on the base MDP and can say what each action is worth.
+"""Experts, for VIPER and for tree policy iteration to begin from: they act well and say what each action is worth.
 
 | `expert=` | what it is |
 |---|---|
@@ -11,20 +11,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from custard.baselines import dqn
 from custard.errors import CustardError
 from custard.planning.mdp import FiniteMDP
 from custard.planning.model import model_of
 from custard.planning.solve import backward_induction
 from custard.solvers.api import Problem
 
-__all__ = ["Expert", "from_function", "from_model", "from_sb3"]
+__all__ = ["Expert", "experts", "from_function", "from_model", "from_sb3"]
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,40 @@ class Expert:
     act: Callable[[np.ndarray], np.ndarray]  # feature vectors [B, n] -> action numbers 0…A-1 [B]
     q: Callable[[np.ndarray], np.ndarray] | None  # feature vectors [B, n] -> Q-values [B, A]
     log_policy: Callable[[np.ndarray], np.ndarray] | None = None  # [B, n] -> log-probabilities [B, A]
+
+
+def experts(
+    problem: Problem,
+    given: str | Callable[..., Any],
+    training: dqn.Settings,
+    seed: int,
+    *,
+    ties: str = "random",
+    normalise: str | None = None,
+    out: str | None = None,
+) -> Iterator[dqn.Progress | Expert]:
+    """Progress of the expert's training, if it needs any, then the expert. `out` is a file to keep a trained DQN in."""
+    problem.require_discrete_actions("an expert")
+    n_actions = problem.base.actions.n
+    if callable(given):
+        yield from_function(given, n_actions)
+    elif given == "bi":
+        yield from_model(problem, ties, seed)
+    elif given == "dqn":
+        last = None
+        for last in dqn.train(problem, training, seed):
+            yield last
+        if last is None or last.best is None:
+            raise CustardError(f"{training.steps} steps are too few for a DQN expert")
+        if out is not None:
+            last.best.save(out)
+        yield from_function(last.best.q, n_actions, f"DQN, return {last.value:.2f}")
+    elif str(given).endswith(".npz"):
+        yield from_function(dqn.Network.load(given).q, n_actions, f"DQN from {Path(given).name}")
+    elif str(given).endswith(".zip"):
+        yield from_sb3(Path(given), problem, Path(normalise) if normalise else None)
+    else:
+        raise CustardError(f"unknown expert {given!r}: choose dqn, bi, a .npz or .zip file, or a function to Q-values")
 
 
 def from_function(function: Callable[[np.ndarray], Any], n_actions: int, name: str = "function") -> Expert:

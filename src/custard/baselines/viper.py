@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from custard.baselines import dqn
-from custard.baselines.experts import Expert, from_function, from_model, from_sb3
+from custard.baselines.experts import Expert, experts
 from custard.errors import CustardError, one_of
 from custard.lab.evaluate import rollouts
 from custard.lab.source import episode_seeds
@@ -89,7 +88,10 @@ def solve(problem: Problem, settings: Settings, state: Any = None) -> Iterator[S
     problem.require_discrete_actions("VIPER")
     seeds = problem.seeds("expert", "rollouts", "validation", "final", "fit")
     steps, expert = 0, None
-    for item in _expert(problem, settings, seeds["expert"]):
+    for item in experts(
+        problem, settings.expert, _training(problem, settings), seeds["expert"], ties=settings.ties,
+        normalise=settings.normalise, out=settings.expert_out,
+    ):  # fmt: skip
         if isinstance(item, Expert):
             expert = item
         else:
@@ -163,33 +165,14 @@ class _Runner:
         return float(returns.mean())
 
 
-def _expert(problem: Problem, settings: Settings, seed: int) -> Iterator[dqn.Progress | Expert]:
-    """Progress of the expert's training, if it needs any, then the expert."""
-    given, n_actions = settings.expert, problem.base.actions.n
-    if callable(given):
-        yield from_function(given, n_actions)
-    elif given == "bi":
-        yield from_model(problem, settings.ties, seed)
-    elif given == "dqn":
-        from custard.lab.methods import settings_for
+def _training(problem: Problem, settings: Settings) -> dqn.Settings:
+    """How a DQN expert is trained."""
+    from custard.lab.methods import settings_for
 
-        own, last = settings.expert_settings, None
-        chosen = settings_for(dqn, problem.preset, settings.expert_preset, own, "expert setting")
-        if settings.budget is not None:  # at most half of it; judging takes about a tenth of its steps more
-            chosen = replace(chosen, steps=max(1, min(chosen.steps, settings.budget // 2)))
-        for last in dqn.train(problem, chosen, seed):
-            yield last
-        assert last is not None
-        assert last.best is not None
-        if settings.expert_out is not None:
-            last.best.save(settings.expert_out)
-        yield from_function(last.best.q, n_actions, f"DQN, return {last.value:.2f}")
-    elif isinstance(given, str) and given.endswith(".npz"):
-        yield from_function(dqn.Network.load(given).q, n_actions, f"DQN from {given}")
-    elif isinstance(given, str) and given.endswith(".zip"):
-        yield from_sb3(Path(given), problem, Path(settings.normalise) if settings.normalise else None)
-    else:
-        raise CustardError(f"unknown expert {given!r}: choose dqn, bi, a .npz or .zip file, or a function to Q-values")
+    chosen = settings_for(dqn, problem.preset, settings.expert_preset, settings.expert_settings, "expert setting")
+    if settings.budget is not None:  # at most half of it; judging takes about a tenth of its steps more
+        chosen = replace(chosen, steps=max(1, min(chosen.steps, settings.budget // 2)))
+    return chosen
 
 
 def _weighing(expert: Expert, weights: str) -> Any:

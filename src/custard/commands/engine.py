@@ -76,6 +76,11 @@ def run_and_print(
 
     if picture is not None and picture.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise CustardError(f"cannot draw {picture}: choose a name that ends in .png, .svg or .pdf")
+    if picture is not None:
+        try:
+            picture.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CustardError(f"cannot make the directory {picture.parent}: {error.strerror}") from None
     rows = sweep(trials, out, show=not as_json, title=trials[0].experiment, **engine.how())
     entries = summary(rows)
     if picture is not None:

@@ -91,11 +91,13 @@ def _point(tree: Tree, judged: Evaluation, best: float | None, steps: int, secon
 
 def _expert_return(where: Source, expert: Any, episodes: int, seed: int) -> float | None:
     """What an expert given as a file or a function returns; one that is trained first is not known beforehand."""
-    if expert is None or expert == "dqn":
+    if expert in (None, "dqn", "none"):
         return None
-    from custard.solvers.starts import outside_expert
+    from custard.baselines.dqn import Settings
+    from custard.baselines.experts import experts
 
     venv = where.vector(1)
     problem = Problem(where, describe(venv), seed)
-    act, _, _ = outside_expert(problem, expert, 0, seed)
-    return evaluate(lambda x: act(x) + problem.base.actions.start, where, episodes, seed).mean
+    found: Any
+    *_, found = experts(problem, expert, Settings(), seed)
+    return evaluate(lambda x: found.act(x) + problem.base.actions.start, where, episodes, seed).mean

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,8 @@ class Store:
     def _open(self, file: Path) -> None:
         if not file.exists():
             return
+        if file.stat().st_size == 0:  # as good as none
+            write_atomically(file, _header())
         whole = _whole_lines(file)
         header = next(csv.reader([whole.partition("\n")[0]]), [])
         self.rows = _parse(file, whole)
@@ -123,8 +126,20 @@ def _parse(file: Path, text: str) -> list[Row]:
     for row in reader:
         if None in row or None in row.values():
             raise CustardError(f"{file}: line {reader.line_num} does not have a cell for every column")
+        _check(row, f"{file}: line {reader.line_num}")
         rows.append({column: row.get(column, "") for column in COLUMNS})
     return rows
+
+
+def _check(row: Row, where: str) -> None:
+    """Raise if a cell that orders or counts holds something else."""
+    kinds: dict[str, Callable[[str], Any]] = {"seed": int, "max_depth": int, "env_args": json.loads}
+    for name, read in (kinds | dict.fromkeys(NUMBERS, float)).items():
+        try:
+            read(row.get(name) or "0")
+        except ValueError:
+            what = "arguments" if name == "env_args" else "a number"
+            raise CustardError(f"{where} has {row[name]!r} as {name}, which is not {what}") from None
 
 
 def _cell(value: Any) -> str:

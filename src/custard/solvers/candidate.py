@@ -8,7 +8,9 @@ import numpy as np
 
 from custard.tree.tree import Tree
 
-__all__ = ["Candidate"]
+__all__ = ["SAME", "Candidate"]
+
+SAME = 1e-9  # the share of returns' size that is nothing but rounding
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,11 @@ class Candidate:
         """The mean return."""
         return float(self.returns.mean())
 
+    @property
+    def size(self) -> float:
+        """The largest return, or loss."""
+        return float(np.abs(self.returns).max())
+
     def more(self, seeds: np.ndarray, returns: np.ndarray) -> Candidate:
         """The same with more episodes."""
         failed = np.append(self.failed, np.zeros(len(seeds), np.int64))
@@ -40,8 +47,7 @@ class Candidate:
 
     def beats(self, other: Candidate) -> bool:
         """More return on the same episodes, or as much from a smaller tree."""
-        slack = 1e-9 * max(1.0, abs(other.mean))
-        if abs(self.mean - other.mean) > slack:
+        if abs(self.mean - other.mean) > SAME * max(self.size, other.size):
             return self.mean > other.mean
         return (self.tree.n_leaves, self.tree.depth) < (other.tree.n_leaves, other.tree.depth)
 

@@ -11,8 +11,8 @@ import numpy as np
 from custard.actions import Actions
 from custard.tree.tree import LEAF, Tree
 
-__all__ = ["Menu", "Shape", "leaves_below", "leaves_of", "mutated", "random_shape", "relabelled", "shape_of", "shifted",
-           "tree_of", "without_a_question"]  # fmt: skip
+__all__ = ["Menu", "Shape", "halved", "leaves_below", "leaves_of", "mutated", "random_shape", "relabelled", "shape_of",
+           "shifted", "tree_of", "without_a_question"]  # fmt: skip
 
 Shape = Any  # an action (an int, or an array for vectors), or a tuple (feature, threshold, left, right)
 
@@ -117,6 +117,12 @@ def tree_of(shape: Shape, like: Tree) -> Tree:
     table = np.array(rows)
     feature, left, right = (table[:, k].astype(np.int64) for k in (0, 2, 3))
     return Tree(feature, table[:, 1], left, right, np.array(values), like.features, like.actions, like.origin)
+
+
+def halved(tree: Tree) -> Tree:
+    """The tree with every threshold of a whole-number feature half-way between two of its values."""
+    whole = (tree.feature != LEAF) & tree.features.integer[tree.feature]
+    return replace(tree, threshold=np.where(whole, np.floor(tree.threshold) + 0.5, tree.threshold))
 
 
 def relabelled(shape: Shape, actions: np.ndarray) -> Shape:

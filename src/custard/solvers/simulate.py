@@ -31,6 +31,8 @@ from custard.tree.tree import Tree
 
 __all__ = ["Compiled", "Foreign", "Simulator", "action_values", "simulator"]
 
+NEVER = -1
+
 
 class Simulator(Protocol):
     """Base environments to try trees in."""
@@ -116,6 +118,7 @@ class Foreign:
             self.observe = lru_cache(100_000)(self.own.observe)
         self.menu = Menu(problem.base.actions)
         self.limit = problem.source.limit or DEFAULT_LIMIT
+        self.cut_at = 0  # the step at which the environment truncates episodes; NEVER if it is not always the same
         self.steps, self.most_a_step, self.length = 0, -np.inf, 50.0
         self.most_steps = np.inf  # that valuing actions may take at a time
         self.copies = can_copy(self.env)
@@ -153,6 +156,8 @@ class Foreign:
                 see(x, action, reward, after, bool(terminated))
             x = after
             over = terminated or truncated
+        if over and truncated and not terminated:
+            self.cut_at = t if self.cut_at in (0, t) else NEVER
         self.steps += t
         return total, t
 

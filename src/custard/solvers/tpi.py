@@ -22,12 +22,14 @@ import numpy as np
 from custard.actions import Actions
 from custard.errors import CustardError
 from custard.lab.source import episode_seeds
+from custard.solvers.advice import with_expert
 from custard.solvers.api import Problem, Snapshot
-from custard.solvers.candidate import Candidate
+from custard.solvers.candidate import SAME, Candidate
 from custard.solvers.learned import Exact, Grid, LearnedModel
 from custard.solvers.mutate import (
     Menu,
     Shape,
+    halved,
     leaves_below,
     mutated,
     part_at,
@@ -81,7 +83,8 @@ class Settings:
     where fits are exact."""
 
     expert: str | Callable[..., Any] | None = None
-    """An expert to begin from: dqn (trained first), a file (.npz, or .zip of Stable-Baselines3), a function to Q."""
+    """An expert to begin from: dqn (trained first), a file (.npz, or .zip of Stable-Baselines3), a function to Q, none.
+    Unless given, a DQN where environments are stepped from Python and no table is learned, if jax is installed."""
 
     def __post_init__(self) -> None:
         for name in ("max_leaves", "episodes", "states", "cuts", "polish", "patience"):
@@ -119,8 +122,13 @@ def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | N
     search = Search(problem, settings)
     if state is not None:
         search.restore(state)
+    else:
+        yield from with_expert(search)
     while not search.message:
-        search.mend() if search.mending else search.round()
+        if search.mending:
+            search.mend()
+        else:
+            yield from search.round()
         yield search.snapshot()
 
 
@@ -138,6 +146,7 @@ class Search:
             self.real.most_steps = self.budget // 5
             if problem.source.limit is None:
                 self.real.limit = int(np.clip(self.budget // 20, SHORTEST, self.real.limit))
+        self.time_limit = problem.source.limit  # None: not known
         self.seed = problem.seeds("tpi")["tpi"]
         self.menu = Menu(self.actions)
         first = self.menu.random(np.random.default_rng(self.seed)) if self.menu.all is None else self.menu.all[0]
@@ -155,6 +164,8 @@ class Search:
             if self.table is not None and isinstance(self.real, Foreign)
             else None
         )
+        self.expert: Any = None  # what to begin from
+        self.surveyed = False
         self.present, self.best = self.blank, self.blank
         self.value, self.number, self.stale, self.message = -np.inf, 0, 0, ""
         self.hard = np.zeros(0, dtype=np.int64)  # episodes in which nearly perfect trees failed
@@ -165,14 +176,15 @@ class Search:
 
     # -- a round ----------------------------------------------------------------------------------------------------
 
-    def round(self) -> None:
-        """One round, starting from the present tree."""
+    def round(self) -> Iterator[Snapshot]:
+        """One round, starting from the present tree; yields on the way where steps take long."""
         rng = np.random.default_rng([self.seed, self.number])
         self.experience(rng)
-        if self.number == 0:
-            self.sim.returns(self.blank, episode_seeds(self.seed, 4), 1.0)  # how long episodes are
-            if self.problem.source.limit is None and self.sim is self.real and self.sim.length >= self.real.limit:
-                self.shorten()
+        if self.number > 0:
+            self.find_limit()
+        elif not self.surveyed:
+            self.survey()
+        yield from self.under_way()
         if self.stale == 2 and self.depth < self.deepest:
             self.depth, self.present = self.depth + 1, self.best  # nothing better of this depth: allow one more
         seeds = self.episodes(rng)
@@ -187,16 +199,20 @@ class Search:
         elif self.number == 0 or (self.stale > 2 and self.stale % 2 == 1) or (self.stale == 1 and len(self.hard)):
             trees, x = first_trees(self, rng, seeds)
         now = self.run(trees[0], seeds)
+        yield from self.under_way(now)
         self.depth = max(self.depth, now.tree.depth)
         if self.sim.values_actions and self.going and not self.perfect(now.mean):
             x, q, tried = self.valued(now.tree, rng)
             for other in self.fits(now.tree, x, q, tried):
                 if self.going:
                     now = self.compared(other, now)
+        yield from self.under_way(now)
         some = [now, *(self.run(tree, seeds) for tree in trees[1:] if self.going)]
         if len(some) > 1:
             some = [self.polished(one, rng, x, self.changes // (4 * STARTS)) for one in some]
+            yield from self.under_way(max(some, key=lambda one: one.mean))
         now = self.polished(max(some, key=lambda one: one.mean), rng, x, self.changes)
+        yield from self.under_way(now)
         self.present = now.tree
         self.judge(now, rng)
         self.number += 1
@@ -222,8 +238,8 @@ class Search:
     def compare_on(self) -> int:
         """How many episodes to compare trees on."""
         length = max(1.0, self.sim.length)
-        if self.problem.source.limit is not None:
-            length = np.sqrt(length * self.problem.source.limit)  # better trees may last longer
+        if self.time_limit is not None:
+            length = np.sqrt(length * self.time_limit)  # better trees may last longer
         if isinstance(self.sim, Compiled):
             work = COMPARISON if self.sim is self.real else COMPARISON // 3
             count = int(np.clip(work / length, 64, 1000))
@@ -252,6 +268,22 @@ class Search:
         room = (self.budget - self.spend) / (2 * self.real.limit)
         return int(np.clip(room, 16, ENOUGH[0] if self.compiled else ENOUGH[1]))
 
+    def survey(self) -> None:
+        """How long episodes are."""
+        self.sim.returns(self.blank, episode_seeds(self.seed, 4), 1.0)
+        self.surveyed = True
+        self.find_limit()
+        if self.time_limit is None and self.sim is self.real and self.real.length >= self.real.limit:
+            self.shorten()
+
+    def find_limit(self) -> None:
+        """Where no time limit is declared: the step at which the environment has cut off episodes, always the same."""
+        cut = self.real.cut_at if isinstance(self.real, Foreign) and self.time_limit is None else 0
+        if 0 < cut < self.real.limit:
+            self.time_limit = self.real.limit = cut
+            if self.model is not None:
+                self.sim = self.trial_world(self.model)
+
     def shorten(self) -> None:
         """Where no time limit is declared and nothing ends an episode: have episodes that the budget allows many of."""
         self.real.limit = int(np.clip(self.budget // 2500, SHORTEST, self.real.limit))
@@ -274,9 +306,13 @@ class Search:
         if self.model.grid.left:  # the environment goes beyond its bounds: a table would mix its states up
             self.model, self.table, self.sim = None, None, self.real
             return
-        used = self.sim.steps if self.number else 0
-        self.sim = self.model.world(self.problem)
-        self.sim.steps, self.sim.most_a_step = used, self.real.most_a_step
+        self.sim = self.trial_world(self.model)
+
+    def trial_world(self, model: LearnedModel) -> Simulator:
+        """The table as it is now, to try trees in."""
+        world = model.world(self.problem)
+        world.steps, world.most_a_step = 0 if self.sim is self.real else self.sim.steps, self.real.most_a_step
+        return world
 
     # -- fitting and polishing ------------------------------------------------------------------------------------
 
@@ -318,7 +354,7 @@ class Search:
             returns[new] = self.sim.returns(tree, now.seeds[new])
             now.failed[new] += returns[new] < self.ceiling
             gain = float((returns[done] - now.returns[done]).mean())
-            worse = gain < -1e-9 * max(1.0, abs(now.mean))
+            worse = gain < -SAME * now.size
             if k == 0 and failing:
                 worse = worse or (gain <= 0 and tree.n_leaves >= now.tree.n_leaves)
             elif k == 0:
@@ -408,7 +444,7 @@ class Search:
     def smaller(self, now: Candidate) -> Candidate:
         """Drop questions that the return does not need."""
         at, shape = 0, shape_of(now.tree)
-        while at < len(paths(shape)):
+        while at < len(paths(shape)) and self.real.steps < self.budget:
             path = paths(shape)[at]
             part = part_at(shape, path)
             for child in part[2:] if isinstance(part, tuple) else ():
@@ -515,25 +551,42 @@ class Search:
 
     # -- stopping and going on --------------------------------------------------------------------------------------
 
+    def under_way(self, now: Candidate | None = None) -> Iterator[Snapshot]:
+        """Where a round stands that is not over, if rounds take long: in the first, with the best tree of so far."""
+        if self.compiled:
+            return
+        tree, value = (simplify(now.tree), now.mean) if now is not None else (None, np.nan)
+        if self.number > 0:
+            tree, value = self.best, self.value
+        tree = tree and halved(tree)
+        yield Snapshot(self.real.steps, tree, value, self.budget, {"round": float(self.number)})
+
     def snapshot(self) -> Snapshot:
         """Where the search stands."""
         metrics = {"round": float(self.number), "stale": float(self.stale), "leaves": float(self.best.n_leaves)}
         state = self.state()  # as it is now, also if the next round is broken off
         return Snapshot(
-            self.real.steps, self.best, self.value, self.budget, metrics, message=self.message, state=lambda: state
+            self.real.steps,
+            halved(self.best),
+            self.value,
+            self.budget,
+            metrics,
+            message=self.message,
+            state=lambda: state,
         )
 
     def state(self) -> dict[str, np.ndarray]:
         """All that the next round depends on."""
         numbers = [self.number, self.stale, self.real.steps, self.depth, bool(self.message), self.model is not None,
-                   self.sure, self.mended, self.differ, self.real.limit]  # fmt: skip
+                   self.sure, self.mended, self.differ, self.real.limit, getattr(self.real, "cut_at", 0),
+                   self.time_limit or 0]  # fmt: skip
         data = {
             f"{name}_{part}": getattr(tree, part)
             for name, tree in (("present", self.present), ("best", self.best))
             for part in PARTS
         }
         data["numbers"], data["hard"], data["seen"] = np.array(numbers), self.hard, np.array(self.seen)
-        data["floats"] = np.array([self.value, self.real.most_a_step, self.sim.length])
+        data["floats"] = np.array([self.value, self.real.most_a_step, self.real.length])
         if self.model is not None:
             data |= self.model.state()
         elif self.table is not None:
@@ -543,14 +596,16 @@ class Search:
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Go on from a state."""
         self.number, self.stale, self.real.steps, self.depth = (int(entry) for entry in state["numbers"][:4])
-        self.value, self.real.most_a_step, self.sim.length = (float(entry) for entry in state["floats"])
+        self.value, self.real.most_a_step, self.real.length = map(float, state["floats"])
         self.present, self.best = (
             Tree(**{part: state[f"{name}_{part}"] for part in PARTS}, features=self.features, actions=self.actions)  # type: ignore[arg-type]
             for name in ("present", "best")
         )
         self.hard, self.seen = state["hard"], state["seen"].tolist()
-        sure, self.mended, differ, self.real.limit = (int(entry) for entry in state["numbers"][6:])
-        self.sure, self.differ = bool(sure), bool(differ)
+        sure, self.mended, differ, self.real.limit, cut_at, limit = (int(entry) for entry in state["numbers"][6:])
+        self.sure, self.differ, self.time_limit = bool(sure), bool(differ), limit or None
+        if isinstance(self.real, Foreign):
+            self.real.cut_at = cut_at
         if not state["numbers"][5]:
             self.model = None
         if self.model is not None:

@@ -100,9 +100,7 @@ class Tree:
             if observation.shape != self._shape:
                 raise CustardError(self._misfit(observation.shape))
         except AttributeError:
-            observation = np.asarray(observation, dtype=np.float64)
-            if observation.shape != self._shape:
-                raise CustardError(self._misfit(observation.shape)) from None
+            observation = self._vector(observation)
             item = observation.item
         node = self._nested
         try:
@@ -297,6 +295,19 @@ class Tree:
             raise CustardError(self._misfit(x.shape))
         if x.dtype.kind not in "fiub":
             raise CustardError(f"observations must be numbers, got an array of {x.dtype}")
+        return x
+
+    def _vector(self, observation: Any) -> np.ndarray:
+        try:
+            x = np.asarray(observation, dtype=np.float64)
+        except (TypeError, ValueError):
+            kind = type(observation).__name__
+            raise CustardError(
+                f"this tree takes {self.features.n} numbers ({', '.join(self.features.names)}), not a {kind}: "
+                "of Dict and Tuple observations the entries, one after the other"
+            ) from None
+        if x.shape != self._shape:
+            raise CustardError(self._misfit(x.shape))
         return x
 
     def _misfit(self, shape: tuple[int, ...]) -> str:
