@@ -37,9 +37,6 @@ class Actions:
         object.__setattr__(self, "names", tuple(str(name) for name in self.names))
         if len(self.names) == 0:
             raise CustardError("an environment needs at least one action")
-        if len(set(self.names)) < len(self.names):
-            twice = next(name for name in self.names if self.names.count(name) > 1)
-            raise CustardError(f"two actions are called {twice!r}: names must differ")
         for side in ("low", "high"):
             bound = getattr(self, side)
             if (bound is None) != (self.kind == "discrete"):

@@ -184,6 +184,9 @@ def _custom_features(
 
 
 def _actions_of(space: gym.Space, names: Sequence[str]) -> Actions:
+    twice = next((name for name in names if list(names).count(name) > 1), None)
+    if twice is not None:
+        raise CustardError(f"two actions are called {twice!r}: names must differ")
     if isinstance(space, spaces.Discrete):
         return Actions("discrete", named(names, int(space.n), "action", int(space.start)), start=int(space.start))
     if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):

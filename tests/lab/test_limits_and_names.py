@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 import custard
-from custard.actions import Actions
 from custard.errors import CustardError
 from custard.lab.source import source
 
@@ -94,8 +93,10 @@ def test_a_tree_with_names_of_the_users_own_can_be_evaluated():
 
 
 def test_two_actions_of_one_name_are_refused():
+    env = Late()
+    env.action_names = ("stay", "stay")
     with pytest.raises(CustardError, match="two actions are called 'stay'"):
-        Actions("discrete", ("stay", "go", "stay"))
+        custard.learn(env, budget=3000)
 
 
 def test_numbers_of_numpy_are_numbers():
