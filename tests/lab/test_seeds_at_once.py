@@ -40,7 +40,7 @@ def test_errors_say_which_seed():
         learn_seeds(object(), "mfec")
     with pytest.raises(CustardError, match="features"):
         custard.learn(PREREQ, "mfec", seeds=2, features=lambda x: x)
-    with pytest.raises(CustardError, match="at least one"):
+    with pytest.raises(CustardError, match="seeds=0 must be a whole number of at least 1"):
         custard.learn(PREREQ, "mfec", seeds=0)
 
 
