@@ -17,6 +17,7 @@ from custard.features import Features
 from custard.lab.evaluate import rollouts
 from custard.lab.source import episode_seeds
 from custard.solvers.api import Problem, Snapshot
+from custard.solvers.limits import survey
 from custard.tree.fit import fit_tree
 from custard.tree.tree import Tree
 
@@ -53,7 +54,7 @@ def _unasked(search: Search) -> bool:
     """Whether to train an expert although none was asked for: where steps are few, unless episodes never end."""
     if search.compiled or search.table is not None or not search.actions.discrete or search.budget < LEAST:
         return False
-    search.survey()
+    survey(search)
     if search.time_limit is None and search.real.length >= search.real.limit:
         return False
     if find_spec("jax") and find_spec("optax"):

@@ -12,7 +12,6 @@ episodes, so that luck does not add up.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +25,7 @@ from custard.solvers.advice import with_expert
 from custard.solvers.api import Problem, Snapshot
 from custard.solvers.candidate import SAME, Candidate
 from custard.solvers.learned import Exact, Grid, LearnedModel
+from custard.solvers.limits import SHORTEST, find_limit, survey
 from custard.solvers.mutate import (
     Menu,
     Shape,
@@ -40,6 +40,8 @@ from custard.solvers.mutate import (
     tree_of,
     without_a_question,
 )
+from custard.solvers.perfect import NEARLY, SHRINKS, WORTH, confirmed, harder, many, mend, mending
+from custard.solvers.search_state import restore, state_of
 from custard.solvers.simulate import Compiled, Foreign, Simulator, simulator
 from custard.solvers.starts import STARTS, finite, first_trees, states_or_random
 from custard.solvers.tabular import Expert
@@ -95,24 +97,13 @@ class Settings:
             raise CustardError(f"noise={self.noise} must be between 0 and 1")
 
 
-SHORTEST = 100  # steps of episodes that would not end by themselves, at the least
-ENOUGH = 16_000, 100  # episodes, compiled or not, in which a perfect tree is to be perfect, if the budget allows
-SHRINKS = 12  # rounds in a row in which no perfect tree of fewer leaves was found before the search for one ends
-MENDING, MANY = (
-    25_000_000,
-    10_000_000,
-)  # steps for mending a tree after that, and of the episodes in which it fails in few
 HOPE = 0.5  # the share of episodes in which a tree of fewer leaves should be perfect after a round of searching one
 FIRST_DEPTH, LAST_DEPTH = 3, 5  # without a depth limit trees grow while that pays
 MOST_LEAVES = 4096
-MOST_HARD = 64  # episodes remembered in which nearly perfect trees failed
 CHEAP = 0.2  # what a small change to a tree costs at least, in shares of a full comparison
-NEARLY = 2.5e-5  # the share of the most possible that a nearly perfect tree may miss
-WORTH = 1e-4  # the share of the return that a question must add, where returns are exact or a tree is perfect
 COMPARISON = 30_000  # compiled steps that comparing two trees takes, about
 EXPLORING, FOLLOWING, CHECKING = 0.3, 0.06, 0.01  # shares of the budget for learning a table: at first, in every round
 MISMATCH = 4.0  # standard errors by which a table may differ from its environment
-PARTS = ("feature", "threshold", "children_left", "children_right", "value")
 
 PRESETS: dict[str, dict[str, dict[str, object]]] = {"tuned": {}}
 
@@ -121,12 +112,12 @@ def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | N
     """Rounds of tree policy iteration until nothing better is found."""
     search = Search(problem, settings)
     if state is not None:
-        search.restore(state)
+        restore(search, state)
     else:
         yield from with_expert(search)
     while not search.message:
-        if search.mending:
-            search.mend()
+        if mending(search):
+            mend(search)
         else:
             yield from search.round()
         yield search.snapshot()
@@ -181,9 +172,9 @@ class Search:
         rng = np.random.default_rng([self.seed, self.number])
         self.experience(rng)
         if self.number > 0:
-            self.find_limit()
+            find_limit(self)
         elif not self.surveyed:
-            self.survey()
+            survey(self)
         yield from self.under_way()
         if self.stale == 2 and self.depth < self.deepest:
             self.depth, self.present = self.depth + 1, self.best  # nothing better of this depth: allow one more
@@ -262,38 +253,6 @@ class Search:
         budget = (100_000_000 if self.sim is not self.real else self.budget) / (25 if self.features.n > 1 else 10)
         return self.settings.states or int(np.clip(budget / (tried * max(4.0, self.sim.length)), 20, most))
 
-    @property
-    def enough(self) -> int:
-        """Episodes in which a perfect tree is to be perfect."""
-        room = (self.budget - self.spend) / (2 * self.real.limit)
-        return int(np.clip(room, 16, ENOUGH[0] if self.compiled else ENOUGH[1]))
-
-    def survey(self) -> None:
-        """How long episodes are."""
-        self.sim.returns(self.blank, episode_seeds(self.seed, 4), 1.0)
-        self.surveyed = True
-        self.find_limit()
-        if self.time_limit is None and self.sim is self.real and self.real.length >= self.real.limit:
-            self.shorten()
-
-    def find_limit(self) -> None:
-        """Where no time limit is declared: the step at which the environment has cut off episodes, always the same."""
-        cut = self.real.cut_at if isinstance(self.real, Foreign) and self.time_limit is None else 0
-        if 0 < cut < self.real.limit:
-            self.time_limit = self.real.limit = cut
-            if self.model is not None:
-                self.sim = self.trial_world(self.model)
-
-    def shorten(self) -> None:
-        """Where no time limit is declared and nothing ends an episode: have episodes that the budget allows many of."""
-        self.real.limit = int(np.clip(self.budget // 2500, SHORTEST, self.real.limit))
-        self.real.length = float(self.real.limit)
-        warnings.warn(
-            f"{self.problem.source.name} declares no time limit and random episodes do not end: trees are compared "
-            f"on episodes of {self.real.limit} steps (max_episode_steps sets another limit)",
-            stacklevel=2,
-        )
-
     def experience(self, rng: np.random.Generator) -> None:
         """Learn the table that trees are tried in, where there is one: by exploring, later also along the best tree."""
         if self.model is None or not self.going:
@@ -369,25 +328,6 @@ class Search:
         count = int((now.returns < self.ceiling).sum())
         return count if self.perfect(float(now.returns.max())) and count <= len(now.returns) // 5 else 0
 
-    def harder(self, now: Candidate, rng: np.random.Generator) -> Candidate:
-        """More and more episodes for a tree that is perfect on those it has run, until it fails in some."""
-        while self.perfect(now.mean) and len(now.seeds) < self.many and self.going:
-            count = min(3 * len(now.seeds), self.many - len(now.seeds))
-            fresh = episode_seeds(int(rng.integers(2**31)), count)
-            now = now.more(fresh, self.sim.returns(now.tree, fresh))
-        if self.failing(now):
-            self.remember(now.seeds[now.returns < self.ceiling])
-        return now
-
-    @property
-    def many(self) -> int:
-        """Episodes in which a tree of a round is to be perfect: more, the longer nothing better was found."""
-        return self.enough // 16 * min(4, 2**self.stale)
-
-    def remember(self, failed: np.ndarray) -> None:
-        """Keep episodes in which a nearly perfect tree failed, the latest last."""
-        self.hard = np.concatenate([self.hard[~np.isin(self.hard, failed)], failed])[-MOST_HARD:]
-
     @property
     def changes(self) -> int:
         """Small changes tried in a round."""
@@ -401,7 +341,7 @@ class Search:
         shape, depth = shape_of(now.tree), max(self.depth, now.tree.depth)
         work, whole = 0.0, max(1.0, self.sim.length) * len(now.seeds)
         while work < changes and self.going:
-            now = self.harder(now, rng)
+            now = harder(self, now, rng)
             if self.perfect(now.mean):
                 break
             changed = mutated(shape, rng, x, spread, self.menu, depth, self.leaves)
@@ -421,12 +361,12 @@ class Search:
         """Keep the tree if it beats the best one on episodes neither was chosen on."""
         tree = simplify(now.tree)
         if self.sure:  # nothing but a perfect tree with fewer leaves replaces what is perfect
-            better = tree.n_leaves < self.best.n_leaves and self.confirmed(tree)
+            better = tree.n_leaves < self.best.n_leaves and confirmed(self, tree)
             hope = float((now.returns >= self.ceiling).mean()) > HOPE
             waited = self.stale + (1 if hope else SHRINKS // 3)  # far from it: soon over
             self.best, self.stale = (tree, 0) if better else (self.best, waited)
             return
-        times = 8 if len(self.hard) == 0 else max(16, self.many // self.compare_on)  # rare failures show in many only
+        times = 8 if len(self.hard) == 0 else max(16, many(self) // self.compare_on)  # rare failures show in many only
         if self.sim is self.real:  # two trees in the steps that are kept for this
             room = (self.budget - self.spend) / (2 * self.compare_on * max(1.0, self.sim.length))
             times = int(np.clip(room, 2, times))
@@ -458,33 +398,6 @@ class Search:
         return now
 
     @property
-    def mending(self) -> bool:
-        """Whether rounds are for the episodes in which the best tree fails, if it fails in a few of very many."""
-        room = self.compiled and self.real.steps + 3 * MANY < 0.65 * self.budget
-        return room and self.sure and self.stale >= SHRINKS and self.mended < MENDING
-
-    def mend(self) -> None:
-        """Small changes to a tree that is perfect but in a few of very many episodes, kept if it fails less.
-
-        Changes are tried where it fails and in a few other episodes; how often the changed tree fails shows in the rest
-        of the many, on which it was not chosen.
-        """
-        rng, before = np.random.default_rng([self.seed, self.number]), self.sim.steps
-        count = max(self.enough, MANY // self.real.limit)
-        many = self.run(self.best, episode_seeds(int(rng.integers(2**31)), count))
-        fails, self.value = many.returns < self.ceiling, many.mean
-        if fails.any():
-            self.leaves, self.depth = self.best.n_leaves, max(self.depth, self.best.depth)
-            now = self.run(self.best, np.concatenate([many.seeds[fails], self.episodes(rng)]))
-            tree = simplify(self.polished(now, rng, np.zeros((0, self.features.n)), self.changes // 2).tree)
-            mean = float(self.sim.returns(tree, many.seeds[~fails]).mean()) if tree != self.best else -np.inf
-            if mean > self.value:
-                self.best, self.value = tree, mean
-        self.mended = MENDING if self.perfect(self.value) else self.mended + self.sim.steps - before
-        self.number += 1
-        self.finish()
-
-    @property
     def exact(self) -> bool:
         """Whether returns are worked out, not sampled, so that any difference shows."""
         return isinstance(self.sim, Exact)
@@ -514,8 +427,8 @@ class Search:
     def finish(self) -> None:
         """Decide whether to go on."""
         nearly = self.sim.most_a_step > 0 and self.value >= self.ceiling * (1.0 - NEARLY)
-        self.sure = self.sure or (nearly and self.confirmed(self.best))
-        over = self.stale >= SHRINKS and not self.mending
+        self.sure = self.sure or (nearly and confirmed(self, self.best))
+        over = self.stale >= SHRINKS and not mending(self)
         if self.sure and (over or not self.going or self.best.n_leaves == 1):
             self.message = "all but a few steps in ten thousand earn the most a step has earned"
         elif self.stale >= self.patience and not self.sure:
@@ -532,23 +445,6 @@ class Search:
         """Whether every episode with this mean was such an episode."""
         return self.sim.most_a_step > 0 and mean >= self.ceiling * (1.0 - 1e-9)
 
-    def confirmed(self, tree: Tree) -> bool:
-        """Whether a tree is nearly perfect on many fresh episodes; if not, those where it fails are kept."""
-        seeds = episode_seeds(int(np.random.default_rng([self.seed, self.number, 1]).integers(2**31)), self.enough)
-        late = self.stale >= SHRINKS // 2 or self.real.steps > self.spend // 2
-        missed = WORTH if late and tree.n_leaves < self.best.n_leaves else NEARLY
-        allowed = self.ceiling * self.enough * missed
-        returns = np.zeros(0)
-        while len(returns) < self.enough and (self.ceiling - returns).sum() <= allowed:  # a few tell of bad ones
-            part = seeds[len(returns) : max(self.enough // 16, 4 * len(returns))]
-            returns = np.concatenate([returns, self.sim.returns(tree, part)])
-        good = bool((self.ceiling - returns).sum() <= allowed)
-        if good or tree is self.best:
-            self.value = float(returns.mean())
-        if (returns < self.ceiling).any():
-            self.remember(seeds[: len(returns)][returns < self.ceiling])
-        return good
-
     # -- stopping and going on --------------------------------------------------------------------------------------
 
     def under_way(self, now: Candidate | None = None) -> Iterator[Snapshot]:
@@ -564,7 +460,7 @@ class Search:
     def snapshot(self) -> Snapshot:
         """Where the search stands."""
         metrics = {"round": float(self.number), "stale": float(self.stale), "leaves": float(self.best.n_leaves)}
-        state = self.state()  # as it is now, also if the next round is broken off
+        state = state_of(self)  # as it is now, also if the next round is broken off
         return Snapshot(
             self.real.steps,
             halved(self.best),
@@ -574,45 +470,3 @@ class Search:
             message=self.message,
             state=lambda: state,
         )
-
-    def state(self) -> dict[str, np.ndarray]:
-        """All that the next round depends on."""
-        numbers = [self.number, self.stale, self.real.steps, self.depth, bool(self.message), self.model is not None,
-                   self.sure, self.mended, self.differ, self.real.limit, getattr(self.real, "cut_at", 0),
-                   self.time_limit or 0]  # fmt: skip
-        data = {
-            f"{name}_{part}": getattr(tree, part)
-            for name, tree in (("present", self.present), ("best", self.best))
-            for part in PARTS
-        }
-        data["numbers"], data["hard"], data["seen"] = np.array(numbers), self.hard, np.array(self.seen)
-        data["floats"] = np.array([self.value, self.real.most_a_step, self.real.length])
-        if self.model is not None:
-            data |= self.model.state()
-        elif self.table is not None:
-            data |= {"table_q": self.table.q.copy(), "table_visits": self.table.visits.copy()}
-        return data
-
-    def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Go on from a state."""
-        self.number, self.stale, self.real.steps, self.depth = (int(entry) for entry in state["numbers"][:4])
-        self.value, self.real.most_a_step, self.real.length = map(float, state["floats"])
-        self.present, self.best = (
-            Tree(**{part: state[f"{name}_{part}"] for part in PARTS}, features=self.features, actions=self.actions)  # type: ignore[arg-type]
-            for name in ("present", "best")
-        )
-        self.hard, self.seen = state["hard"], state["seen"].tolist()
-        sure, self.mended, differ, self.real.limit, cut_at, limit = (int(entry) for entry in state["numbers"][6:])
-        self.sure, self.differ, self.time_limit = bool(sure), bool(differ), limit or None
-        if isinstance(self.real, Foreign):
-            self.real.cut_at = cut_at
-        if not state["numbers"][5]:
-            self.model = None
-        if self.model is not None:
-            self.model.restore(state)
-        elif "table_q" in state and self.table is not None:
-            self.table.q, self.table.visits = state["table_q"].copy(), state["table_visits"].copy()
-        elif not self.compiled:
-            self.table = None
-        if state["numbers"][4]:
-            self.finish()

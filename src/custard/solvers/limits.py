@@ -1,0 +1,47 @@
+"""How long episodes are: surveyed, and found out where an environment does not declare its time limit."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from custard.lab.source import episode_seeds
+from custard.solvers.simulate import Foreign
+
+if TYPE_CHECKING:
+    from custard.solvers.tpi import Search
+
+__all__ = ["SHORTEST", "find_limit", "survey"]
+
+SHORTEST = 100  # steps of episodes that would not end by themselves, at the least
+
+
+def survey(search: Search) -> None:
+    """How long episodes are."""
+    search.sim.returns(search.blank, episode_seeds(search.seed, 4), 1.0)
+    search.surveyed = True
+    find_limit(search)
+    if search.time_limit is None and search.sim is search.real and search.real.length >= search.real.limit:
+        shorten(search)
+
+
+def find_limit(search: Search) -> None:
+    """Where no time limit is declared: the step at which the environment has cut off episodes, always the same."""
+    cut = search.real.cut_at if isinstance(search.real, Foreign) and search.time_limit is None else 0
+    if 0 < cut < search.real.limit:
+        search.time_limit = search.real.limit = cut
+        if search.model is not None:
+            search.sim = search.trial_world(search.model)
+
+
+def shorten(search: Search) -> None:
+    """Where no time limit is declared and nothing ends an episode: have episodes that the budget allows many of."""
+    search.real.limit = int(np.clip(search.budget // 2500, SHORTEST, search.real.limit))
+    search.real.length = float(search.real.limit)
+    warnings.warn(
+        f"{search.problem.source.name} declares no time limit and random episodes do not end: trees are compared "
+        f"on episodes of {search.real.limit} steps (max_episode_steps sets another limit)",
+        stacklevel=2,
+    )
