@@ -1,5 +1,6 @@
 """Experts that tree policy iteration begins from: files of ours and of Stable-Baselines3, and one that it trains."""
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
@@ -9,6 +10,7 @@ from custard.baselines.experts import experts
 from custard.lab.evaluate import rollouts
 from custard.lab.frontier import frontier
 from custard.lab.source import source
+from custard.solvers import advice
 from custard.solvers.advice import imitations
 from custard.solvers.api import Problem
 from custard.spaces import describe
@@ -89,3 +91,38 @@ def test_an_expert_trained_first():
     assert custard.evaluate(found.act, where, 3, 0).mean == -2.0
     for tree, mean, _ in list(imitations(task, found, 3, None, 15, 0))[-2:]:
         assert custard.evaluate(tree, where, 3, 0).mean == mean == -2.0
+
+
+class Push(gym.Env):
+    """Push a point back to the middle; three actions, real features, twenty steps."""
+
+    observation_space, action_space = gym.spaces.Box(-4, 4, (2,)), gym.spaces.Discrete(3)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.at, self.t = self.np_random.uniform(-1, 1, 2), 0
+        return self.at.astype(np.float32), {}
+
+    def step(self, action):
+        self.at = np.array([self.at[0] + 0.3 * (int(action) - 1), self.np_random.uniform(-1, 1)]).clip(-4, 4)
+        self.t += 1
+        return self.at.astype(np.float32), -abs(float(self.at[0])), False, self.t == 20, {}
+
+
+def test_where_steps_are_few_an_expert_is_trained_unasked(monkeypatch):
+    pytest.importorskip("jax", reason='needs the extra "neural"')
+    monkeypatch.setattr(advice, "LEAST", 9000)
+    advised, alone, short = (
+        custard.learn(Push, max_depth=2, **given)
+        for given in ({"budget": 9000}, {"budget": 9000, "expert": "none"}, {"budget": 8000})
+    )
+    assert any("expert" in row for row in advised.metrics)
+    assert not any("expert" in row for run in (alone, short) for row in run.metrics)
+    assert custard.evaluate(advised.tree, Push, 100, seed=1).mean > -4  # -9.4 if nothing is done, -1.7 by a good rule
+
+
+def test_without_jax_a_word_says_what_an_expert_would_do(monkeypatch):
+    monkeypatch.setattr(advice, "LEAST", 3000)
+    monkeypatch.setattr(advice, "find_spec", lambda name: None)
+    with pytest.warns(UserWarning, match=r"custard-rl\[neural\]"):
+        custard.learn(Push, max_depth=1, budget=3000)

@@ -23,6 +23,7 @@ class Display:
         self.live: Any = None
         self.printed = -PLAIN_SECONDS
         self.last: tuple[Snapshot, float] | None = None
+        self.said: tuple[Snapshot, float] | None = None  # the last one that was printed
 
     def __enter__(self) -> Display:
         if self.enabled:
@@ -55,11 +56,11 @@ class Display:
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self.live is not None:
             self.live.stop()
-        elif self.enabled and self.last is not None and kind is None:
+        elif self.enabled and self.last is not None and kind is None and self.last is not self.said:
             self._line(*self.last)
 
     def _line(self, snapshot: Snapshot, seconds: float) -> None:
-        self.printed = time.monotonic()
+        self.printed, self.said = time.monotonic(), self.last
         left = ""
         if snapshot.budget and 0 < snapshot.steps < snapshot.budget and not snapshot.message:
             left = f", about {seconds * (snapshot.budget / snapshot.steps - 1):.0f} s left"
@@ -80,6 +81,6 @@ def facts(snapshot: Snapshot, short: bool = False) -> str:
     else:
         (value,), tree = readable(snapshot.value), snapshot.tree
         parts.append(f"best tree {value}, depth {tree.depth}, {tree.n_leaves} leaves")
-    if snapshot.message and not short:
+    if snapshot.message and (not short or snapshot.tree is None):
         parts.append(snapshot.message)
     return ", ".join(parts)
