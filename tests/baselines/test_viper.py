@@ -186,7 +186,6 @@ def test_weights_are_the_loss_of_the_worst_action() -> None:
         ({"max_leaves": 1}, "at least 2"),
         ({"expert_settings": {"stepz": 3}}, "unknown expert setting"),
         ({"expert_preset": "best"}, "unknown preset"),
-        ({"expert": "bi"}, "no exact model"),
     ],
 )
 def test_mistakes_are_one_line(settings: dict, words: str) -> None:

@@ -3,7 +3,7 @@
 | `expert=` | what it is |
 |---|---|
 | "dqn" | our own DQN, trained first (`custard.baselines.dqn`) |
-| "bi" | backward induction on the exact model |
+| "bi" | backward induction on the exact model, or on a grid of states (`custard.planning.grid`) |
 | a file `.npz` | a DQN of ours, saved |
 | a file `.zip` | a Stable-Baselines3 or sb3-contrib model (DQN, PPO, …), with its `VecNormalize` statistics if given |
 | a function | from feature vectors [B, n] to Q-values [B, A] |
@@ -20,6 +20,7 @@ import numpy as np
 
 from custard.baselines import dqn
 from custard.errors import CustardError
+from custard.planning import grid
 from custard.planning.mdp import FiniteMDP
 from custard.planning.model import model_of
 from custard.planning.solve import backward_induction
@@ -54,7 +55,11 @@ def experts(
     if callable(given):
         yield from_function(given, n_actions)
     elif given == "bi":
-        yield from_model(problem, ties, seed)
+        on_grid = grid.q_function(problem.source) if problem.native else None
+        if on_grid is None:
+            yield from_model(problem, ties, seed)
+        else:
+            yield from_function(on_grid, n_actions, "backward induction on a grid")
     elif given == "dqn":
         last = None
         for last in dqn.train(problem, training, seed):

@@ -1,4 +1,7 @@
-"""VIPER with backward induction as the expert: the paper's "VIPER (BI)". Needs an environment with an exact model."""
+"""VIPER with backward induction as the expert: the paper's "VIPER (BI)".
+
+Needs an environment with an exact model, or one whose states can be laid out on a grid (`custard.planning.grid`).
+"""
 
 from __future__ import annotations
 
