@@ -207,9 +207,11 @@ def _fit(
         rng.shuffle(index)
     cut = max(1, round(settings.train_share * len(index)))
     train, held = index[:cut], index[cut:] if cut < len(index) else index
-    weighted = drawn = (train, weight)
+    condense = _condensed if x.shape[1] == 1 and settings.min_leaf == 1 else lambda *rows: rows
+    weighted = drawn = condense(x[train], action[train], weight[train])
     if settings.resample or settings.variants:
-        drawn = rng.choice(train, size=len(train), p=weight[train] / weight[train].sum()), np.ones(len(x))
+        again = rng.choice(train, size=len(train), p=weight[train] / weight[train].sum())
+        drawn = condense(x[again], action[again], np.ones(len(again)))
     plain, varied = (drawn, weighted) if settings.resample else (weighted, drawn)
     other = "entropy" if settings.criterion == "gini" else "gini"
     fits = [(settings.criterion, settings.max_leaves, *plain)]
@@ -224,12 +226,33 @@ def _fit(
         leaf = int(votes.argmax()) + problem.base.actions.start
         trees.append(Tree.leaf(leaf, problem.base.features, problem.base.actions))
         fits = []
-    for criterion, leaves, rows, importance in fits:
+    for criterion, leaves, *rows, importance in fits:
         cart = DecisionTreeClassifier(
             criterion=criterion, max_depth=problem.max_depth, max_leaf_nodes=leaves, min_samples_leaf=settings.min_leaf,
             random_state=int(rng.integers(2**31)),
         )  # fmt: skip
-        cart.fit(x[rows], action[rows] + problem.base.actions.start, sample_weight=importance[rows])
+        cart.fit(rows[0], rows[1] + problem.base.actions.start, sample_weight=importance)
         trees.append(simplify(from_sklearn(cart, problem.base.features, problem.base.actions)))
     right = trees[0].predict(x[held]) - problem.base.actions.start == action[held]
     return trees, float(np.average(right, weights=weight[held]))
+
+
+def _condensed(x: np.ndarray, action: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """States of one feature in few rows to which CART fits the same tree.
+
+    It only ever divides between neighbours with different actions (Fayyad and Irani 1992; an expert has one for a
+    state), so that of a run with the same action the two at either end are enough. The second carries the weight of all
+    in between.
+
+    >>> x, action = np.arange(8.0)[:, None], np.array([0, 0, 0, 0, 0, 0, 1, 1])
+    >>> [part.tolist() for part in _condensed(x, action, np.ones(8))]
+    [[[0.0], [1.0], [4.0], [5.0], [6.0], [7.0]], [0, 0, 0, 0, 1, 1], [1.0, 3.0, 1.0, 1.0, 1.0, 1.0]]
+    """
+    order = np.argsort(x[:, 0])
+    x, action, weight = x[order], action[order], weight[order]
+    run = np.concatenate([[0], np.cumsum(action[1:] != action[:-1])])
+    place = np.arange(len(x))
+    starts = np.flatnonzero(np.diff(run, prepend=-1))
+    ends = np.append(starts[1:], len(x))
+    kept = (place - starts[run] < 2) | (ends[run] - place <= 2)
+    return x[kept], action[kept], np.add.reduceat(weight, np.flatnonzero(kept))
