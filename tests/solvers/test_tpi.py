@@ -16,7 +16,7 @@ from custard.solvers.learned import Exact, Grid, LearnedModel
 from custard.solvers.mutate import Menu, leaves_of, mutated, random_shape, shape_of, tree_of
 from custard.solvers.simulate import Compiled, Foreign, simulator
 from custard.solvers.tabular import Expert
-from custard.solvers.tpi import Settings, solve
+from custard.solvers.tpi import Search, Settings, solve
 from custard.spaces import describe
 from tests.strategies import random_tree
 
@@ -246,3 +246,15 @@ def test_vectors_of_whole_numbers():
 def test_settings_that_cannot_be_are_refused(given, message):
     with pytest.raises(custard.CustardError, match=message):
         Settings(**given)
+
+
+def test_branches_that_no_episode_takes_go_without_a_step():
+    task = problem(lambda: Sealed(gym.make("CartPole-v1")))
+    search = Search(task, Settings(budget=5000))
+    tree = tree_of((2, 0.0, (0, -2.0, 1, 0), (0, 2.0, (2, 0.3, 1, 0), 0)), search.blank)
+    now = search.run(tree, np.arange(5))
+    search.real.steps = search.budget  # nothing is left to try smaller trees with
+    small = search.smaller(now)
+    assert small.tree.n_leaves == 2
+    assert search.real.steps == search.budget
+    assert (search.run(small.tree, now.seeds).returns == now.returns).all()

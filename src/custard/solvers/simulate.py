@@ -123,15 +123,19 @@ class Foreign:
         self.most_steps = np.inf  # that valuing actions may take at a time
         self.copies = can_copy(self.env)
         self.values_actions = self.copies or can_repeat(self.env)
+        self.tree: Tree | None = None  # the one run last, and the states it met
+        self.met: list[np.ndarray] = []
 
     def returns(self, tree: Tree, seeds: np.ndarray, noise: float = 0.0) -> np.ndarray:
         """See `Simulator`."""
         if len(seeds) == 0:
             return np.zeros(0)
         result, before = np.zeros(len(seeds)), self.steps
+        self.tree, self.met = tree, self.met if tree is self.tree else []
+        meet = self.met.append
         for k, seed in enumerate(seeds.tolist()):
             rng = np.random.default_rng([seed, 1]) if noise else None
-            result[k], _ = self.episode(self.env, tree.act, seed, rng, noise)
+            result[k], _ = self.episode(self.env, tree.act, seed, rng, noise, lambda x, *_: meet(x))
         self.length = (self.steps - before) / len(seeds)
         return result
 

@@ -13,7 +13,7 @@ episodes, so that luck does not add up.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -46,7 +46,7 @@ from custard.solvers.simulate import Compiled, Foreign, Simulator, simulator
 from custard.solvers.starts import STARTS, finite, first_trees, states_or_random
 from custard.solvers.tabular import Expert
 from custard.tree.fit import fit_tree
-from custard.tree.simplify import simplify
+from custard.tree.simplify import prune_unvisited, simplify
 from custard.tree.tree import Tree
 
 __all__ = ["PRESETS", "Settings", "solve"]
@@ -382,7 +382,9 @@ class Search:
         self.seen = [] if better else self.seen
 
     def smaller(self, now: Candidate) -> Candidate:
-        """Drop questions that the return does not need."""
+        """Drop questions that the return does not need; first those with an answer that was never given."""
+        if isinstance(self.sim, Foreign) and self.sim.tree is now.tree:
+            now = replace(now, tree=prune_unvisited(now.tree, np.array(self.sim.met)).tree)
         at, shape = 0, shape_of(now.tree)
         while at < len(paths(shape)) and self.real.steps < self.budget:
             path = paths(shape)[at]
