@@ -126,3 +126,24 @@ def test_without_jax_a_word_says_what_an_expert_would_do(monkeypatch):
     monkeypatch.setattr(advice, "find_spec", lambda name: None)
     with pytest.warns(UserWarning, match=r"custard-rl\[neural\]"):
         custard.learn(Push, max_depth=1, budget=3000)
+
+
+def test_trees_for_the_same_task_and_seed_share_one_expert(monkeypatch):
+    pytest.importorskip("jax", reason='needs the extra "neural"')
+    trained = []
+    train = dqn.train
+    monkeypatch.setattr(dqn, "train", lambda *given: trained.append(given[2]) or train(*given))
+    gym.register("Push-v0", Push)
+    try:
+        given = {"expert": "dqn", "budget": 9000}
+        first, again = (custard.learn("Push-v0", max_depth=2, **given) for _ in range(2))
+        custard.learn("Push-v0", max_depth=1, **given)
+        assert len(trained) == 1
+        assert first.tree == again.tree
+        assert first.steps == again.steps
+        custard.learn("Push-v0", max_depth=1, seed=1, **given)
+        gym.register("Push-v0", Push)  # may be another task now
+        custard.learn("Push-v0", max_depth=1, **given)
+        assert len(trained) == 3
+    finally:
+        del gym.registry["Push-v0"]

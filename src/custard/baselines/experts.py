@@ -29,6 +29,11 @@ from custard.solvers.api import Problem
 __all__ = ["Expert", "experts", "from_function", "from_model", "from_sb3"]
 
 
+REMEMBERED = 8  # DQNs that were trained last
+
+_networks: dict[tuple[Any, ...], tuple[dqn.Progress, Any]] = {}  # with what must not be thrown away meanwhile
+
+
 @dataclass(frozen=True)
 class Expert:
     """Acts, and rates actions."""
@@ -62,7 +67,7 @@ def experts(
             yield from_function(on_grid, n_actions, "backward induction on a grid")
     elif given == "dqn":
         last = None
-        for last in dqn.train(problem, training, seed):
+        for last in _trained(problem, training, seed):
             yield last
         if last is None or last.best is None:
             raise CustardError(f"{training.steps} steps are too few for a DQN expert")
@@ -75,6 +80,23 @@ def experts(
         yield from_sb3(Path(given), problem, Path(normalise) if normalise else None)
     else:
         raise CustardError(f"unknown expert {given!r}: choose dqn, bi, a .npz or .zip file, or a function to Q-values")
+
+
+def _trained(problem: Problem, training: dqn.Settings, seed: int) -> Iterator[dqn.Progress]:
+    """The training of a DQN. Trials that differ in the tree alone train the same one: it is remembered."""
+    where, features = problem.source, problem.base.features
+    task = where.spec or where, problem.encoder
+    key = (*map(id, task), repr(where.kwargs), features.low.tobytes(), features.high.tobytes(), training, seed)
+    if key in _networks:
+        yield _networks[key][0]
+        return
+    last = None
+    for last in dqn.train(problem, training, seed):
+        yield last
+    if last is not None:
+        _networks[key] = last, task
+        if len(_networks) > REMEMBERED:
+            del _networks[next(iter(_networks))]
 
 
 def from_function(function: Callable[[np.ndarray], Any], n_actions: int, name: str = "function") -> Expert:

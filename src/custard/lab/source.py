@@ -36,6 +36,7 @@ class Source:
     threshold: float | None = None  # declared reward at which the task counts as solved
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     wrapped: bool = False  # whether wrappers change what is observed or done
+    spec: EnvSpec | None = None  # what the id stands for, if one was given
 
     @property
     def preset(self) -> str:
@@ -137,6 +138,7 @@ def _from_id(name: str, kwargs: dict[str, Any]) -> Source:
         limit=limit,
         threshold=spec.reward_threshold,
         kwargs=kwargs,
+        spec=spec,
     )
 
 
