@@ -36,7 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         command: Any = tyro.cli(_union(), args=arguments, prog="custard", description=__doc__, config=_CONFIG)
         code = command.run()
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed by whoever called
+            sys.stdout.flush()
     except CustardError as error:
         print(f"custard: {error}", file=sys.stderr)
         sys.exit(2)

@@ -175,7 +175,7 @@ def test_files_of_earlier_formats_go_on(log: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["a,b\n1,2\n", ",".join(COLUMNS) + "\n1,2\n", "\n"])
 def test_other_files_are_left_alone(text: str, tmp_path: Path) -> None:
     (tmp_path / "notes.csv").write_text(text)
-    with pytest.raises(custard.CustardError, match=r"columns differ|a cell for every column"):
+    with pytest.raises(custard.CustardError, match=r"no column|a cell for every column"):
         sweep(trials(1), tmp_path / "notes.csv", strict=False)
     assert (tmp_path / "notes.csv").read_text() == text
 

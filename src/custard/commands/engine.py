@@ -77,16 +77,19 @@ def run_and_print(
     if picture is not None and picture.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise CustardError(f"cannot draw {picture}: choose a name that ends in .png, .svg or .pdf")
     if picture is not None:
+        if picture.is_dir():
+            raise CustardError(f"cannot draw {picture}: it is a directory")
         try:
             picture.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise CustardError(f"cannot make the directory {picture.parent}: {error.strerror}") from None
     rows = sweep(trials, out, show=not as_json, title=trials[0].experiment, **engine.how())
     entries = summary(rows)
-    if picture is not None:
-        plot(rows, picture)
     if as_json:
         print_json({"rows": rows, "summary": entries})
     else:
         print_table(entries)
-    return int(all(entry["failures"] == entry["trials"] for entry in entries))
+    failed = all(entry["failures"] == entry["trials"] for entry in entries)
+    if picture is not None and not failed:
+        plot(rows, picture)
+    return int(failed)

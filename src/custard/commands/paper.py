@@ -105,4 +105,5 @@ class Command:
     def _command(self, experiment: str) -> str:
         """What makes the section again, and runs what is missing."""
         words = ["custard paper", experiment, *(["--quick"] if self.quick else [])]
-        return " ".join([*words, *([f"--page {self.page}"] if self.page is not None else [])])
+        given = (("--out", self.out), ("--page", self.page))
+        return " ".join([*words, *(f"{name} {path}" for name, path in given if path is not None)])

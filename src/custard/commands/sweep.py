@@ -89,11 +89,13 @@ class Command:
         seeds = count if isinstance(count, list) else range(first, first + count)
         if not envs or not methods or not seeds:
             raise CustardError("a sweep needs at least one environment, one method and one seed")
-        settings = _by_method(plan.get("settings", {}))
+        settings, vary = _by_method(plan.get("settings", {})), _flat(plan.get("vary", {}))
         for name, own in method_settings(self.set, methods, "--set").items():
+            if name == "":  # for every method: before what the file says of single ones
+                settings = {other: {k: v for k, v in some.items() if k not in own} for other, some in settings.items()}
             settings[name] = {**settings.get(name, {}), **own}
+            vary = {k: v for k, v in vary.items() if not (_key(k) in own and name in ("", _method(k)))}
         given = method_settings(self.vary, methods, "--vary")
-        vary = dict(plan.get("vary", {}))
         vary |= {
             ".".join(filter(None, [name, key])): values for name, some in given.items() for key, values in some.items()
         }
@@ -107,6 +109,8 @@ class Command:
         }
         limits = self.max_depth or plan.get("max_depth", [None])
         limits = limits if isinstance(limits, list | tuple) else [limits]
+        if not limits:
+            raise CustardError("max_depth = []: leave it out for no limit")
         return grid(
             envs, methods, seeds, max_depths=limits, settings=settings, choices=vary, experiment="sweep", **common
         )
@@ -151,6 +155,24 @@ def _place(env: Any, arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     if isinstance(env, dict) and isinstance(env.get("id"), str):
         return env["id"], {**{key: value for key, value in env.items() if key != "id"}, **arguments}
     raise CustardError(f"envs: {env!r} is neither an id nor a table with an entry id")
+
+
+def _method(name: str) -> str:
+    """The method in method.setting, or nothing."""
+    return name.rpartition(".")[0].replace("_", "-")
+
+
+def _key(name: str) -> str:
+    """The setting in method.setting."""
+    return name.rpartition(".")[2]
+
+
+def _flat(vary: dict[str, Any]) -> dict[str, Any]:
+    """What varies, by setting or method.setting; TOML makes a table of `mfec.splits = […]` without quotes."""
+    flat: dict[str, Any] = {}
+    for name, values in vary.items():
+        flat |= {f"{name}.{key}": some for key, some in values.items()} if isinstance(values, dict) else {name: values}
+    return flat
 
 
 def _by_method(settings: dict[str, Any]) -> dict[str, dict[str, Any]]:

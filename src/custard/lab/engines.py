@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from typing import Any
 
 from custard.errors import CustardError, one_line, one_of
@@ -73,7 +73,9 @@ def _here(jobs: Sequence[Mapping[str, Any]], run: str) -> Iterator[Event]:
     call = found(run)
     for number, job in enumerate(jobs):
         yield "started", number, None
-        yield "finished", number, call(dict(job))
+        with redirect_stdout(sys.stderr):  # what an environment prints is no result
+            row = call(dict(job))
+        yield "finished", number, row
 
 
 class _Worker:
@@ -85,10 +87,10 @@ class _Worker:
         self.said = tempfile.TemporaryFile()  # noqa: SIM115  # its last line may tell why it died
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", __name__, str(theirs.fileno()), run],
+            [sys.executable, "-P", "-m", __name__, str(theirs.fileno()), run],
             stdin=subprocess.DEVNULL, stdout=self.said, stderr=self.said, pass_fds=[theirs.fileno()],
             start_new_session=True,  # an interrupt at the terminal is the driver's to handle
-            env={**os.environ, **ONE_THREAD, "PYTHONPATH": path},
+            env={**os.environ, **ONE_THREAD, "PYTHONPATH": path},  # -P: the directory stays where it is in there
         )  # fmt: skip
         theirs.close()
         self.lines = self.socket.makefile("r", encoding="utf-8")
@@ -115,6 +117,8 @@ class _Worker:
         return f"the process {how}" + (f": {one_line(words[-1])}" if words else "")
 
     def end(self) -> None:
+        with suppress(OSError):  # with whatever its environments have started
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.kill()
         self.process.wait()
         self.lines.close()
@@ -183,7 +187,7 @@ def _serve(handle: int, run: str) -> None:
         with suppress(OSError):
             for line in link.makefile("r", encoding="utf-8"):
                 jobs.put(line)
-        os._exit(0)
+        os.killpg(0, signal.SIGKILL)  # itself, and whatever its environments have started
 
     threading.Thread(target=read, daemon=True).start()
     call = found(run)

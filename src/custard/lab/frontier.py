@@ -48,8 +48,8 @@ def frontier(
     """The best tree found for each number of leaves up to a limit, smallest first, each better than those before.
 
     One run of tree policy iteration for every limit, with `budget` environment steps each and `learn_kwargs` as in
-    `custard.learn` (`max_depth`, `env_kwargs`, …). A limit that an earlier run did not use up is not run again. Trees
-    are evaluated on `episodes` fresh episodes; those that are no better than a smaller one are left out. `gap` is the
+    `custard.learn` (`max_depth`, `env_kwargs`, …). Trees are evaluated on `episodes` fresh episodes; those that are no
+    better than a smaller one are left out. `gap` is the
     distance to the best possible return where `plan` or the model tells it, otherwise to the expert given (a file, or a
     function from feature vectors to Q-values).
 
@@ -74,6 +74,8 @@ def frontier(
         run = learn(
             where, "tpi", seed=seed, budget=budget, progress=progress, max_leaves=leaves, **learn_kwargs
         )  # fmt: skip
+        if run.message == "interrupted":
+            raise KeyboardInterrupt
         judged = evaluate(run.tree, where, episodes, final_seed(seed), features=learn_kwargs.get("features"))
         if not points or judged.mean > points[-1].mean:
             points = [point for point in points if point.leaves < run.tree.n_leaves]  # a later run may do with as few

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+from contextlib import suppress
 from math import isfinite
 from typing import Any
 
@@ -20,9 +22,12 @@ class Guarded(gym.Wrapper):
     custard.errors.CustardError: environment 'mine' raised ResetNeeded at step 1: Cannot call env.step() before ...
     """
 
-    def __init__(self, env: gym.Env, name: str) -> None:
+    def __init__(self, env: gym.Env, name: str, borrowed: bool = False) -> None:
         super().__init__(env)
         self.name, self.steps = name, 0
+        # An environment may hold a window, a process, a connection: one that is not the user's own is closed once,
+        # when it is dropped at the latest.
+        self._closing = None if borrowed else weakref.finalize(self, _close, env)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode."""
@@ -49,7 +54,17 @@ class Guarded(gym.Wrapper):
             raise CustardError(f"environment {self.name!r} gave the reward {gain} at step {self.steps}")
         return observation, gain, terminated, truncated, info
 
+    def close(self) -> None:
+        """End the environment, once."""
+        if self._closing is not None:
+            self._closing()
+
     def _told(self, error: Exception, when: str) -> CustardError:
         if isinstance(error, CustardError):
             return error
         return CustardError(f"environment {self.name!r} raised {type(error).__name__} {when}: {one_line(error)}")
+
+
+def _close(env: gym.Env) -> None:
+    with suppress(Exception):
+        env.close()

@@ -138,7 +138,7 @@ def _drive(
     started = time.perf_counter() - before
     saved = float("-inf")  # so the first tree is saved at once
     rows: list[dict[str, float]] = directory.rows if directory else []
-    message = ""
+    message, stopped = "", None
     with display:
         try:
             for last in solving:
@@ -154,13 +154,13 @@ def _drive(
         except (KeyboardInterrupt, SystemError) as error:
             if not from_interrupt(error):
                 raise
-            message = "interrupted"
+            message, stopped = "interrupted", error
         finally:
             seconds = time.perf_counter() - started
             if directory is not None and last is not None:
                 directory.checkpoint(last, seconds)
     if last is None or last.tree is None:
-        raise CustardError("no tree was found" + (" before the interrupt" if message else ""))
+        raise CustardError("no tree was found" + (" before the interrupt" if message else "")) from stopped
     message = message or last.message
     keys = ("env", "env_kwargs", "method", "preset", "seed", "max_depth", "feature_names", "versions")
     origin = {key: config[key] for key in keys if key != "feature_names" or config[key] is not None}

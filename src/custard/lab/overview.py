@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from custard.lab.readable import readable
@@ -31,7 +32,7 @@ class Overview:
             from rich.live import Live
 
             console = Console(stderr=True)
-            if console.is_terminal:
+            if console.is_terminal and not console.is_dumb_terminal:
                 self.live = Live(console=console, get_renderable=self._picture, refresh_per_second=2, transient=True)
                 self.live.start()
             elif self.waiting:
@@ -93,7 +94,8 @@ class Overview:
         return Group(Text(head, style="bold"), *lines, shown)
 
     def _say(self, line: str) -> None:
-        print(line, file=sys.stderr, flush=True)  # noqa: T201
+        with suppress(OSError):  # nobody listens any more: the trials go on
+            print(line, file=sys.stderr, flush=True)  # noqa: T201
 
 
 def told(row: Mapping[str, Any]) -> str:

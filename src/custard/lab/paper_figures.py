@@ -25,7 +25,11 @@ COLOURS = {
 
 def figure(experiment: str, rows: Mapping[str, Rows]) -> Figure | None:
     """An experiment's picture from the rows of each preset; None if no trial has finished."""
-    good = {preset: [row for row in some if row["error"] == ""] for preset, some in rows.items()}
+    shown = ("return", "depth", "nodes")
+    good = {
+        preset: [row for row in some if row["error"] == "" and "" not in [row[name] for name in shown]]
+        for preset, some in rows.items()
+    }
     good = {preset: good[preset] for preset in PRESETS if good.get(preset)}
     if not good:
         return None
@@ -42,6 +46,7 @@ def _panels(rows: int, columns: int, width: float) -> tuple[Any, Any]:
 def _tidy(panel: Any, title: str, ylabel: str) -> None:
     panel.set_title(title, fontsize=10)
     panel.set_ylabel(ylabel)
+    panel.ticklabel_format(axis="y", useOffset=False)
     if ylabel != "reward":
         panel.set_ylim(bottom=0)
     panel.grid(axis="y", alpha=0.25)

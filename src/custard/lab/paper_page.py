@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from custard.errors import CustardError, one_line
 from custard.files import write_atomically
 from custard.lab.paper import LIMITS, METHODS, NAMES, PAPER, SIZES, WORLDS, pothole_limits, smallest_trees
 from custard.lab.summary import markdown, spread, summary
@@ -36,7 +37,10 @@ def section(experiment: str, rows: Mapping[str, Rows], files: Mapping[str, str],
 def write_page(page: Path, experiment: str, text: str) -> None:
     """Put an experiment's section between its marks on the page; whatever else is written there stays."""
     begin, end = f"<!-- generated: {experiment} -->", f"<!-- end: {experiment} -->"
-    old = page.read_text(encoding="utf-8") if page.exists() else "# The paper's experiments\n"
+    try:
+        old = page.read_text(encoding="utf-8") if page.exists() else "# The paper's experiments\n"
+    except (OSError, UnicodeDecodeError) as error:
+        raise CustardError(f"cannot read {page}: {one_line(error)}") from None
     marked = f"{begin}\n{text}{end}"
     if begin in old and end in old:
         new = re.sub(f"{re.escape(begin)}.*?{re.escape(end)}", lambda _: marked, old, flags=re.S)
@@ -148,7 +152,7 @@ def _depth(rows: Rows) -> str:
             entry = summary(some, group=())[0] if some else None
             if entry is None:
                 continue
-            near = sum(row["error"] == "" and row["gap"] <= 0.2 for row in some)
+            near = sum(row["error"] == "" and row["gap"] != "" and row["gap"] <= 0.2 for row in some)
             shown = entry["return"] is not None
             body.append([
                 str(limit), NAMES[name], str(entry["trials"]), spread(entry),

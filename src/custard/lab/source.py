@@ -71,7 +71,7 @@ def source(env: Any, kwargs: Mapping[str, Any] | None = None) -> Source:
             raise CustardError("environment arguments go with an id or a function, not with a finished environment")
         spec = env.spec
         name = spec.id if spec is not None else type(env.unwrapped).__name__
-        guarded = Guarded(env, name)
+        guarded = Guarded(env, name, borrowed=True)
         made: dict[str, Any] = {"limit": _limit(env), "threshold": _threshold(env), "wrapped": _wrapped(env)}
         return Source(name, lambda: guarded, lone=True, **made)
     if callable(env):

@@ -9,7 +9,7 @@ import csv
 import io
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +20,20 @@ from custard.lab.trials import COLUMNS, KEY, NUMBERS
 __all__ = ["Store", "numbered", "read_rows"]
 
 Row = dict[str, str]
+LONGEST = 2000  # characters of a message
 
 
 class Store:
     """The rows of a file that this process, and no other, adds to; without a file they are kept in memory."""
 
     def __init__(self, file: Path | None) -> None:
+        file = file and Path(os.path.realpath(file))  # rows go to, and the lock belongs to, what a link points to
         self.file, self.rows = file, list[Row]()
         self._lock = -1
         if file is None:
             return
+        if file.exists() and not file.is_file():
+            raise CustardError(f"cannot write {file}: it is not a file")
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -55,6 +59,7 @@ class Store:
     def add(self, row: Mapping[str, Any]) -> Row:
         """Append a row; it is on the disk when this returns."""
         cells = {column: _cell(row.get(column, "")) for column in COLUMNS}
+        cells |= {column: cells[column][:LONGEST] for column in ("message", "error")}
         self.rows.append(cells)
         if self.file is not None:
             if not self.file.exists():
@@ -112,7 +117,7 @@ def _whole_lines(file: Path) -> str:
     """The text up to the last line break: what comes after it was being written when its writer died."""
     try:
         data = file.read_bytes()
-        return data[: data.rfind(b"\n") + 1].decode()
+        return data[: data.rfind(b"\n") + 1].decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise CustardError(f"cannot read {file}: {error}") from None
 
@@ -120,10 +125,12 @@ def _whole_lines(file: Path) -> str:
 def _parse(file: Path, text: str) -> list[Row]:
     reader = csv.DictReader(io.StringIO(text, newline=""))
     names = set(reader.fieldnames or ())
-    if not set(KEY) <= names <= set(COLUMNS):
-        raise CustardError(f"{file} is not a CSV of trials: its columns differ")
+    missing, unknown = set(KEY) - names, names - set(COLUMNS)
+    if missing or unknown:
+        wrong = f"it has no column {sorted(missing)[0]!r}" if missing else f"column {sorted(unknown)[0]!r} is unknown"
+        raise CustardError(f"{file} is not a CSV of trials: {wrong}")
     rows = []
-    for row in reader:
+    for row in _lines(file, reader):
         if None in row or None in row.values():
             raise CustardError(f"{file}: line {reader.line_num} does not have a cell for every column")
         _check(row, f"{file}: line {reader.line_num}")
@@ -131,15 +138,26 @@ def _parse(file: Path, text: str) -> list[Row]:
     return rows
 
 
+def _lines(file: Path, reader: Any) -> Iterator[Any]:
+    try:
+        yield from reader
+    except csv.Error as error:
+        raise CustardError(f"{file}: line {reader.line_num} cannot be read: {error}") from None
+
+
 def _check(row: Row, where: str) -> None:
     """Raise if a cell that orders or counts holds something else."""
-    kinds: dict[str, Callable[[str], Any]] = {"seed": int, "max_depth": int, "env_args": json.loads}
+    kinds: dict[str, Callable[[str], Any]] = {"seed": int, "max_depth": int, "env_args": _object, "settings": _object}
     for name, read in (kinds | dict.fromkeys(NUMBERS, float)).items():
         try:
-            read(row.get(name) or "0")
-        except ValueError:
-            what = "arguments" if name == "env_args" else "a number"
+            read(row.get(name) or ("{}" if read is _object else "0"))
+        except (ValueError, AttributeError):
+            what = "a table of arguments" if read is _object else "a number"
             raise CustardError(f"{where} has {row[name]!r} as {name}, which is not {what}") from None
+
+
+def _object(text: str) -> dict[str, Any]:
+    return dict(json.loads(text).items())
 
 
 def _cell(value: Any) -> str:

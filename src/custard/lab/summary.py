@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from custard.lab.readable import readable
 __all__ = ["label", "markdown", "plot", "spread", "summary", "table"]
 
 GROUP = ("env", "env_args", "method", "preset", "settings", "max_depth")
+CROWDED, LINE = 10, 26  # groups in a picture beyond which their names are slanted; letters in a line of a name
 MEANS = ("return", "depth", "leaves", "nodes", "seconds", "cpu_seconds", "steps", "gap")
 
 
@@ -119,20 +121,29 @@ def plot(rows: Sequence[Mapping[str, Any]], file: Path) -> None:
     if not good:
         raise CustardError("there is no finished trial to draw")
     same = [name for name in GROUP if len({row[name] for row in good}) == 1]
-    names = {_short(row, same): None for row in good}
-    figure = Figure(figsize=(max(8.0, 2.2 * len(names) + 4), 6.0), layout="constrained")
+    groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for row in good:
+        groups.setdefault(tuple(row[name] for name in GROUP), []).append(row)
+    names = _names([members[0] for members in groups.values()], same)
+    crowded = len(groups) > CROWDED
+    width = 4.0 + (0.5 if crowded else 2.2) * len(groups)
+    figure = Figure(figsize=(float(np.clip(width, 8.0, 24.0)), 9.0 if crowded else 6.0), layout="constrained")
     axes = figure.subplots(2, 2)
     if "env" in same and "env_args" in same:
         figure.suptitle(" ".join(filter(None, [good[0]["env"], _said(good[0]["env_args"])])))
     panels = (("return", "return"), ("depth", "depth"), ("leaves", "leaves"), ("seconds", "wall time in seconds"))
     for panel, (column, title) in zip(axes.flat, panels, strict=True):
-        for place, name in enumerate(names):
-            members = [row for row in good if _short(row, same) == name]
+        for place, members in enumerate(groups.values()):
             strip(panel, place, _values(members, column), f"C{place}")
             bounds = _values(members, "bound")
             if column == "return" and bounds and math.isfinite(bounds[0]):
-                panel.hlines(bounds[0], place - 0.4, place + 0.4, color="black", linestyle=":", linewidth=1)
-        panel.set_xticks(range(len(names)), [name.replace(" depth", "\ndepth") for name in names])
+                mark = {"color": "black", "linestyle": ":", "linewidth": 1}
+                mark |= {} if panel.get_legend_handles_labels()[1] else {"label": "no tree returns more"}
+                panel.hlines(bounds[0], place - 0.4, place + 0.4, **mark)
+        if panel.get_legend_handles_labels()[1]:
+            panel.legend(frameon=False, fontsize=8)
+        slanted = {"rotation": 60, "ha": "right", "rotation_mode": "anchor"} if crowded else {}
+        panel.set_xticks(range(len(names)), names, fontsize=8, **slanted)
         panel.set_title(title)
         panel.grid(axis="y", alpha=0.3)
         if column == "seconds":
@@ -149,6 +160,13 @@ def strip(panel: Any, place: float, values: Sequence[float], colour: str, width:
     panel.hlines(float(np.mean(values)), place - width * 0.8, place + width * 0.8, color=colour, linewidth=2)
 
 
-def _short(row: Mapping[str, Any], same: Sequence[str]) -> str:
-    blank = {"env": "", "env_args": "{}", "method": row["method"], "preset": "tuned", "settings": "{}"}
-    return label({**row, **{name: blank[name] for name in same if name in blank}}).strip()
+def _names(rows: Sequence[Mapping[str, Any]], same: Sequence[str]) -> list[str]:
+    """What distinguishes groups of trials from each other, in lines short enough to stand side by side."""
+    blank = {"env": "", "env_args": "{}", "preset": "tuned", "settings": "{}", "max_depth": ""}
+    rows = [{**row, **{name: blank[name] for name in same if name in blank}} for row in rows]
+    names = [label(row) for row in rows]
+    if len(set(names)) < len(names):  # the same name in two namespaces
+        names = [label({**row, "env": str(row["env"]).replace("/", " ")}) for row in rows]
+    if len(names) > CROWDED:
+        return [textwrap.shorten(name, 2 * LINE, placeholder=" …") for name in names]
+    return ["\n".join(textwrap.wrap(name, LINE, break_on_hyphens=False)) for name in names]

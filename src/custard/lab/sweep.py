@@ -11,7 +11,7 @@ from typing import Any
 from custard.lab.engines import cores, events
 from custard.lab.overview import Overview
 from custard.lab.store import Row, Store, numbered, read_rows
-from custard.lab.trials import KEY, Trial, code, identity
+from custard.lab.trials import KEY, Trial, as_json, code, identity
 
 __all__ = ["sweep", "trials_in"]
 
@@ -32,7 +32,7 @@ def sweep(
     title: str = "",
     run: str = RUN,
 ) -> list[dict[str, Any]]:
-    """Run trials and return their rows, in the trials' order; rows are written to `file` as trials finish.
+    """Run trials and return their rows, in the trials' order, each once; rows are written to `file` as trials finish.
 
     `engine` is "local" (a pool of `workers` processes, as many as cores unless given; 0: in this process) or "ray" (the
     cluster at `address`). A trial that fails keeps its row, with the error, and is run again only with `retry`. Rows
@@ -51,7 +51,7 @@ def sweep(
                 store.add({**lent, "experiment": wanted[name][1]["experiment"]})
         done, notes = _done(store.rows, wanted, retry)
         waiting = [name for name in wanted if name not in done]
-        jobs = [json.loads(json.dumps(dataclasses.asdict(wanted[name][0]), default=repr)) for name in waiting]
+        jobs = [json.loads(json.dumps(dataclasses.asdict(wanted[name][0]), default=as_json)) for name in waiting]
         slots = workers or (1 if workers == 0 else cores())
         coming = [wanted[name][1] for name in waiting]
         with Overview(title, coming, list(done.values()), slots, notes, show) as overview:
@@ -71,9 +71,9 @@ def sweep(
 
 def trials_in(file: Path, trials: Iterable[Trial]) -> list[dict[str, Any]]:
     """The rows of a file that belong to these trials as they would be run now."""
-    names = {identity(trial, strict=False)["trial"] for trial in trials}
+    wanted = {about["trial"]: (trial, about) for trial in trials for about in (identity(trial, strict=False),)}
     rows = read_rows(file) if file.exists() else []
-    return numbered({row["trial"]: row for row in rows if row["trial"] in names}.values())
+    return numbered(_done(rows, wanted, retry=False)[0].values())
 
 
 def _done(rows: Sequence[Row], wanted: dict[str, Any], retry: bool) -> tuple[dict[str, Row], list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 import shlex
@@ -25,12 +26,17 @@ def front(rows: Rows) -> list[Mapping[str, Any]]:
     >>> [row["leaves"] for row in front(rows)]
     [2, 4]
     """
-    good = [row for row in rows if row["error"] == "" and not math.isnan(float(row["return"]))]
     best: list[Mapping[str, Any]] = []
-    for row in sorted(good, key=lambda row: (row["leaves"], -row["return"], row["depth"])):
+    for row in sorted(_judged(rows), key=lambda row: (row["leaves"], -row["return"], row["depth"])):
         if not best or row["return"] > best[-1]["return"]:
             best.append(row)
     return best
+
+
+def _judged(rows: Rows) -> Rows:
+    """The trials that have a tree and its return."""
+    known = [row for row in rows if row["error"] == "" and row["return"] != "" and row["leaves"] != ""]
+    return [row for row in known if not math.isnan(float(row["return"]))]
 
 
 def train_command(row: Mapping[str, Any]) -> str:
@@ -44,8 +50,16 @@ def train_command(row: Mapping[str, Any]) -> str:
     words += ["--preset", str(row["preset"])] if row["preset"] != "tuned" else []
     words += ["--max-depth", str(row["max_depth"])] if row["max_depth"] != "" else []
     for option, values in (("--env-args", json.loads(row["env_args"])), ("--set", json.loads(row["settings"]))):
-        words += [option, *(f"{name}={value}" for name, value in values.items())] if values else []
+        words += [option, *(f"{name}={_written(value)}" for name, value in values.items())] if values else []
     return shlex.join([*words, "--seed", str(row["seed"])])
+
+
+def _written(value: Any) -> str:
+    """A value as the command line takes it: text in quotes only where it would be read as something else."""
+    try:
+        return repr(value) if isinstance(value, str) and ast.literal_eval(value) != value else str(value)
+    except (ValueError, SyntaxError):
+        return str(value)
 
 
 def draw_front(rows: Rows, title: str) -> Figure:
@@ -59,7 +73,7 @@ def draw_front(rows: Rows, title: str) -> Figure:
         raise CustardError("there is no finished trial to draw")
     drawn = Figure(figsize=(7.2, 4.6), layout="constrained")
     panel = drawn.subplots()
-    good = [row for row in rows if row["error"] == ""]
+    good = _judged(rows)
     limits = sorted({str(row["max_depth"]) for row in good}, key=lambda limit: int(limit or 1000))
     shades = mpl.colormaps["viridis"]
     for k, limit in enumerate(limits):

@@ -14,12 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from custard.errors import CustardError, one_line, require_whole
+import numpy as np
+
+from custard.errors import CustardError, from_interrupt, one_line, one_of, require_whole
+from custard.lab.methods import METHODS, settings_for
 from custard.lab.methods import method as find_method
-from custard.lab.methods import settings_for
 from custard.version import VERSION
 
-__all__ = ["COLUMNS", "KEY", "NUMBERS", "TIMES", "Trial", "code", "grid", "identity", "key", "run_trial"]
+__all__ = ["COLUMNS", "KEY", "NUMBERS", "TIMES", "Trial", "as_json", "code", "grid", "identity", "key", "run_trial"]
 
 #: What is asked for, then what is known before it runs, then what it measured.
 KEY = ("env", "env_args", "method", "preset", "settings", "max_depth", "seed", "episodes", "evaluation_seed")
@@ -67,7 +69,18 @@ def grid(
     >>> [trial.settings["zeta"] for trial in grid(["CartPole-v1"], ["tpi"], [0], choices={"zeta": [-0.1, -0.01]})]
     [-0.1, -0.01]
     """
-    given, seeds = settings or {}, list(seeds)
+    seeds = list(dict.fromkeys(seeds))
+    for name in methods:
+        if not isinstance(name, str):
+            raise CustardError(f"methods: {name!r} is not a name")
+    given: dict[str, Mapping[str, Any]] = {}
+    for name, own in (settings or {}).items():
+        if not isinstance(own, Mapping):
+            raise CustardError(f"settings: {name}={own!r} stands where a method's settings should")
+        given[_owner(name)] = own
+    tried: dict[str, dict[str, Sequence[Any]]] = {}
+    for name, values in (choices or {}).items():
+        tried.setdefault(_owner(name.rpartition(".")[0]), {})[name.rpartition(".")[2]] = values
     for seed in seeds:
         require_whole(0, seed=seed)
     for depth in max_depths:
@@ -79,16 +92,21 @@ def grid(
         Trial(env, name, seed, dict(kwargs), max_depth=depth,
               settings={**given.get("", {}), **given.get(name, {}), **way}, **common)
         for (env, kwargs), depth, name in itertools.product(places, max_depths, methods)
-        for way in _ways(name, choices or {}) for seed in seeds
+        for way in _ways({**tried.get("", {}), **tried.get(name, {})}) for seed in seeds
     ]  # fmt: skip
 
 
-def _ways(method: str, choices: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Every combination of the settings a method is to try."""
-    own = {
-        name.rpartition(".")[2]: values for name, values in choices.items() if name.rpartition(".")[0] in ("", method)
-    }
-    return [dict(zip(own, values, strict=True)) for values in itertools.product(*own.values())]
+def _owner(name: str) -> str:
+    """The method that a name stands for; "" for all."""
+    name = name.replace("_", "-")
+    if name and name not in METHODS:
+        raise CustardError(one_of("method", name, METHODS))
+    return name
+
+
+def _ways(tried: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Every combination of values."""
+    return [dict(zip(tried, values, strict=True)) for values in itertools.product(*tried.values())]
 
 
 def key(trial: Trial) -> dict[str, str]:
@@ -115,7 +133,7 @@ def identity(trial: Trial, strict: bool = True) -> dict[str, str]:
             registered(trial.env)
         module = find_method(trial.method)[1]
         given = {name: value for name, value in trial.settings.items() if name not in _LEARN}
-        chosen = settings_for(module, trial.env, trial.preset, given)
+        chosen = settings_for(module, trial.env, trial.preset, given, f"setting of {trial.method}")
         full = _text({field.name: getattr(chosen, field.name) for field in dataclasses.fields(chosen)})
     except (CustardError, ImportError):
         if strict:
@@ -134,10 +152,11 @@ def run_trial(trial: Trial | Mapping[str, Any]) -> dict[str, Any]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what a person should know of is in the row
             row |= _measured(trial)
-    except CustardError as error:
-        row["error"] = one_line(error)
-    except Exception as error:  # one trial's trouble must not be another's
-        row["error"] = f"{type(error).__name__}: {one_line(error)}"
+    except (Exception, SystemExit) as error:  # one trial's trouble must not be another's
+        if from_interrupt(error):
+            raise KeyboardInterrupt from None
+        kind = "" if isinstance(error, CustardError) else f"{type(error).__name__}: "
+        row["error"] = kind + one_line(error)
     row = {"seconds": round(time.perf_counter() - wall, 3), "cpu_seconds": round(time.process_time() - cpu, 3), **row}
     return {column: row.get(column, "") for column in COLUMNS}
 
@@ -211,4 +230,9 @@ def _known(value: float | None) -> Any:
 
 
 def _text(values: Mapping[str, Any]) -> str:
-    return json.dumps(dict(values), sort_keys=True, default=repr)
+    return json.dumps(dict(values), sort_keys=True, default=as_json)
+
+
+def as_json(value: Any) -> Any:
+    """What JSON has no word for: NumPy's numbers and arrays as plain ones, anything else as Python writes it."""
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else repr(value)
