@@ -52,6 +52,7 @@ class Written(NamedTuple):
     count: Any  # int64, see above
     now: Any  # float64, see above
     rng: Any  # [4] uint64
+    room: Any  # [3n + 1]: the key looked up
 
 
 def make_written(rules: Rules, capacity: int, seed: int) -> Written:
@@ -63,6 +64,7 @@ def make_written(rules: Rules, capacity: int, seed: int) -> Written:
         make_keys(capacity, 2 * n + 1, neighbours=True), np.zeros((capacity, actions)),
         make_keys(capacity, 3 * n + 1, neighbours=True), np.zeros((capacity, actions)),
         int(rules.max_queries), np.zeros(11, dtype=np.int64), np.zeros(8), streams([seed])[0],
+        np.zeros(3 * n + 1),
     )  # fmt: skip
     written.count[OLD_O] = -1
     return written
@@ -93,14 +95,13 @@ def _row(keys, values, key, k, count):
 def _keys(w, x, lower, upper, depth):
     """The keys of o and of s_w."""
     n = len(lower)
-    full = np.zeros(3 * n + 1)
-    low = w.lattice.low
+    full, low = w.room, w.lattice.low
     for c in range(n):
         full[c] = min(max((x[c] - low[c]) / w.width[c], 0.0), 1.0) + 0.0
         full[n + c] = (lower[c] - low[c]) / w.width[c] + 0.0
         full[2 * n + c] = (upper[c] - low[c]) / w.width[c] + 0.0
     full[3 * n] = depth if w.lattice.by_depth else 0.0
-    return full[n:].copy(), full
+    return full[n:], full
 
 
 @njit(cache=True)
