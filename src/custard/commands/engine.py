@@ -43,12 +43,12 @@ def method_settings(texts: Sequence[str], methods: Sequence[str], option: str) -
     """key=value for every method ("") or method.key=value for one, by method."""
     from custard.commands.common import assignments
     from custard.errors import CustardError
+    from custard.lab.trials import parted
 
     settings: dict[str, dict[str, Any]] = {}
     for key, value in assignments(texts, option).items():
-        owner, dot, name = key.rpartition(".")
-        owner = owner.replace("_", "-")
-        if dot and owner not in methods:
+        owner, name = parted(key)
+        if owner and owner not in methods:
             raise CustardError(f"{option} {key}: {owner!r} is not among the methods {', '.join(methods)}")
         settings.setdefault(owner, {})[name] = value
     return settings

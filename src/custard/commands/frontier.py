@@ -107,9 +107,9 @@ class Command:
 
         if self.seeds < 1:
             raise CustardError("frontier needs at least one seed")
-        for varied in {"zeta", "max_leaves", "max_depth"} & set(assignments(self.set, "--set")):
-            option = f"--{varied.replace('_', '-')}"
-            raise CustardError(f"--set {varied}: a frontier goes over several, which {option} gives")
+        if varied := {"zeta", "max_leaves", "max_depth"} & set(assignments(self.set, "--set")):
+            option = f"--{min(varied).replace('_', '-')}"
+            raise CustardError(f"--set {min(varied)}: a frontier goes over several, which {option} gives")
         known = {entry.name for entry in dataclasses.fields(method(name)[1].Settings)}
         common: dict[str, Any] = {
             "envs": [(self.env, assignments(self.env_args, "--env-args"))], "methods": [name],

@@ -79,7 +79,7 @@ class Command:
         from custard.commands.engine import method_settings, names
         from custard.errors import CustardError
         from custard.lab.methods import DEFAULT
-        from custard.lab.trials import grid
+        from custard.lab.trials import grid, parted
 
         methods = names(self.methods) if self.methods is not None else plan.get("methods", [DEFAULT])
         arguments = assignments(self.env_args, "--env-args")
@@ -94,7 +94,8 @@ class Command:
             if name == "":  # for every method: before what the file says of single ones
                 settings = {other: {k: v for k, v in some.items() if k not in own} for other, some in settings.items()}
             settings[name] = {**settings.get(name, {}), **own}
-            vary = {k: v for k, v in vary.items() if not (_key(k) in own and name in ("", _method(k)))}
+            fixed = {key for key in vary if parted(key)[1] in own and name in ("", parted(key)[0])}
+            vary = {key: values for key, values in vary.items() if key not in fixed}
         given = method_settings(self.vary, methods, "--vary")
         vary |= {
             ".".join(filter(None, [name, key])): values for name, some in given.items() for key, values in some.items()
@@ -155,16 +156,6 @@ def _place(env: Any, arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     if isinstance(env, dict) and isinstance(env.get("id"), str):
         return env["id"], {**{key: value for key, value in env.items() if key != "id"}, **arguments}
     raise CustardError(f"envs: {env!r} is neither an id nor a table with an entry id")
-
-
-def _method(name: str) -> str:
-    """The method in method.setting, or nothing."""
-    return name.rpartition(".")[0].replace("_", "-")
-
-
-def _key(name: str) -> str:
-    """The setting in method.setting."""
-    return name.rpartition(".")[2]
 
 
 def _flat(vary: dict[str, Any]) -> dict[str, Any]:

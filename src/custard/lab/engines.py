@@ -90,7 +90,7 @@ class _Worker:
             [sys.executable, "-P", "-m", __name__, str(theirs.fileno()), run],
             stdin=subprocess.DEVNULL, stdout=self.said, stderr=self.said, pass_fds=[theirs.fileno()],
             start_new_session=True,  # an interrupt at the terminal is the driver's to handle
-            env={**os.environ, **ONE_THREAD, "PYTHONPATH": path},  # -P: the directory stays where it is in there
+            env={**os.environ, **ONE_THREAD, "PYTHONPATH": path},  # with -P that alone says where modules are
         )  # fmt: skip
         theirs.close()
         self.lines = self.socket.makefile("r", encoding="utf-8")

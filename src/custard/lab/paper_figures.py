@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from custard.lab.paper import LIMITS, METHODS, NAMES, PAPER, PRESETS, SIZES, WORLDS, pothole_limits, smallest_trees
-from custard.lab.summary import strip
+from custard.lab.summary import judged, strip
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,11 +25,7 @@ COLOURS = {
 
 def figure(experiment: str, rows: Mapping[str, Rows]) -> Figure | None:
     """An experiment's picture from the rows of each preset; None if no trial has finished."""
-    shown = ("return", "depth", "nodes")
-    good = {
-        preset: [row for row in some if row["error"] == "" and "" not in [row[name] for name in shown]]
-        for preset, some in rows.items()
-    }
+    good = {preset: judged(some) for preset, some in rows.items()}
     good = {preset: good[preset] for preset in PRESETS if good.get(preset)}
     if not good:
         return None

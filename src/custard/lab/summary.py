@@ -14,19 +14,32 @@ import numpy as np
 from custard.errors import CustardError
 from custard.lab.readable import readable
 
-__all__ = ["label", "markdown", "plot", "spread", "summary", "table"]
+__all__ = ["judged", "label", "markdown", "plot", "spread", "summary", "table"]
 
 GROUP = ("env", "env_args", "method", "preset", "settings", "max_depth")
 CROWDED, LINE = 10, 26  # groups in a picture beyond which their names are slanted; letters in a line of a name
+RESULT = ("return", "depth", "leaves")
 MEANS = ("return", "depth", "leaves", "nodes", "seconds", "cpu_seconds", "steps", "gap")
 
 
 def summary(rows: Sequence[Mapping[str, Any]], group: Sequence[str] = GROUP) -> list[dict[str, Any]]:
     """One entry for each group of trials that differ only in the seed: means, spread, and what went wrong how often."""
+    return [
+        {**dict(zip(group, names, strict=True)), **_entry(members)} for names, members in _grouped(rows, group).items()
+    ]
+
+
+def judged(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The rows that have a tree and its return."""
+    good = [row for row in rows if row["error"] == "" and "" not in [row[name] for name in RESULT]]
+    return [row for row in good if not math.isnan(float(row["return"]))]
+
+
+def _grouped(rows: Sequence[Mapping[str, Any]], group: Sequence[str]) -> dict[tuple[str, ...], list[Mapping[str, Any]]]:
     groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for row in rows:
         groups.setdefault(tuple(row[name] for name in group), []).append(row)
-    return [{**dict(zip(group, names, strict=True)), **_entry(members)} for names, members in groups.items()]
+    return groups
 
 
 def _entry(members: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -117,13 +130,11 @@ def plot(rows: Sequence[Mapping[str, Any]], file: Path) -> None:
 
     from custard.tree.draw import save_figure
 
-    good = [row for row in rows if row["error"] == ""]
+    good = judged(rows)
     if not good:
         raise CustardError("there is no finished trial to draw")
     same = [name for name in GROUP if len({row[name] for row in good}) == 1]
-    groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
-    for row in good:
-        groups.setdefault(tuple(row[name] for name in GROUP), []).append(row)
+    groups = _grouped(good, GROUP)
     names = _names([members[0] for members in groups.values()], same)
     crowded = len(groups) > CROWDED
     width = 4.0 + (0.5 if crowded else 2.2) * len(groups)

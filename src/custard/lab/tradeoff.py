@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from custard.errors import CustardError
+from custard.lab.summary import judged
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,16 +28,10 @@ def front(rows: Rows) -> list[Mapping[str, Any]]:
     [2, 4]
     """
     best: list[Mapping[str, Any]] = []
-    for row in sorted(_judged(rows), key=lambda row: (row["leaves"], -row["return"], row["depth"])):
+    for row in sorted(judged(rows), key=lambda row: (row["leaves"], -row["return"], row["depth"])):
         if not best or row["return"] > best[-1]["return"]:
             best.append(row)
     return best
-
-
-def _judged(rows: Rows) -> Rows:
-    """The trials that have a tree and its return."""
-    known = [row for row in rows if row["error"] == "" and row["return"] != "" and row["leaves"] != ""]
-    return [row for row in known if not math.isnan(float(row["return"]))]
 
 
 def train_command(row: Mapping[str, Any]) -> str:
@@ -73,7 +68,7 @@ def draw_front(rows: Rows, title: str) -> Figure:
         raise CustardError("there is no finished trial to draw")
     drawn = Figure(figsize=(7.2, 4.6), layout="constrained")
     panel = drawn.subplots()
-    good = _judged(rows)
+    good = judged(rows)
     limits = sorted({str(row["max_depth"]) for row in good}, key=lambda limit: int(limit or 1000))
     shades = mpl.colormaps["viridis"]
     for k, limit in enumerate(limits):

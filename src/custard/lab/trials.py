@@ -21,7 +21,20 @@ from custard.lab.methods import METHODS, settings_for
 from custard.lab.methods import method as find_method
 from custard.version import VERSION
 
-__all__ = ["COLUMNS", "KEY", "NUMBERS", "TIMES", "Trial", "as_json", "code", "grid", "identity", "key", "run_trial"]
+__all__ = [
+    "COLUMNS",
+    "KEY",
+    "NUMBERS",
+    "TIMES",
+    "Trial",
+    "as_json",
+    "code",
+    "grid",
+    "identity",
+    "key",
+    "parted",
+    "run_trial",
+]
 
 #: What is asked for, then what is known before it runs, then what it measured.
 KEY = ("env", "env_args", "method", "preset", "settings", "max_depth", "seed", "episodes", "evaluation_seed")
@@ -77,10 +90,11 @@ def grid(
     for name, own in (settings or {}).items():
         if not isinstance(own, Mapping):
             raise CustardError(f"settings: {name}={own!r} stands where a method's settings should")
-        given[_owner(name)] = own
+        given[_known(name)] = own
     tried: dict[str, dict[str, Sequence[Any]]] = {}
     for name, values in (choices or {}).items():
-        tried.setdefault(_owner(name.rpartition(".")[0]), {})[name.rpartition(".")[2]] = values
+        owner, setting = parted(name)
+        tried.setdefault(_known(owner), {})[setting] = values
     for seed in seeds:
         require_whole(0, seed=seed)
     for depth in max_depths:
@@ -96,12 +110,20 @@ def grid(
     ]  # fmt: skip
 
 
-def _owner(name: str) -> str:
-    """The method that a name stands for; "" for all."""
-    name = name.replace("_", "-")
-    if name and name not in METHODS:
-        raise CustardError(one_of("method", name, METHODS))
-    return name
+def parted(name: str) -> tuple[str, str]:
+    """The method ("" for all) and the setting in "method.setting".
+
+    >>> parted("viper_bi.iterations"), parted("zeta")
+    (('viper-bi', 'iterations'), ('', 'zeta'))
+    """
+    method, _, setting = name.rpartition(".")
+    return method.replace("_", "-"), setting
+
+
+def _known(method: str) -> str:
+    if method and method not in METHODS:
+        raise CustardError(one_of("method", method, METHODS))
+    return method
 
 
 def _ways(tried: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
@@ -185,8 +207,8 @@ def _measured(trial: Trial) -> dict[str, Any]:
     gap = None if bound is None else bound - (result.mean if exact is None else exact)
     final = None if run.final is None else judge(run.final)
     return {
-        "return": result.mean, "std": result.std, "ci_low": low, "ci_high": high, "exact": _known(exact),
-        "bound": _known(bound), "gap": _known(gap), "optimal": _reached(where, bound, gap),
+        "return": result.mean, "std": result.std, "ci_low": low, "ci_high": high, "exact": _or_empty(exact),
+        "bound": _or_empty(bound), "gap": _or_empty(gap), "optimal": _reached(where, bound, gap),
         "depth": tree.depth, "leaves": tree.n_leaves, "nodes": tree.n_nodes, "raw_depth": raw.depth,
         "raw_nodes": raw.n_nodes, "trivial": int(tree.n_leaves == 1), "cut": int(raw.origin.get("cut", 0)),
         "time_limited": int(result.time_limited.sum()), "final_return": "" if final is None else final.mean,
@@ -225,7 +247,7 @@ _DECIDING = ("baselines", "envs", "ibmdp", "planning", "solvers", "tree")
 _LEARN = ("low", "high", "features", "feature_names")  # `learn` takes these itself
 
 
-def _known(value: float | None) -> Any:
+def _or_empty(value: float | None) -> Any:
     return "" if value is None else value
 
 

@@ -93,7 +93,7 @@ def _row(keys, values, key, k, count):
 
 @njit(cache=True)
 def _keys(w, x, lower, upper, depth):
-    """The keys of o and of s_w."""
+    """The keys of o and of s_w, both in `room`: they last until the next."""
     n = len(lower)
     full, low = w.room, w.lattice.low
     for c in range(n):
