@@ -146,7 +146,9 @@ def test_trials_are_known_by_their_content(log: Path, tmp_path: Path, monkeypatc
     file = tmp_path / "a.csv"
     run([plain], file)
     monkeypatch.setattr("custard.lab.trials.VERSION", "99")
-    assert trials_in(file, [plain]) == []
+    rows, notes = trials_in(file, [plain])
+    assert rows == []
+    assert "not counted" in notes[0]
     run([plain], file, workers=0)
     assert told(log, "begin") == [0, 0], "another version's row is not taken for this one's"
     assert {row["version"] for row in read_rows(file)} == {custard.__version__, "99"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -91,7 +92,10 @@ class Command:
                     now, files[each], borrow=others, strict=False, show=not self.json, title=f"{experiment}, {each}",
                     **self.engine.how(),
                 )  # fmt: skip
-            rows[each] = trials_in(files[each], trials_of(experiment, each, max(count, FULL), self.quick))
+            everything = trials_of(experiment, each, max(count, FULL), self.quick)
+            rows[each], notes = trials_in(files[each], everything)
+            for note in notes if self.tables_only and not self.json else ():  # otherwise the sweep has said so
+                print(f"note: {files[each].name}: {note}", file=sys.stderr)
         drawn = figure(experiment, rows)
         if drawn is not None:
             for ending in ("png", "svg"):

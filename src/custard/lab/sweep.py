@@ -69,11 +69,12 @@ def sweep(
     return numbered(done[name] for name in wanted)
 
 
-def trials_in(file: Path, trials: Iterable[Trial]) -> list[dict[str, Any]]:
-    """The rows of a file that belong to these trials as they would be run now."""
+def trials_in(file: Path, trials: Iterable[Trial]) -> tuple[list[dict[str, Any]], list[str]]:
+    """The rows of a file that belong to these trials as they would be run now, and notes about its other rows."""
     wanted = {about["trial"]: (trial, about) for trial in trials for about in (identity(trial, strict=False),)}
     rows = read_rows(file) if file.exists() else []
-    return numbered(_done(rows, wanted, retry=False)[0].values())
+    done, notes = _done(rows, wanted, retry=False)
+    return numbered(done.values()), notes
 
 
 def _done(rows: Sequence[Row], wanted: dict[str, Any], retry: bool) -> tuple[dict[str, Row], list[str]]:
