@@ -56,6 +56,14 @@ def test_where_nothing_ends_an_episode_the_budget_is_divided_among_short_ones():
     assert abs(run.tree.threshold[0]) < 0.1
 
 
+@pytest.mark.parametrize("method", ["mfec", "dqn", "ppo", "viper-dqn"])
+@pytest.mark.parametrize("budget", [2_000, 12_000])
+def test_a_small_budget_is_kept_judging_included(method, budget):
+    """Even on CartPole, whose presets judge a tree in thousands of episodes; what is running may be finished."""
+    run = custard.learn("CartPole-v1", method, budget=budget, seed=3)
+    assert budget / 2 <= run.steps <= 1.6 * budget
+
+
 class Beyond(gym.Env):
     """Whole numbers that leave the space they were declared in."""
 

@@ -50,6 +50,7 @@ class Settings:
     checks: int = 25  # times the greedy policy is judged; the best checkpoint is kept
     check_rollouts: int = 50  # rollouts for judging
     check_steps: int | None = None  # steps of each at the most
+    judging: float | None = None  # steps of rollouts for one of training: more, and a check is left out; None: any
 
 
 #: "paper": Stable Baselines' own defaults, as the paper says it used, with the paper's numbers of steps.
@@ -178,6 +179,8 @@ def train(problem: Problem, settings: Settings, seed: int) -> Iterator[Progress]
             owed -= updates
         if steps >= settings.steps * (checked + 1) / settings.checks:
             checked += 1
+            if settings.judging is not None and extra > settings.judging * steps and steps < settings.steps:
+                continue
             returns, lengths, _ = rollouts(
                 lambda v, net=network: net.q(v).argmax(axis=1) + start,
                 where,

@@ -27,6 +27,10 @@ __all__ = ["PRESETS", "Settings", "solve"]
 
 WEIGHTS = ("auto", "q", "policy", "none")
 
+#: Where a budget is given, shares of what the expert left of it: for validation, in so many iterations; for a tree that
+#: did as well as the best.
+TESTING, ITERATIONS, FINAL = 0.5, 20, 0.125
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -103,28 +107,36 @@ def solve(problem: Problem, settings: Settings, state: Any = None) -> Iterator[S
     weigh = _weighing(expert, settings.weights)
     runner = _Runner(problem, steps)
     rng = np.random.default_rng(seeds["fit"])
-    drive_seeds = episode_seeds(seeds["rollouts"], settings.iterations * settings.batch_rollouts)
+    budget = settings.budget or np.inf
+    size = int(min(settings.batch_rollouts, max(2, budget // 2000)))
+    drive_seeds = episode_seeds(seeds["rollouts"], settings.iterations * size)
     test_seeds = episode_seeds(seeds["validation"], settings.test_rollouts)
-    x, action, weight = np.zeros((0, problem.base.features.n)), np.zeros(0, dtype=np.int64), np.zeros(0)
     final_seeds = episode_seeds(seeds["final"], settings.final_rollouts)
+    x, action, weight = np.zeros((0, problem.base.features.n)), np.zeros(0, dtype=np.int64), np.zeros(0)
     best, value, screen = None, -np.inf, -np.inf  # the best tree, its mean return, and the best on validation rollouts
     tree: Tree | None = None
     since = 0
     for iteration in range(settings.iterations):
-        batch = drive_seeds[iteration * settings.batch_rollouts :][: settings.batch_rollouts]
+        batch = drive_seeds[iteration * size :][:size]
         seen = runner.states(expert if tree is None else tree, batch)
         x = np.concatenate([x, seen])
         action = np.concatenate([action, expert.act(seen)])
         weight = np.concatenate([weight, weigh(seen)])
         fresh, agreement = _fit(problem, settings, x, action, weight, rng)
         tree = fresh[0]
+        if iteration == 0:
+            affordable = (budget - runner.steps) / (len(seen) / size)  # rollouts as long as these
+            test_seeds = _some(test_seeds, TESTING * affordable / (ITERATIONS * len(fresh)))
+            final_seeds = _some(final_seeds, FINAL * affordable)
         since += 1
         for candidate in fresh:
+            if best is not None and runner.steps >= budget:
+                break
             mean = runner.mean(candidate, test_seeds)
             if mean < screen - settings.slack * abs(screen):
                 continue
             screen = max(screen, mean)
-            if settings.final_rollouts:  # a mean of few rollouts that is the highest of many is too good to be true
+            if len(final_seeds):  # a mean of few rollouts that is the highest of many is too good to be true
                 mean = runner.mean(candidate, final_seeds)
             if best is None or (round(mean, 9), -candidate.n_leaves) > (round(value, 9), -best.n_leaves):
                 best, value, since = candidate, mean, 0
@@ -132,10 +144,15 @@ def solve(problem: Problem, settings: Settings, state: Any = None) -> Iterator[S
         yield Snapshot(runner.steps, best, value, settings.budget, metrics, message=f"expert: {expert.name}")
         if settings.patience is not None and since >= settings.patience:
             break
-        if settings.budget is not None and runner.steps >= settings.budget:
+        if runner.steps >= budget:
             break
     message = f"{iteration + 1} iterations, expert: {expert.name}"
     yield Snapshot(runner.steps, best, value, settings.budget, {"iteration": iteration}, message=message)
+
+
+def _some(seeds: np.ndarray, count: float) -> np.ndarray:
+    """The first seeds: two, or as many more as this."""
+    return seeds[: max(2, int(min(count, len(seeds))))]
 
 
 class _Runner:
@@ -170,8 +187,10 @@ def _training(problem: Problem, settings: Settings) -> dqn.Settings:
     from custard.lab.methods import settings_for
 
     chosen = settings_for(dqn, problem.preset, settings.expert_preset, settings.expert_settings, "expert setting")
-    if settings.budget is not None:  # at most half of it; judging takes about a tenth of its steps more
-        chosen = replace(chosen, steps=max(1, min(chosen.steps, settings.budget // 2)))
+    if settings.budget is not None:  # at most half of it for training, and an eighth for judging
+        steps = max(1, min(chosen.steps, settings.budget // 2))
+        few = max(2, min(chosen.check_rollouts, steps // 1000))
+        chosen = replace(chosen, steps=steps, check_rollouts=few, judging=settings.budget / steps / 8)
     return chosen
 
 

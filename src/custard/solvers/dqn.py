@@ -103,6 +103,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 UPDATES = 32  # in a round
+ROUNDS = 20  # at least, however small the budget
 PRICE = 0.03  # of a question, as a share of what questions can gain
 NOISE = 0.4  # of the trees drawn, in units of the spread of a node's values; a half, a quarter, an eighth of it
 CAPACITY = 50_000  # nodes kept in imagination
@@ -127,7 +128,7 @@ class Learner:
         self.budget = settings.budget or (3_000_000 if native else 200_000)
         self.rules, self.steps = rules_for(problem, settings, self.budget)
         if settings.shared:
-            per = settings.steps_per_update or (192 if native else 16)
+            per = settings.steps_per_update or min(192 if native else 16, max(1, self.budget // (ROUNDS * UPDATES)))
             self.lesson: Any = Imagined(problem, self.rules, settings, self.budget, UPDATES * per)
         else:
             from custard.solvers.dqn_written import Written
@@ -135,7 +136,7 @@ class Learner:
             self.lesson = Written(problem, self.rules, settings, self.budget)
         most = int(np.clip(self.budget // 2000, 32, 512))
         first = int(np.clip(self.budget // 5000, 2, 8))
-        self.selection = Selection(problem, most, first, settings.margin)
+        self.selection = Selection(problem, most, first, settings.margin, self.budget)
         self.shown = self.waited = self.improved = 0
         self.message, self.final_value, self.clock = "", float("nan"), (time.perf_counter(), self.steps)
         self.final: Tree | None = None

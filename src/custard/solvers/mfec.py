@@ -176,7 +176,8 @@ class Learner:
         )
         # A depth limit keeps trees small by itself: there only the return counts.
         margin = 1.0 if problem.max_depth is None else 0.0
-        self.selection = Selection(problem, most=int(np.clip(self.budget // 1000, 32, 512)), margin=margin)
+        most = int(np.clip(self.budget // 1000, 32, 512))
+        self.selection = Selection(problem, most, margin=margin, budget=self.budget)
         self.at = np.zeros(9, dtype=np.int64)
         self.at[STEPS] = surveyed
         self.final: Tree | None = None

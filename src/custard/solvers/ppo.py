@@ -123,7 +123,8 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 NATIVE_BUDGET, FOREIGN_BUDGET = 400_000, 200_000
-FEW = 32  # episodes that judge a tree at the least
+FEW = 32  # episodes that judge a tree at first
+ITERATIONS = 20  # at least, however small the budget
 FLOOR_END, RATE_END, SPREAD_END = 0.001, 0.3, 0.1
 STEPS, ITERATION, FOUND = range(3)  # entries of `Learner.at`
 
@@ -342,10 +343,11 @@ class Learner:
         count = self.env.count
         self.nodes = make_nodes(self.game, actor)
         self.rng = streams(np.random.SeedSequence(seeds["learner"]).spawn(count))
-        self.rows = make_rows(self.game, count, s.num_steps)
+        least = -(-s.minibatches // count)  # a row for each minibatch
+        self.rows = make_rows(self.game, count, min(s.num_steps, max(least, self.budget // (ITERATIONS * count))))
         self.exploring = np.arange(count) < max(round(s.explore * count), min(count - 1, s.explore > 0))
         episodes = s.episodes or int(np.clip(self.budget // 4000, FEW, 512))
-        self.selection = Selection(problem, most=episodes, margin=s.margin)
+        self.selection = Selection(problem, episodes, margin=s.margin, budget=self.budget)
         self.final: Tree | None = None
         self.final_value, self.message, self.report = float("nan"), "", np.zeros(4)
         self.ended, self.clock, self.learned, self.first = np.zeros(2), time.perf_counter(), 0, True
@@ -397,7 +399,8 @@ class Learner:
         at, s, spent, improved = self.at, self.settings, self.selection.steps, self.selection.improved
         if self.rules.parameterised:  # many trees are drawn: at first a few episodes tell enough
             chosen, share = self.selection, min(1.0, 2.0 * at[STEPS] / self.budget)
-            chosen.most = round(FEW * (chosen.usual / FEW) ** share)
+            few = min(FEW, chosen.usual)
+            chosen.most = round(few * (chosen.usual / few) ** share)
             chosen.most = max(chosen.most, len(chosen.best.returns) if chosen.best else 0)
         self.final = extract(BoundsNetwork(self.nets.actor, s.frequencies, self.rules), self.rules)
         if s.keep:
@@ -407,7 +410,8 @@ class Learner:
         self.final_value = self.selection.last
         rng = np.random.default_rng([self.order, 1, int(at[ITERATION])])
         for k in range(s.draws if s.keep else 0):
-            if self.selection.steps < s.judging * at[STEPS]:
+            over = at[STEPS] + self.selection.steps - spent > 1.1 * self.budget
+            if self.selection.steps < s.judging * at[STEPS] and not over:
                 tree = self._drawn(k, rng)
                 if not self.rules.parameterised or not self.selection.challenge(tree):
                     self.selection.show(tree)

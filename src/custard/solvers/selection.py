@@ -23,6 +23,7 @@ from custard.tree.tree import Tree
 __all__ = ["Judged", "Selection", "better"]
 
 PARTS = ("feature", "threshold", "children_left", "children_right", "value")
+SHARE = 4  # judging one tree takes one part in so many of a budget, at the most
 LONGER = 8  # times as many compiled episodes for a tree that does equally well in all of them, though others do not
 
 
@@ -75,6 +76,7 @@ class Selection:
     most: int = 512  # episodes the winner has run at the end
     first: int = 8  # episodes every tree runs
     margin: float = 1.0  # standard errors by which a smaller tree may be worse, and a larger one must be better
+    budget: float = np.inf  # environment steps of the whole run
     steps: int = 0  # environment steps spent on judging
     best: Judged | None = None
     last: float = float("nan")  # mean return of the tree shown last
@@ -102,13 +104,14 @@ class Selection:
         while len(judged.returns) < self.most:
             # Where nothing has ever varied from episode to episode, a few show as much as many.
             self.extend(judged, max(self.first if self.varies or self.best is None else 1, 2 * len(judged.returns)))
+            self._afford(judged)
             self.varies = self.varies or bool((judged.returns != judged.returns[0]).any())
             if self.best is not None and self.varies:
                 self.extend(self.best, self.most)
             if self._hopeless(judged) or (not self.varies and len(judged.returns) >= 2 * self.first):
                 break
         self.known[name] = self.last = judged.mean
-        enough = self.best is None or not self.varies or len(judged.returns) == self.most
+        enough = self.best is None or not self.varies or len(judged.returns) >= self.most
         if not enough or (self.best is not None and not better(judged, self.best, self.margin)):
             return False
         self.best = judged
@@ -116,9 +119,18 @@ class Selection:
         self._longer()
         return True
 
+    def _afford(self, judged: Judged) -> None:
+        """Where episodes are long for the budget, fewer of them must do."""
+        if self.most <= self.usual and self.budget < np.inf:
+            steps = judged.visits.sum() / len(judged.returns)
+            affordable = max(2, int(self.budget / SHARE / max(1, steps)))
+            self.most, self.usual = min(self.most, affordable), min(self.usual, affordable)
+
     def _longer(self) -> None:
         """A best tree that never fails, where others do, may fail seldom: judge it, and all from now on, for longer."""
         while self.best is not None and self.varies and not self.varying and self.most < self.longest:
+            if self.steps + self.best.visits.sum() > self.budget:  # as many episodes again take as many steps again
+                break
             self.most = min(self.longest, 2 * len(self.best.returns))
             self.extend(self.best, self.most)
 
@@ -219,7 +231,7 @@ class Selection:
         """Everything as arrays."""
         names = list(self.known)
         data: dict[str, Any] = {
-            "selection.numbers": np.array([self.steps, self.improved, self.varies]),
+            "selection.numbers": np.array([self.steps, self.improved, self.varies, self.most, self.usual]),
             "selection.last": np.array(self.last),
             "selection.names": np.frombuffer(b"".join(names), dtype=np.uint8).copy(),
             "selection.lengths": np.array([len(name) for name in names], dtype=np.int64),
@@ -233,7 +245,7 @@ class Selection:
 
     def restore(self, data: dict[str, Any]) -> None:
         """Go on from what `state` returned."""
-        self.steps, self.improved, varies = (int(value) for value in data["selection.numbers"])
+        self.steps, self.improved, varies, self.most, self.usual = (int(n) for n in data["selection.numbers"])
         self.varies = bool(varies)
         self.last = float(data["selection.last"])
         text, lengths = data["selection.names"].tobytes(), data["selection.lengths"].tolist()
@@ -245,4 +257,3 @@ class Selection:
             parts = [data[f"best.{part}"] for part in PARTS]
             tree = Tree(*parts, features=features, actions=self.problem.base.actions)
             self.best = Judged(tree, simplify(tree), data["best.returns"], data["best.visits"].copy())
-            self.most = max(self.most, len(self.best.returns))
