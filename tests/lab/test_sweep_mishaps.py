@@ -173,6 +173,7 @@ def test_names_of_methods_are_checked_and_single_ones_come_first() -> None:
         ("mfec", -0.3), ("viper-bi", -0.1), ("viper-bi", -0.2),
     ]  # fmt: skip
     assert grid(PREREQ, ["viper-bi"], [0], choices={"viper_bi.iterations": [1]})[0].settings == {"iterations": 1}
+    assert grid(PREREQ, ["viper-bi"], [0], settings={"viper_bi": {"iterations": 1}})[0].settings == {"iterations": 1}
     for given, words in (
         ({"choices": {"mfecc.zeta": [-0.1]}}, "did you mean 'mfec'"),
         ({"settings": {"zeta": -0.1}}, "where a method's settings should"),

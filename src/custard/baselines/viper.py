@@ -151,7 +151,7 @@ def solve(problem: Problem, settings: Settings, state: Any = None) -> Iterator[S
 
 
 def _some(seeds: np.ndarray, count: float) -> np.ndarray:
-    """The first seeds: two, or as many more as this."""
+    """The first `count` seeds, two at least."""
     return seeds[: max(2, int(min(count, len(seeds))))]
 
 
