@@ -31,8 +31,9 @@ def run(*arguments: str) -> int:
     return int(left.value.code or 0)
 
 
-def test_sweep_from_a_file_and_from_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "plan.toml").write_text(PLAN)
+@pytest.mark.parametrize("spelt", ["viper-bi", "viper_bi"])
+def test_sweep_from_a_file_and_from_options(spelt: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "plan.toml").write_text(PLAN.replace("settings.viper-bi", f"settings.{spelt}"))
     how = ("--file", str(tmp_path / "plan.toml"), "--workers", "0", "--out", str(tmp_path / "rows.csv"))
     assert run("sweep", *how, "--json") == 0
     data = json.loads(capsys.readouterr().out)

@@ -169,6 +169,8 @@ def _flat(vary: dict[str, Any]) -> dict[str, Any]:
 def _by_method(settings: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Settings by method; those outside a method's own table hold for all, under ""."""
     from custard.lab.methods import METHODS
+    from custard.lab.trials import dashed
 
-    own = {name: dict(values) for name, values in settings.items() if name in METHODS and isinstance(values, dict)}
-    return {"": {name: value for name, value in settings.items() if name not in own}, **own}
+    own = {name for name, values in settings.items() if dashed(name) in METHODS and isinstance(values, dict)}
+    everyone = {name: value for name, value in settings.items() if name not in own}
+    return {"": everyone, **{dashed(name): dict(settings[name]) for name in own}}

@@ -29,6 +29,7 @@ __all__ = [
     "Trial",
     "as_json",
     "code",
+    "dashed",
     "grid",
     "identity",
     "key",
@@ -117,16 +118,16 @@ def parted(name: str) -> tuple[str, str]:
     (('viper-bi', 'iterations'), ('', 'zeta'))
     """
     method, _, setting = name.rpartition(".")
-    return _dashed(method), setting
+    return dashed(method), setting
 
 
-def _dashed(method: str) -> str:
+def dashed(method: str) -> str:
     """A method's name as we spell it: in TOML and Python viper_bi is easier to write than "viper-bi"."""
     return method.replace("_", "-")
 
 
 def _known(method: str) -> str:
-    method = _dashed(method)
+    method = dashed(method)
     if method and method not in METHODS:
         raise CustardError(one_of("method", method, METHODS))
     return method
