@@ -133,32 +133,47 @@ def _with_rewards(mdp: FiniteMDP, rewards: np.ndarray) -> FiniteMDP:
 
 
 @njit(cache=True)
+def backup(pointer, successor, probability, reward, allowed, price, values, gamma, s):  # type: ignore[no-untyped-def]
+    """Bellman's right-hand side at a state: the most that an allowed action earns, less the price, now and later."""
+    n_actions = reward.shape[1]
+    best = -np.inf
+    for a in range(n_actions):
+        if allowed[s] >> a & 1:
+            total = reward[s, a] - price[s]
+            for i in range(pointer[s * n_actions + a], pointer[s * n_actions + a + 1]):
+                total += gamma * probability[i] * values[successor[i]]
+            if total > best:
+                best = total
+    return best
+
+
+@njit(cache=True)
+def expected(start, values):  # type: ignore[no-untyped-def]
+    """The value at the start; states that are none do not count, however bad (0 times infinity is no number)."""
+    total = 0.0
+    for s in range(len(start)):
+        if start[s] > 0.0:
+            total += start[s] * values[s]
+    return total
+
+
+@njit(cache=True)
 def relaxed_bound(  # type: ignore[no-untyped-def]
     pointer, successor, probability, reward, start, allowed, price, values, gamma, most, cutoff
 ):  # fmt: skip
     """Value iteration in place from above, no horizon; the start's value after at most `most` sweeps."""
-    n, n_actions = reward.shape
+    n = len(reward)
     bound = 0.0
     for sweep in range(most):
         change = 0.0
         for k in range(n):
             s = n - 1 - k if sweep % 2 == 0 else k
-            best = -np.inf
-            for a in range(n_actions):
-                if allowed[s] >> a & 1:
-                    total = reward[s, a] - price[s]
-                    for i in range(pointer[s * n_actions + a], pointer[s * n_actions + a + 1]):
-                        total += gamma * probability[i] * values[successor[i]]
-                    if total > best:
-                        best = total
+            best = backup(pointer, successor, probability, reward, allowed, price, values, gamma, s)
             if best < values[s]:
                 if values[s] - best > change:
                     change = values[s] - best
                 values[s] = best
-        bound = 0.0
-        for s in range(n):
-            if start[s] > 0.0:
-                bound += start[s] * values[s]
+        bound = expected(start, values)
         if bound <= cutoff or change < 1e-13:
             break
     return bound
@@ -169,30 +184,19 @@ def rising_bound(  # type: ignore[no-untyped-def]
     pointer, successor, probability, reward, start, allowed, price, values, most
 ):  # fmt: skip
     """Undiscounted value iteration from zero, for rewards of at least zero: the least fixed point, to rounding."""
-    n, n_actions = reward.shape
+    n = len(reward)
     values[:] = 0.0
     for sweep in range(most):
         change = 0.0
         for k in range(n):
             s = n - 1 - k if sweep % 2 == 0 else k
-            best = 0.0
-            for a in range(n_actions):
-                if allowed[s] >> a & 1:
-                    total = reward[s, a] - price[s]
-                    for i in range(pointer[s * n_actions + a], pointer[s * n_actions + a + 1]):
-                        total += probability[i] * values[successor[i]]
-                    if total > best:
-                        best = total
+            best = backup(pointer, successor, probability, reward, allowed, price, values, 1.0, s)
             if best - values[s] > change:
                 change = best - values[s]
             values[s] = max(best, values[s])
         if change < 1e-13:
             break
-    bound = 0.0
-    for s in range(n):
-        if start[s] > 0.0:
-            bound += start[s] * values[s]
-    return bound
+    return expected(start, values)
 
 
 @njit(cache=True)
@@ -200,7 +204,7 @@ def backward_bound(  # type: ignore[no-untyped-def]
     pointer, successor, probability, reward, start, allowed, price, values, gamma, horizon, cutoff
 ):  # fmt: skip
     """Backward induction over the horizon; `values` is overwritten. The best policy may depend on the time left."""
-    n, n_actions = reward.shape
+    n = len(reward)
     new = np.zeros(n)
     values[:] = 0.0
     losing = reward.max() <= 0.0  # then fewer steps are never worse, and every sweep gives an upper bound
@@ -208,22 +212,12 @@ def backward_bound(  # type: ignore[no-untyped-def]
     for _ in range(horizon):
         change = 0.0
         for s in range(n):
-            best = -np.inf
-            for a in range(n_actions):
-                if allowed[s] >> a & 1:
-                    total = reward[s, a] - price[s]
-                    for i in range(pointer[s * n_actions + a], pointer[s * n_actions + a + 1]):
-                        total += gamma * probability[i] * values[successor[i]]
-                    if total > best:
-                        best = total
+            best = backup(pointer, successor, probability, reward, allowed, price, values, gamma, s)
             new[s] = best
             if abs(best - values[s]) > change:
                 change = abs(best - values[s])
         values[:] = new
-        before, bound = bound, 0.0
-        for s in range(n):
-            if start[s] > 0.0:
-                bound += start[s] * values[s]
+        before, bound = bound, expected(start, values)
         same = same + 1 if bound == before else 0
         if change < 1e-14 or (losing and (bound <= cutoff or same > PATIENCE)):
             break
