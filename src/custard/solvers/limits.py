@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from custard.lab.source import episode_seeds
+from custard.solvers.rehearsal import trial_world
 from custard.solvers.simulate import Foreign
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def find_limit(search: Search) -> None:
     if 0 < cut < search.real.limit:
         search.time_limit = search.real.limit = cut
         if search.model is not None:
-            search.sim = search.trial_world(search.model)
+            search.sim = trial_world(search, search.model)
 
 
 def shorten(search: Search) -> None:

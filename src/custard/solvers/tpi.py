@@ -41,6 +41,7 @@ from custard.solvers.mutate import (
     without_a_question,
 )
 from custard.solvers.perfect import NEARLY, SHRINKS, WORTH, confirmed, harder, many, mend, mending
+from custard.solvers.rehearsal import check, experience
 from custard.solvers.search_state import restore, state_of
 from custard.solvers.simulate import Compiled, Foreign, Simulator, simulator
 from custard.solvers.starts import STARTS, finite, first_trees, states_or_random
@@ -102,8 +103,6 @@ FIRST_DEPTH, LAST_DEPTH = 3, 5  # without a depth limit trees grow while that pa
 MOST_LEAVES = 4096
 CHEAP = 0.2  # what a small change to a tree costs at least, in shares of a full comparison
 COMPARISON = 30_000  # compiled steps that comparing two trees takes, about
-EXPLORING, FOLLOWING, CHECKING = 0.3, 0.06, 0.01  # shares of the budget for learning a table: at first, in every round
-MISMATCH = 4.0  # standard errors by which a table may differ from its environment
 
 PRESETS: dict[str, dict[str, dict[str, object]]] = {"tuned": {}}
 
@@ -170,7 +169,7 @@ class Search:
     def round(self) -> Iterator[Snapshot]:
         """One round, starting from the present tree; yields on the way where steps take long."""
         rng = np.random.default_rng([self.seed, self.number])
-        self.experience(rng)
+        experience(self, rng)
         if self.number > 0:
             find_limit(self)
         elif not self.surveyed:
@@ -207,7 +206,7 @@ class Search:
         self.present = now.tree
         self.judge(now, rng)
         self.number += 1
-        self.check(rng)
+        check(self, rng)
         self.finish()
 
     def run(self, tree: Tree, seeds: np.ndarray) -> Candidate:
@@ -252,26 +251,6 @@ class Search:
         most = {1: 40_000, 2: 5000}.get(self.features.n, 1500) if isinstance(self.sim, Compiled) else 300
         budget = (100_000_000 if self.sim is not self.real else self.budget) / (25 if self.features.n > 1 else 10)
         return self.settings.states or int(np.clip(budget / (tried * max(4.0, self.sim.length)), 20, most))
-
-    def experience(self, rng: np.random.Generator) -> None:
-        """Learn the table that trees are tried in, where there is one: by exploring, later also along the best tree."""
-        if self.model is None or not self.going:
-            return
-        if self.number == 0:
-            self.model.gather(int(EXPLORING * self.budget), int(rng.integers(2**31)), None, 0.1)
-        else:
-            self.model.gather(int(CHECKING * self.budget), int(rng.integers(2**31)), None, 0.1)
-            self.model.gather(int(FOLLOWING * self.budget), int(rng.integers(2**31)), self.best.act, 0.3)
-        if self.model.grid.left:  # the environment goes beyond its bounds: a table would mix its states up
-            self.model, self.table, self.sim = None, None, self.real
-            return
-        self.sim = self.trial_world(self.model)
-
-    def trial_world(self, model: LearnedModel) -> Simulator:
-        """The table as it is now, to try trees in."""
-        world = model.world(self.problem)
-        world.steps, world.most_a_step = 0 if self.sim is self.real else self.sim.steps, self.real.most_a_step
-        return world
 
     # -- fitting and polishing ------------------------------------------------------------------------------------
 
@@ -407,18 +386,6 @@ class Search:
     def hardly_worse(self, small: Candidate, now: Candidate) -> bool:
         """Whether a smaller tree is as good; where returns are exact, but for a ten-thousandth."""
         return small.mean >= now.mean - (WORTH * abs(now.mean) if self.exact else 0.0)
-
-    def check(self, rng: np.random.Generator) -> None:
-        """Where trees are tried in a table: run the best in the environment itself, and drop a table that misleads."""
-        if self.model is None:
-            return
-        expected = self.value
-        self.seen += self.model.gather(int(CHECKING * self.budget), int(rng.integers(2**31)), self.best.act, 0.0)
-        returns = np.array(self.seen)
-        self.value = float(returns.mean())
-        error = float(returns.std()) / np.sqrt(len(returns)) + 0.01 * (abs(expected) + float(returns.std()))
-        if self.number > 2 and abs(self.value - expected) > MISMATCH * error:
-            self.model, self.table, self.sim, self.stale = None, None, self.real, 0
 
     @property
     def patience(self) -> int:
