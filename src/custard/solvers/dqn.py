@@ -34,6 +34,7 @@ from custard.solvers.api import Problem, Snapshot
 from custard.solvers.behaviour import SHARE, Actor, Foreign, Native, tree_actions, tree_arrays
 from custard.solvers.imagine import imagine, make_imagination, refresh
 from custard.solvers.networks import Weights
+from custard.solvers.pytrees import from_arrays, to_arrays
 from custard.solvers.reading import NODES, pruned, read_off
 from custard.solvers.replay import Replay
 from custard.solvers.selection import Selection
@@ -380,16 +381,14 @@ class Imagined:
     def state(self) -> dict[str, np.ndarray]:
         """Everything as arrays."""
         data = {name: array.copy() for name, array in self._arrays().items()}
-        data |= {f"lesson.{i}": np.array(leaf) for i, leaf in enumerate(jax.tree.leaves((self.critic, self.q)))}
+        data |= to_arrays((self.critic, self.q))
         return {**data, "rounds": np.array(self.rounds), **self.memory.state("memory"), **self.met.state("met")}
 
     def restore(self, data: Mapping[str, np.ndarray]) -> None:
         """Go on from what `state` returned."""
         for name, array in self._arrays().items():
             array[...] = data[name]
-        leaves, shape = jax.tree.flatten((self.critic, self.q))
-        leaves = [jax.numpy.asarray(data[f"lesson.{i}"]) for i in range(len(leaves))]
-        self.critic, self.q = jax.tree.unflatten(shape, leaves)
+        self.critic, self.q = from_arrays((self.critic, self.q), data)
         self.rounds = int(data["rounds"])
         self.memory.restore("memory", data)
         self.met.restore("met", data)

@@ -26,6 +26,7 @@ from custard.ibmdp.vector import VectorIBMDP
 from custard.solvers import networks
 from custard.solvers.api import Problem
 from custard.solvers.networks import Weights, forward_row
+from custard.solvers.pytrees import from_arrays, to_arrays
 from custard.solvers.reading import read_off
 from custard.solvers.replay import Replay
 
@@ -219,16 +220,15 @@ class Written:
     def state(self) -> dict[str, np.ndarray]:
         """Everything as arrays."""
         numbers = np.array([self.episodes, self.calls, self.steps, self.owed])
-        data = {"lesson.numbers": numbers, "lesson.rng": self.rng.copy(), **self.memory.state("memory")}
-        return data | {f"lesson.{i}": np.array(leaf) for i, leaf in enumerate(jax.tree.leaves(self.learned))}
+        own = {"lesson.numbers": numbers, "lesson.rng": self.rng.copy()}
+        return {**own, **to_arrays(self.learned), **self.memory.state("memory")}
 
     def restore(self, data: Mapping[str, np.ndarray]) -> None:
         """Go on from what `state` returned."""
         self.episodes, self.calls, self.steps, self.owed = (int(value) for value in data["lesson.numbers"])
         self.rng[...] = data["lesson.rng"]
         self.memory.restore("memory", data)
-        leaves, shape = jax.tree.flatten(self.learned)
-        self.learned = jax.tree.unflatten(shape, [jnp.asarray(data[f"lesson.{i}"]) for i in range(len(leaves))])
+        self.learned = from_arrays(self.learned, data)
         self.weights = tuple(np.array(w) for w in self.learned[0][0])
         self.start()
 

@@ -46,6 +46,7 @@ from custard.solvers.descent import descend
 from custard.solvers.drawing import BoundsNetwork, nearby
 from custard.solvers.networks import Weights, dueling, encode, forward, make
 from custard.solvers.ppo_written import solve_as_written
+from custard.solvers.pytrees import from_arrays, to_arrays
 from custard.solvers.selection import Selection
 from custard.solvers.stepping import Foreign, Native
 from custard.solvers.survey import bounded, default_splits
@@ -461,13 +462,11 @@ class Learner:
         return Snapshot(steps, best.tree, best.mean, self.budget, metrics, final, self.message, lambda: state)
 
     def _state(self) -> dict[str, np.ndarray]:
-        data = {f"nets.{k}": np.array(leaf) for k, leaf in enumerate(jax.tree.leaves(self.nets))}
-        data |= {"at": self.at.copy(), "rng": self.rng.copy(), **self.selection.state()}
+        data = {"at": self.at.copy(), "rng": self.rng.copy(), **to_arrays(self.nets), **self.selection.state()}
         return data | {name: array.copy() for name, array in self.env.arrays().items()}
 
     def _restore(self, state: dict[str, np.ndarray]) -> None:
-        leaves, shape = jax.tree.flatten(self.nets)
-        self.nets = jax.tree.unflatten(shape, [state[f"nets.{k}"] for k in range(len(leaves))])
+        self.nets = from_arrays(self.nets, state)
         self.at[...], self.rng[...] = state["at"], state["rng"]
         self.selection.restore(state)
         for name, array in self.env.arrays().items():

@@ -32,6 +32,7 @@ from custard.solvers.api import Problem, Snapshot
 from custard.solvers.descent import descend
 from custard.solvers.drawing import BoundsNetwork
 from custard.solvers.networks import Weights, dueling, forward, make
+from custard.solvers.pytrees import from_arrays, to_arrays
 from custard.solvers.reading import limited
 from custard.solvers.selection import Selection
 from custard.solvers.stepping import Foreign, Native
@@ -274,8 +275,7 @@ def solve_as_written(problem: Problem, rules: Rules, settings: Any, state: Any =
     at = np.zeros(3, dtype=np.int64)
     selection = Selection(problem, most=64)
     if state is not None:
-        leaves, shape = jax.tree.flatten(learned)
-        learned = jax.tree.unflatten(shape, [state[f"nets.{k}"] for k in range(len(leaves))])
+        learned = from_arrays(learned, state)
         for name, array in {"at": at, **rollouts.arrays()}.items():
             array[...] = state[name]
         rollouts.env.resume()
@@ -298,8 +298,7 @@ def solve_as_written(problem: Problem, rules: Rules, settings: Any, state: Any =
         selection.replace(tree)
         at[BASE] += selection.steps - spent
         rollouts.env.break_off()
-        data = {f"nets.{k}": np.array(leaf) for k, leaf in enumerate(jax.tree.leaves(learned))}
-        data |= {name: array.copy() for name, array in {"at": at, **rollouts.arrays()}.items()}
+        data = to_arrays(learned) | {name: array.copy() for name, array in {"at": at, **rollouts.arrays()}.items()}
         data |= selection.state()
         metrics = {
             "ibmdp_steps": int(at[IBMDP]),
