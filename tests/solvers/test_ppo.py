@@ -210,7 +210,7 @@ def test_the_papers_compiled_steps_are_those_of_the_ibmdp(env, max_depth):
     base = problem.base
     rules = Rules(base.features, base.actions, 3 if max_depth else 1, -0.01, 0.9, 0.8, max_depth or 1000)
     actor = make(np.random.default_rng(0), (2 * base.features.n, 8, 8, rules.n_actions), 0.1)
-    rollouts = Rollouts(problem, rules, actor, 1, problem.seeds("learner", "environment"))
+    rollouts = Rollouts(problem, rules, actor, 1, problem.seeds("learner", "environment"), limit_ends=False)
     venv = custard.VectorIBMDP(
         where.vector(1), rules.splits, zeta=-0.01, gamma_b=0.9, gamma_w=0.8, max_depth=rules.max_depth, **given
     )

@@ -178,8 +178,8 @@ def note(game, weights, node, rng, plan, planned, rows, i, t, reward, after, ter
 
 @outer
 def run_native(
-    game, weights, node, child, rng, world, params, limit, state, env_rng, x, elapsed, total, plans, planned, explores,
-    epsilon, rows, ended,
+    game, weights, node, child, rng, world, params, limit, limit_ends, state, env_rng, x, elapsed, total, plans,
+    planned, explores, epsilon, rows, ended,
 ):  # fmt: skip
     """Fill all rows from native environments; counts base actions, and ended episodes' returns into `ended` [2]."""
     taken = 0
@@ -197,7 +197,8 @@ def run_native(
             total[i] += reward
             taken += 1
             over = terminated or elapsed[i] >= limit
-            note(game, weights, node, rng[i], plans[i], planned[i], rows, i, t, reward, x[i], terminated, over)
+            ends = terminated or (over and limit_ends)
+            note(game, weights, node, rng[i], plans[i], planned[i], rows, i, t, reward, x[i], ends, over)
             if over:
                 if explores[i] == 0.0:
                     ended[0] += total[i]

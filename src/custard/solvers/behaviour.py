@@ -99,12 +99,15 @@ def over(actor, terminal, limit):
 
 
 @njit(cache=True)
-def _run_native(actor, world, params, limit, state, env_rng, x, xs, actions, rewards, afters, ended, followed):
+def _run_native(
+    actor, world, params, limit, limit_ends, state, env_rng, x, xs, actions, rewards, afters, ended, followed
+):  # fmt: skip
     for t in range(len(xs)):
         xs[t] = x
         actions[t] = decide(actor, x)
         followed[t] = actor.number[KIND] == FOLLOWING and actor.number[STILL] == 0
         rewards[t], ended[t] = advance(world, params, state, actions[t], env_rng)
+        ended[t] = ended[t] or (limit_ends and actor.number[ELAPSED] + 1 >= limit)
         observe(world, state, x)
         afters[t] = x
         if over(actor, ended[t], limit):
@@ -115,11 +118,11 @@ def _run_native(actor, world, params, limit, state, env_rng, x, xs, actions, rew
 class Native:
     """A native environment."""
 
-    def __init__(self, problem: Problem, seed: int) -> None:
+    def __init__(self, problem: Problem, seed: int, limit_ends: bool) -> None:
         venv: Any = problem.source.vector(1)
         venv.reset(seed=seed)
         limit = min(venv.limit, DEFAULT_LIMIT) if problem.source.limit is None else venv.limit
-        self.fixed = (venv.world, venv.params, limit)
+        self.fixed = (venv.world, venv.params, limit, limit_ends and problem.source.limit is not None)
         self.state, self.rng, self.x = venv.state[0], venv.rng[0], venv.x[0]
 
     def run(self, actor: Actor, steps: int) -> dict[str, np.ndarray]:
@@ -142,9 +145,9 @@ class Native:
 class Foreign:
     """Any Gymnasium environment."""
 
-    def __init__(self, problem: Problem, seed: int) -> None:
+    def __init__(self, problem: Problem, seed: int, limit_ends: bool) -> None:
         self.env, self.base = problem.source.make(), problem.base
-        self.limit = problem.source.limit or DEFAULT_LIMIT
+        self.limit, self.limit_ends = problem.source.limit or DEFAULT_LIMIT, limit_ends
         self.number = np.array([seed, 0], dtype=np.int64)  # the run's seed, and how many episodes there were
 
     def run(self, actor: Actor, steps: int) -> dict[str, np.ndarray]:
@@ -172,6 +175,7 @@ class Foreign:
             followed = actor.number[KIND] == FOLLOWING and actor.number[STILL] == 0
             observation, reward, terminal, truncated, _ = self.env.step(action + start)
             after = self.base.observe(observation)
-            rows.append((x, action, reward, after, bool(terminal), followed))
-            ended = over(actor, bool(terminal), 0 if truncated else self.limit)
+            terminal = bool(terminal or (truncated and self.limit_ends))
+            rows.append((x, action, reward, after, terminal, followed))
+            ended = over(actor, terminal, 0 if truncated else self.limit)
             x = after

@@ -79,6 +79,7 @@ class Settings:
     patience: int = 6  # snapshots without a better tree before stopping, if the threshold is met; else three times that
     shared: bool = True  # Q_o over base states and imagined nodes; False: both networks as the paper writes them
     keep: bool = True  # hand back the best tree judged; False: the last one
+    bootstrap_at_limit: bool = True  # what would follow a time limit counts; False: nothing does
     epsilon_steps: int = 200_000  # paper only: steps over which epsilon falls
     target_every: int = 1000  # paper only: updates between copies of Q_o
     low: Any = None  # bounds of the features, where the environment's own do not suit
@@ -97,7 +98,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         "": {"splits": 3, "zeta": -0.01, "gamma_b": 1.0, "learning_rate": 2.5e-4, "buffer": 10**6, "warmup": 100_000,
              "epsilon": 0.5, "epsilon_end": 0.05, "frequencies": 0, "shared": False, "keep": False, "snapshots": 20,
              "steps_per_update": 4, "budget": 1_000_000},
-        "CartPole": _CARTPOLE,
+        "CartPole": {**_CARTPOLE, "bootstrap_at_limit": False},
         "PrereqWorld": {"splits": 1},
         "PotholeWorld": {"splits": 3, "zeta": 0.0, "gamma_b": 0.99, "gamma_w": 0.99},
     },
@@ -263,7 +264,9 @@ class Imagined:
         self.memory = Replay(min(settings.buffer, budget), {**row, "ended": np.zeros((), bool)})
         self.met = Replay(RECENT, {"x": np.zeros(n)})
         self.nodes = make_imagination(rules, q, self.frequencies, streams([seeds["nodes"]])[0], CAPACITY)
-        self.env: Any = (Native if problem.native else Foreign)(problem, seeds["environment"])
+        self.env: Any = (Native if problem.native else Foreign)(
+            problem, seeds["environment"], not settings.bootstrap_at_limit
+        )
         self.tree, _ = self.read_off()
         self.actor = Actor(
             tree_arrays(self.tree), critic, np.stack([np.zeros(n), np.ones(n)]), self.frequencies,

@@ -150,7 +150,7 @@ class Written:
         self.loss = float("nan")
         self.start()
         native = problem.native
-        fixed = native and (base.world, base.params, base.limit, rules.gamma_b)
+        fixed = native and (base.world, base.params, base.limit, not settings.bootstrap_at_limit, rules.gamma_b)
         self.base = (*fixed, base.state, base.rng, base.elapsed) if native else None
 
     def start(self) -> None:
@@ -190,8 +190,9 @@ class Written:
         for t, share in enumerate(epsilon):
             action = choose(self.weights, self.obs[0, n:], self.mask[0], share, self.rng, self.room)
             after, reward, ended, cut, info = self.env.step(np.array([action]))
-            mask = info["action_mask"]
-            row = (self.obs[0], action, reward[0], info["discount"][0], ended[0], after[0], mask[0])
+            mask, limit_ends = info["action_mask"], not self.settings.bootstrap_at_limit
+            end = ended[0] or (limit_ends and cut[0] and action < self.rules.n_base)
+            row = (self.obs[0], action, reward[0], info["discount"][0], end, after[0], mask[0])
             for column, value in zip(self.rows.values(), row, strict=True):
                 column[t] = value
             self.obs, self.mask = after, mask
@@ -255,7 +256,7 @@ def play_native(weights, room, rng, epsilon, ibmdp, base, rows):
     """A step of the IBMDP for each epsilon, at most to the end of the episode: how many, and whether it ended."""
     weights, ibmdp, rows = borrowed((weights, ibmdp, rows))
     rules, (low, high, width, integer, fractions), root, (x, lower, upper, depth, queries, obs, mask) = ibmdp
-    world, params, limit, gamma_b, state, env_rng, elapsed = base
+    world, params, limit, limit_ends, gamma_b, state, env_rng, elapsed = base
     index, action, v, busy = np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1), np.zeros(1, np.bool_)
     acting, reward, discount, cut = np.zeros(1, np.int64), np.zeros(1), np.zeros(1), np.zeros(1, np.bool_)
     for t in range(len(epsilon)):
@@ -271,6 +272,7 @@ def play_native(weights, room, rng, epsilon, ibmdp, base, rows):
             observe(world, state[0], x[0])
             elapsed[0] += 1
             discount[0], cut[0] = gamma_b, elapsed[0] >= limit
+            ended = ended or (limit_ends and cut[0])
             restart(index, low, high, width, root[0], root[1], x, lower, upper, depth, queries, obs, mask)
         rows[1][t], rows[2][t], rows[3][t], rows[4][t] = action[0], reward[0], discount[0], ended
         rows[5][t], rows[6][t] = obs[0], mask[0]

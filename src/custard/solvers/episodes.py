@@ -344,7 +344,7 @@ def turn(held, x, news, k):
 
 
 @njit(cache=True)
-def run_native(memory, world, params, limit, state, env_rng, elapsed, x, steps, k):
+def run_native(memory, world, params, limit, limit_ends, state, env_rng, elapsed, x, steps, k):
     """Episodes in a native environment, all compiled; `custard.solvers.loops.Foreign` is the same in Python."""
     memory, params, state, env_rng, x = borrowed((memory, params, state, env_rng, x))
     for _ in range(steps):
@@ -353,6 +353,7 @@ def run_native(memory, world, params, limit, state, env_rng, elapsed, x, steps, 
         observe(world, state, x)
         elapsed[0] += 1
         record(memory, reward)
+        terminal = terminal or (limit_ends and elapsed[0] >= limit)
         over = terminal or elapsed[0] >= limit or memory.count[STILL] >= PATIENT
         if over or memory.count[LENGTH] == HORIZON:
             sweep(memory, x, terminal, over, k)

@@ -20,11 +20,11 @@ OVER = -1  # instead of an action: the episode is over
 class Native:
     """A native environment; `run_native` steps it without coming back to Python."""
 
-    def __init__(self, problem: Problem, seed: int, run_native: Any) -> None:
+    def __init__(self, problem: Problem, seed: int, run_native: Any, limit_ends: bool) -> None:
         venv: Any = problem.source.vector(1)
         venv.reset(seed=seed)
         limit = min(venv.limit, DEFAULT_LIMIT) if problem.source.limit is None else venv.limit
-        self.fixed = (venv.world, venv.params, limit)
+        self.fixed = (venv.world, venv.params, limit, limit_ends and problem.source.limit is not None)
         self.state, self.rng, self.x = venv.state[0], venv.rng[0], venv.x[0]
         self.elapsed = np.zeros(1, dtype=np.int64)
         self.run_native = run_native
@@ -45,9 +45,9 @@ class Foreign:
     `turn(held, x, news, k)` is compiled: see `custard.solvers.episodes.turn`.
     """
 
-    def __init__(self, problem: Problem, seed: int, turn: Any) -> None:
+    def __init__(self, problem: Problem, seed: int, turn: Any, limit_ends: bool) -> None:
         self.env, self.base = problem.source.make(), problem.base
-        self.limit = problem.source.limit or DEFAULT_LIMIT
+        self.limit, self.limit_ends = problem.source.limit or DEFAULT_LIMIT, limit_ends
         self.number = np.array([seed, 0], dtype=np.int64)  # the run's seed, and how many episodes there were
         self.x, self.news, self.turn = np.zeros(problem.base.features.n), np.zeros(2), turn
 
@@ -73,6 +73,6 @@ class Foreign:
             observation, reward, terminated, truncated, _ = step(action + start)
             x[:] = observe(observation)
             length += 1
-            ended = truncated or length >= self.limit
-            news[0], news[1] = reward, TERMINATED if terminated else TRUNCATED if ended else GOES_ON
+            ended, cut = terminated or (truncated and self.limit_ends), truncated or length >= self.limit
+            news[0], news[1] = reward, TERMINATED if ended else TRUNCATED if cut else GOES_ON
         return length

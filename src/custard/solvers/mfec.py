@@ -98,13 +98,14 @@ class Settings:
     shared: bool = True  # keep Q_o of base actions by base state; False: both tables as the paper writes them
     guided: bool = True  # follow the best tree so far in cycles of the kinds 1 and 3
     keep: bool = True  # hand back the best tree judged; False: the last one
+    bootstrap_at_limit: bool = True  # what would follow a time limit counts; False: nothing does
     mask: bool = True  # ask nothing whose answer is known; False: such questions are only paid for
     low: Any = None  # bounds of the features, where the environment's own do not suit
     high: Any = None
 
 
 _CARTPOLE = {"splits": 10, "gamma_b": 0.99, "k": 9, "alpha_b": 0.01, "alpha_o": 0.3, "budget": 2_000_000,
-             "low": [-2.0, -2.0, -0.14, -1.4], "high": [2.0, 2.0, 0.14, 1.4]}  # fmt: skip
+             "bootstrap_at_limit": False, "low": [-2.0, -2.0, -0.14, -1.4], "high": [2.0, 2.0, 0.14, 1.4]}  # fmt: skip
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "tuned": {"CartPole": {"budget": 60_000_000}},  # its steps are quick, and good trees are few
@@ -170,9 +171,9 @@ class Learner:
         scale = np.where(real, span, self.rules.width)
         self.memory = make_memory(self.rules, grid, scale, settings.capacity, seeds["learner"])
         self.env: Any = (
-            Native(problem, seeds["environment"], episodes.run_native)
+            Native(problem, seeds["environment"], episodes.run_native, not settings.bootstrap_at_limit)
             if problem.native
-            else Foreign(problem, seeds["environment"], episodes.turn)
+            else Foreign(problem, seeds["environment"], episodes.turn, not settings.bootstrap_at_limit)
         )
         # A depth limit keeps trees small by itself: there only the return counts.
         margin = 1.0 if problem.max_depth is None else 0.0

@@ -94,6 +94,7 @@ class Settings:
     episodes: int | None = None  # selection episodes of the best tree; None: a 4,000th of the budget, 32 to 512
     margin: float = 1.0  # standard errors by which a smaller tree may be worse, and a larger one must be better
     patience: float = 0.4  # share of the budget without a better tree before stopping
+    bootstrap_at_limit: bool = True  # what would follow a time limit counts; False: nothing does
     keep: bool = True  # hand back the best tree judged; False: the last one
     shared: bool = True  # keep Q_o of base actions by base state, learn all actions; False: PPO as the paper writes it
     low: Any = None  # bounds of the features, where the environment's own do not suit
@@ -117,7 +118,8 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         "": {"shared": False, "keep": False, "budget": 3_200_000, "splits": 3, "gamma_b": 1.0, "gamma_w": 1.0,
              "deepest": 1000, "num_envs": 1, "num_steps": 1024, "epochs": 4, "minibatches": 4, "learning_rate": 2.5e-4,
              "clip": 0.2},
-        "CartPole": {"num_steps": 512, "low": [-2.0, -2.0, -0.14, -1.4], "high": [2.0, 2.0, 0.14, 1.4]},
+        "CartPole": {"num_steps": 512, "bootstrap_at_limit": False,
+                     "low": [-2.0, -2.0, -0.14, -1.4], "high": [2.0, 2.0, 0.14, 1.4]},
         "PrereqWorld": {"splits": 1},
         "PotholeWorld": {"zeta": 0.0, "gamma_b": 0.99, "gamma_w": 0.99},
     },
@@ -340,7 +342,7 @@ class Learner:
         self.nets = Networks(actor, critic, ADAM.init(actor), ADAM.init(critic), scale)  # type: ignore[arg-type]
         self.order = seeds["learner"]
         where = Native if problem.native else Foreign
-        self.env: Any = where(problem, s.num_envs, seeds["environment"])
+        self.env: Any = where(problem, s.num_envs, seeds["environment"], not s.bootstrap_at_limit)
         count = self.env.count
         self.nodes = make_nodes(self.game, actor)
         self.rng = streams(np.random.SeedSequence(seeds["learner"]).spawn(count))

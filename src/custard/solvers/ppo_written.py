@@ -137,7 +137,7 @@ def note(game, prices, node, steps, i, t, reward, after, terminated, over):
 
 @outer
 def run_native(
-    game, prices, weights, node, rng, world, params, limit, state, env_rng, x, elapsed, plan, steps, i
+    game, prices, weights, node, rng, world, params, limit, limit_ends, state, env_rng, x, elapsed, plan, steps, i
 ):  # fmt: skip
     """Take all steps of the native environment i; counts base actions."""
     taken = 0
@@ -151,7 +151,7 @@ def run_native(
         elapsed[i] += 1
         taken += 1
         over = terminated or elapsed[i] >= limit
-        note(game, prices, node, steps, i, t, reward, x, terminated, over)
+        note(game, prices, node, steps, i, t, reward, x, terminated or (over and limit_ends), over)
         if over:
             begin(world, state, env_rng)
             observe(world, state, x)
@@ -163,8 +163,10 @@ def run_native(
 class Rollouts:
     """The environments, each with its node in the tree."""
 
-    def __init__(self, problem: Problem, rules: Rules, actor: Weights, envs: int, seeds: dict[str, int]) -> None:
-        self.env: Any = (Native if problem.native else Foreign)(problem, envs, seeds["environment"])
+    def __init__(
+        self, problem: Problem, rules: Rules, actor: Weights, envs: int, seeds: dict[str, int], limit_ends: bool
+    ) -> None:  # fmt: skip
+        self.env: Any = (Native if problem.native else Foreign)(problem, envs, seeds["environment"], limit_ends)
         self.game, self.prices = make_game(rules, 0), (rules.zeta, rules.gamma_w, rules.gamma_b)
         self.start, count = rules.actions.start, self.env.count
         *self.nodes, self.spare = make_nodes(self.game, actor, count + 1)
@@ -270,7 +272,7 @@ def solve_as_written(problem: Problem, rules: Rules, settings: Any, state: Any =
     hidden = (s.hidden,) * 2
     actor, critic = make(rng, (2 * n, *hidden, rules.n_actions), 0.01), make(rng, (3 * n, *hidden, 1 + rules.n_actions))
     learned: Any = ((actor, critic), ADAM.init((actor, critic)))  # type: ignore[arg-type]
-    rollouts = Rollouts(problem, rules, actor, s.num_envs, seeds)
+    rollouts = Rollouts(problem, rules, actor, s.num_envs, seeds, not s.bootstrap_at_limit)
     steps = make_steps(rollouts.game, s.num_steps, rollouts.env.count)
     at = np.zeros(3, dtype=np.int64)
     selection = Selection(problem, most=64)

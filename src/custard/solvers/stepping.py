@@ -19,11 +19,14 @@ __all__ = ["Foreign", "Native"]
 class Native:
     """Compiled environments, stepped without coming back to Python."""
 
-    def __init__(self, problem: Problem, count: int, seed: int) -> None:
+    def __init__(self, problem: Problem, count: int, seed: int, limit_ends: bool) -> None:
         venv: Any = problem.source.vector(count)
         venv.reset(seed=seed)
         limit = min(venv.limit, DEFAULT_LIMIT) if problem.source.limit is None else venv.limit
-        self.fixed, self.count = (venv.world, venv.params, limit), count
+        self.fixed, self.count = (
+            (venv.world, venv.params, limit, limit_ends and problem.source.limit is not None),
+            count,
+        )
         self.state, self.rng, self.x, self.elapsed = venv.state, venv.rng, venv.x, venv.elapsed
         self.total, self.plans = np.zeros(count), np.full((count, 2), -1, dtype=np.int64)
         self.planned = np.zeros((count, vector_size(problem)))
@@ -55,12 +58,12 @@ class Foreign:
     its last state keeps its value.
     """
 
-    def __init__(self, problem: Problem, count: int, seed: int) -> None:
+    def __init__(self, problem: Problem, count: int, seed: int, limit_ends: bool) -> None:
         venv = problem.source.vector(min(count, 8))
         self.count, self.seed = venv.num_envs, seed
         self.parts = parts_of(venv, describe(venv, features=problem.encoder))
         self.actions = problem.base.actions
-        self.limit = problem.source.limit or DEFAULT_LIMIT
+        self.limit, self.limit_ends = problem.source.limit or DEFAULT_LIMIT, limit_ends
         self.episodes, self.elapsed = np.zeros(self.count, dtype=np.int64), np.zeros(self.count, dtype=np.int64)
         self.total, self.plans = np.zeros(self.count), np.full((self.count, 2), -1, dtype=np.int64)
         self.planned = np.zeros((self.count, vector_size(problem)))
@@ -108,8 +111,9 @@ class Foreign:
                 self.elapsed[i] += 1
                 self.total[i] += reward
                 taken += 1
-                over = terminated or bool(parts.truncated[i]) or self.elapsed[i] >= self.limit
-                learn(i, t, reward, terminated, over)
+                truncated = bool(parts.truncated[i])
+                over = terminated or truncated or self.elapsed[i] >= self.limit
+                learn(i, t, reward, terminated or (truncated and self.limit_ends), over)
                 if over:
                     self._begin(i)
                 if t + 1 == length:

@@ -188,7 +188,7 @@ def record(w, reward):
 
 @njit(cache=True)
 def sweep(w, x, terminal, over, k):
-    """Learn from an episode's last step; a time limit is no termination, so its value is looked up."""
+    """Learn from an episode's last step; where it did not terminate, what would have followed is looked up."""
     count, now = w.count, w.now
     target = now[REWARD]
     if not terminal:
@@ -218,7 +218,7 @@ def turn(held, x, news, k):
 
 
 @njit(cache=True)
-def run_native(w, world, params, limit, state, env_rng, elapsed, x, steps, k):
+def run_native(w, world, params, limit, limit_ends, state, env_rng, elapsed, x, steps, k):
     """Episodes in a native environment, all compiled."""
     w, params, state, env_rng, x = borrowed((w, params, state, env_rng, x))
     for _ in range(steps):
@@ -228,7 +228,7 @@ def run_native(w, world, params, limit, state, env_rng, elapsed, x, steps, k):
         elapsed[0] += 1
         record(w, reward)
         if terminal or elapsed[0] >= limit:
-            sweep(w, x, terminal, True, k)
+            sweep(w, x, terminal or limit_ends, True, k)
             begin(world, state, env_rng)
             observe(world, state, x)
             elapsed[0] = 0
@@ -278,9 +278,9 @@ def solve_as_written(problem: Problem, rules: Rules, s: Any, state: dict[str, np
     w = make_written(rules, s.capacity, seeds["learner"])
     w.now[[EPSILON, ALPHA_B, ALPHA_O, GAMMA_B, ZETA]] = s.epsilon, s.alpha_b, s.alpha_o, rules.gamma_b, rules.zeta
     env: Any = (
-        Native(problem, seeds["environment"], run_native)
+        Native(problem, seeds["environment"], run_native, not s.bootstrap_at_limit)
         if problem.native
-        else Foreign(problem, seeds["environment"], turn)
+        else Foreign(problem, seeds["environment"], turn, not s.bootstrap_at_limit)
     )
     selection = Selection(problem)
     steps = 0
