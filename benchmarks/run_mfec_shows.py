@@ -17,7 +17,7 @@ import argparse
 import csv
 import time
 from pathlib import Path
-from statistics import mean, pstdev
+from statistics import mean, stdev
 from typing import Any
 
 import custard
@@ -160,8 +160,9 @@ def summary(path: Path) -> str:
     for label in dict.fromkeys(row["label"] for row in rows):
         column = {key: [float(row[key]) for row in rows if row["label"] == label] for key in COLUMNS}
         returns, depth, leaves, seconds = (column[key] for key in COLUMNS)
+        spread = stdev(returns) if len(returns) > 1 else 0.0
         lines.append(
-            f"| {label} | {len(returns)} | {mean(returns):.2f} ({pstdev(returns):.2f}) | {min(returns):.2f} "
+            f"| {label} | {len(returns)} | {mean(returns):.2f} ({spread:.2f}) | {min(returns):.2f} "
             f"| {mean(depth):.1f} | {mean(leaves):.1f} | {mean(seconds):.0f} | {max(seconds):.0f} |"
         )
     return "\n".join(lines)

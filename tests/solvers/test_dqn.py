@@ -22,7 +22,7 @@ from custard.solvers import dqn, networks
 from custard.solvers.api import Problem
 from custard.solvers.dqn_written import UPDATES, Written, choose, q_values, targets, updates
 from custard.solvers.imagine import imagine, make_imagination, refresh
-from custard.solvers.reading import pruned, read_off
+from custard.solvers.reading import NODES, extract_limited, pruned, read_off
 from custard.solvers.reference import Schedule, omniscient_agent
 from custard.solvers.replay import Replay
 from custard.spaces import describe
@@ -143,6 +143,15 @@ def test_nodes_are_worth_what_walking_the_tree_gives():
     imagine(nodes, x, q_o, ZETA, 1, 1.0, 5, seen, target, known)  # now also below: no question is afforded there
     below = seen[:, 1] - seen[:, 0] < 1.0
     assert (known[:, 2] == ~below).all()
+
+
+def test_a_tree_that_is_cut_says_so():
+    rules, _ = dqn.rules_for(problem_of("custard/PotholeWorld-v0", max_depth=30), dqn.Settings(splits=3), 1000)
+    endless = extract_limited(lambda bounds, mask: np.where(mask[:, -1], rules.n_actions - 1, 0), rules)
+    assert NODES < endless.n_nodes < 3 * NODES
+    assert endless.origin["cut"] == (endless.feature < 0).sum()  # nothing but the limit made it act
+    short = extract_limited(lambda bounds, mask: np.zeros(len(bounds), dtype=int), rules)
+    assert "cut" not in short.origin
 
 
 def test_imagined_walks_agree_with_the_tree_that_is_read_off():

@@ -106,7 +106,7 @@ def evaluate(
     if isinstance(env, IBMDP):
         if not isinstance(policy, Tree):
             return _on_ibmdp(policy, env, episodes, seed)
-        env, features = env.env, features
+        env = env.env
     where = source(env, env_kwargs)
     runs = rollouts(
         policy, where, episode_seeds(seed, episodes), features=features, max_steps=max_steps, width=num_envs

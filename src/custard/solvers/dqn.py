@@ -38,7 +38,7 @@ from custard.solvers.pytrees import from_arrays, to_arrays
 from custard.solvers.reading import NODES, pruned, read_off
 from custard.solvers.replay import Replay
 from custard.solvers.selection import Selection
-from custard.solvers.survey import default_splits, survey, taken_over
+from custard.solvers.survey import completed, default_splits
 from custard.tree.tree import Tree
 
 __all__ = ["PRESETS", "Settings", "solve"]
@@ -213,11 +213,7 @@ class Learner:
 
 def rules_for(problem: Problem, s: Settings, budget: int) -> tuple[Rules, int]:
     """The IBMDP, and the environment steps it took to see where features without bounds lie."""
-    features, steps = problem.base.features, 0
-    missing = features.unbounded
-    if missing.any():
-        seen, steps = survey(problem, problem.seeds("bounds")["bounds"], budget)
-        features = taken_over(features, seen, missing)
+    features, steps = completed(problem, budget)
     depth = problem.max_depth if problem.max_depth is not None or not s.shared else s.depth
     splits = s.splits or default_splits(features)
     return Rules(features, problem.base.actions, splits, s.zeta or 0.0, s.gamma_b, s.gamma_w, depth), steps

@@ -61,7 +61,7 @@ from custard.solvers.memory import (
 )
 from custard.solvers.mutate import Menu, mutated, shape_of, shifted, tree_of
 from custard.solvers.selection import Selection
-from custard.solvers.survey import default_splits, survey, taken_over
+from custard.solvers.survey import completed, default_splits, survey, taken_over
 from custard.solvers.written import solve_as_written
 from custard.tree.extract import extract
 from custard.tree.tree import Tree
@@ -131,14 +131,23 @@ def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | N
     usual = NATIVE_BUDGET if problem.native else FOREIGN_BUDGET
     if default_splits(problem.base.features, problem.max_depth) > default_splits(problem.base.features):
         usual *= 2  # finer thresholds, more to tell apart
-    settings = replace(settings, budget=settings.budget or usual)
-    learner = Learner(problem, settings, state)
+    budget = settings.budget or usual
+    settings = replace(settings, budget=budget)
     if not settings.shared:
-        yield from solve_as_written(problem, learner.rules, settings, state)
+        features, surveyed = completed(problem, budget)
+        yield from solve_as_written(problem, rules_for(problem, settings, features), settings, surveyed, state)
         return
+    learner = Learner(problem, settings, state)
     while not learner.message:
         if learner.advance():
             yield learner.snapshot()
+
+
+def rules_for(problem: Problem, s: Settings, features: Features) -> Rules:
+    """The IBMDP with these bounds."""
+    gamma_b = s.gamma_b if s.gamma_b is not None else (0.99 if problem.source.limit else 1.0)
+    splits, zeta = s.splits or default_splits(features, problem.max_depth), -0.01 if s.zeta is None else s.zeta
+    return Rules(features, problem.base.actions, splits, zeta, gamma_b, s.gamma_w, problem.max_depth, s.mask)
 
 
 class Learner:
@@ -159,8 +168,7 @@ class Learner:
         )
         self.widest = replace(taken_over(features, seen, missing), origin=origin)
         low, high = self.widest.low, self.widest.high
-        self.gamma_b = settings.gamma_b if settings.gamma_b is not None else (0.99 if problem.source.limit else 1.0)
-        self.rules = self._rules(self.widest)
+        self.rules = rules_for(problem, settings, self.widest)
         self.bounds = np.stack([low, high])
         # Real features are told apart on a grid over where they were seen (over the declared range, if that is of the
         # same order: random actions may see little of it); whole numbers exactly.
@@ -186,15 +194,10 @@ class Learner:
         self.scores = np.full(4, np.inf)  # what the last tree of each kind of cycle returned
         self.begun = np.zeros(self.rules.n_actions, dtype=bool)  # questions that cycles began with
         self.clock, self.learned = time.perf_counter(), 0
-        if state is None or not settings.shared:
+        if state is None:
             self._begin_cycle()
         else:
             self._restore(state)
-
-    def _rules(self, features: Features) -> Rules:
-        s, actions, depth = self.settings, self.problem.base.actions, self.problem.max_depth
-        splits, zeta = s.splits or default_splits(features, depth), -0.01 if s.zeta is None else s.zeta
-        return Rules(features, actions, splits, zeta, self.gamma_b, s.gamma_w, depth, s.mask)
 
     # -- cycles -----------------------------------------------------------------------------------------------------
 
@@ -228,6 +231,10 @@ class Learner:
         self.begun[best] = True
         return best if np.isfinite(q[best]) else 0
 
+    def _use_bounds(self) -> None:
+        features = replace(self.widest, low=self.bounds[0], high=self.bounds[1])
+        self.rules = rules_for(self.problem, self.settings, features)
+
     def _choose_bounds(self) -> None:
         """Bounds of real features, between the widest ones and where the last tree's states were: anew each cycle.
 
@@ -242,13 +249,13 @@ class Learner:
         share = uniform(self.memory.rng, 0.0, 1.0)
         usable = self.free & (close[1] > close[0]) & (count > 100)
         self.bounds = np.where(usable, close + share * (wide - close), wide)
-        self.rules = self._rules(replace(self.widest, low=self.bounds[0], high=self.bounds[1]))
+        self._use_bounds()
 
     def advance(self) -> bool:
         """Learn for a fortieth of a cycle; whether a tree was judged."""
         at, length = self.at, self.length
         tau = at[DONE] / length
-        schedule(self.memory, self.settings, tau, int(at[CYCLE]), int(at[KIND]), self.gamma_b)
+        schedule(self.memory, self.settings, tau, int(at[CYCLE]), int(at[KIND]), self.rules.gamma_b)
         used = self.env.run(self.memory, max(1, min(length // 40, length - int(at[DONE]))), self.settings.k)
         at[[DONE, STEPS, STALE]] += used
         size = int(self.memory.states.size[0])
@@ -370,7 +377,7 @@ class Learner:
     def _restore(self, state: dict[str, np.ndarray]) -> None:
         self.at[...], self.bounds, self.scores = state["at"], state["bounds"].copy(), state["scores"].copy()
         self.begun = state["begun"].copy()
-        self.rules = self._rules(replace(self.widest, low=self.bounds[0], high=self.bounds[1]))
+        self._use_bounds()
         self.memory = load(self.memory, state)._replace(lattice=make_lattice(self.rules))
         self.selection.restore(state)
         for name, array in self.env.arrays().items():

@@ -135,13 +135,23 @@ STEPS, ITERATION, FOUND = range(3)  # entries of `Learner.at`
 def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | None = None) -> Iterator[Snapshot]:
     """Learn in iterations; yields the best tree so far whenever one was judged."""
     settings = replace(settings, budget=settings.budget or (NATIVE_BUDGET if problem.native else FOREIGN_BUDGET))
-    learner = Learner(problem, settings, state if settings.shared else None)
     if not settings.shared:
-        yield from solve_as_written(problem, learner.rules, settings, state)
+        yield from solve_as_written(problem, rules_for(problem, settings)[0], settings, state)
         return
+    learner = Learner(problem, settings, state)
     while not learner.message:
         if learner.advance():
             yield learner.snapshot()
+
+
+def rules_for(problem: Problem, s: Settings) -> tuple[Rules, int]:
+    """The IBMDP, and the environment steps it took to see where features without bounds lie."""
+    features, surveyed = bounded(problem, problem.seeds("bounds")["bounds"], s.budget or NATIVE_BUDGET)
+    gamma_b = s.gamma_b if s.gamma_b is not None else (0.99 if problem.source.limit else 1.0)
+    depth = problem.max_depth if problem.max_depth is not None else s.deepest
+    whole = features.integer.all() and problem.base.actions.discrete
+    splits = s.splits or (default_splits(features) if whole else PARAMETERISED)
+    return Rules(features, problem.base.actions, splits, s.zeta, gamma_b, s.gamma_w, depth), surveyed
 
 
 # -- the update -------------------------------------------------------------------------------------------------------
@@ -320,19 +330,13 @@ class Learner:
 
     def __init__(self, problem: Problem, settings: Settings, state: dict[str, np.ndarray] | None = None) -> None:
         self.problem, self.settings, self.budget = problem, settings, settings.budget or NATIVE_BUDGET
-        s, seeds = settings, problem.seeds("learner", "environment", "bounds")
-        features, self.surveyed = bounded(problem, seeds["bounds"], self.budget)
+        s, seeds = settings, problem.seeds("learner", "environment")
+        self.rules, self.surveyed = rules_for(problem, s)
         self.at = np.zeros(3, dtype=np.int64)
-        gamma_b = s.gamma_b if s.gamma_b is not None else (0.99 if problem.source.limit else 1.0)
-        depth = problem.max_depth if problem.max_depth is not None else s.deepest
-        splits = s.splits or (
-            default_splits(features) if features.integer.all() and problem.base.actions.discrete else PARAMETERISED
-        )
-        self.rules = Rules(features, problem.base.actions, splits, s.zeta, gamma_b, s.gamma_w, depth)
-        self.gammas = (gamma_b, s.gamma_w)
+        self.gammas = (self.rules.gamma_b, s.gamma_w)
         self.fixed = replace(s, low=None, high=None, splits=None, budget=None)  # what the compiled call depends on
         self.game: Game = make_game(self.rules, s.frequencies)
-        rng, n, n_base = np.random.default_rng(seeds["learner"]), features.n, self.rules.n_base
+        rng, n, n_base = np.random.default_rng(seeds["learner"]), self.rules.features.n, self.rules.n_base
         n_vector = self.game.vector.shape[1]
         outputs = self.rules.n_actions + (n if self.rules.parameterised else 0) + n_vector
         hidden = (s.hidden,) * 2 if s.hidden else ()

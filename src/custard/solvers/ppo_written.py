@@ -33,12 +33,11 @@ from custard.solvers.descent import descend
 from custard.solvers.drawing import BoundsNetwork
 from custard.solvers.networks import Weights, dueling, forward, make
 from custard.solvers.pytrees import from_arrays, to_arrays
-from custard.solvers.reading import limited
+from custard.solvers.reading import extract_limited
 from custard.solvers.selection import Selection
 from custard.solvers.stepping import Foreign, Native
 from custard.solvers.walking import choose, refresh, to_answer, to_root
 from custard.threads import meanwhile
-from custard.tree.extract import extract
 
 __all__ = ["returns", "solve_as_written"]
 
@@ -296,7 +295,7 @@ def solve_as_written(problem: Problem, rules: Rules, settings: Any, state: Any =
         if at[ITERATION] % JUDGE and at[IBMDP] < budget:
             continue
         spent = selection.steps
-        tree = extract(limited(BoundsNetwork(learned[0][0], 0, rules), rules.n_base), rules)
+        tree = extract_limited(BoundsNetwork(learned[0][0], 0, rules), rules)
         selection.replace(tree)
         at[BASE] += selection.steps - spent
         rollouts.env.break_off()

@@ -13,7 +13,7 @@ from custard.solvers.networks import Weights
 from custard.tree.extract import BoundsPolicy, extract
 from custard.tree.tree import LEAF, Tree
 
-__all__ = ["NODES", "limited", "pruned", "read_off"]
+__all__ = ["NODES", "extract_limited", "pruned", "read_off"]
 
 NODES = 2000  # of a tree at most: one that would have more asks nothing more from there on
 
@@ -35,21 +35,23 @@ def read_off(
         acts.append(q[:, :base].argmax(axis=1))
         return np.where(mask, q, -np.inf).argmax(axis=1)
 
-    return extract(limited(policy, base), rules), np.concatenate(acts)
+    return extract_limited(policy, rules), np.concatenate(acts)
 
 
-def limited(policy: BoundsPolicy, n_base: int) -> BoundsPolicy:
-    """The policy, which asks nothing more once its tree has NODES nodes: for one extraction."""
-    nodes = 0
+def extract_limited(policy: BoundsPolicy, rules: Rules) -> Tree:
+    """Algorithm 1 for a policy that asks nothing more once its tree has NODES nodes; `origin["cut"]` counts where."""
+    nodes = cut = 0
 
-    def cut(bounds: np.ndarray, mask: np.ndarray) -> Any:
-        nonlocal nodes
+    def limited(bounds: np.ndarray, mask: np.ndarray) -> Any:
+        nonlocal nodes, cut
         nodes += len(bounds)
         if nodes > NODES:
-            mask[:, n_base:] = False
+            cut += int(mask[:, rules.n_base :].any(axis=1).sum())
+            mask[:, rules.n_base :] = False
         return policy(bounds, mask)
 
-    return cut
+    tree = extract(limited, rules)
+    return tree.with_origin(cut=cut + tree.origin.get("cut", 0)) if cut else tree
 
 
 def pruned(tree: Tree, acts: np.ndarray, x: np.ndarray, q: np.ndarray, price: float) -> Tree:

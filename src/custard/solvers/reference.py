@@ -87,6 +87,8 @@ def two_agents(env: IBMDP, schedule: Schedule | None = None) -> Tree:
             # Tree agent: r_d + gamma_w max_a' Q_d(s_d', a'), with r_d = zeta.
             best = _best(tree.q[step.after][1:], step.mask[n_base:], tree.q[step.after][stop])
             tree.move(step.node, 1 + step.action - n_base, rules.zeta + rules.gamma_w * best)
+            if step.truncated:  # asked for too long: the leaf agent's last step has no next one
+                waiting.clear()
             return
         # Leaf agent: r_l1 + gamma_b max_a' Q_l(s_l2, a'), s_l2 being the next node where a base action is taken: here.
         if waiting:

@@ -10,7 +10,7 @@ from custard.features import Features
 from custard.solvers.api import Problem
 from custard.spaces import estimate_bounds
 
-__all__ = ["bounded", "default_splits", "survey", "taken_over"]
+__all__ = ["bounded", "completed", "default_splits", "survey", "taken_over"]
 
 SURVEY, SHARE = 10_000, 10  # random steps that tell where real features lie, and the part of a budget they may be
 
@@ -31,6 +31,15 @@ def taken_over(features: Features, seen: Features, where: np.ndarray) -> Feature
     """The features, with the bounds that were seen for those in `where`."""
     low, high = np.where(where, seen.low, features.low), np.where(where, seen.high, features.high)
     return replace(features, low=low, high=high, origin=seen.origin)
+
+
+def completed(problem: Problem, budget: int) -> tuple[Features, int]:
+    """The features, with the range seen for the bounds of those that have none, and the steps it took to see them."""
+    features = problem.base.features
+    if not features.unbounded.any():
+        return features, 0
+    seen, steps = survey(problem, problem.seeds("bounds")["bounds"], budget)
+    return taken_over(features, seen, features.unbounded), steps
 
 
 def bounded(problem: Problem, seed: int, budget: int) -> tuple[Features, int]:

@@ -63,7 +63,7 @@ def make_written(rules: Rules, capacity: int, seed: int) -> Written:
         make_lattice(rules), rules.width,
         make_keys(capacity, 2 * n + 1, neighbours=True), np.zeros((capacity, actions)),
         make_keys(capacity, 3 * n + 1, neighbours=True), np.zeros((capacity, actions)),
-        int(rules.max_queries), np.zeros(11, dtype=np.int64), np.zeros(8), streams([seed])[0],
+        int(rules.max_queries), np.zeros(9, dtype=np.int64), np.zeros(8), streams([seed])[0],
         np.zeros(3 * n + 1),
     )  # fmt: skip
     written.count[OLD_O] = -1
@@ -272,8 +272,10 @@ class WrittenPolicy:
         return int(np.argmax(w.q[rows[:found], :base].mean(axis=0))) if found else 0
 
 
-def solve_as_written(problem: Problem, rules: Rules, s: Any, state: dict[str, np.ndarray] | None) -> Iterator[Snapshot]:
-    """Learn for the whole budget. The tree is the last policy's, unless `keep` asks for the best one."""
+def solve_as_written(
+    problem: Problem, rules: Rules, s: Any, surveyed: int, state: dict[str, np.ndarray] | None
+) -> Iterator[Snapshot]:
+    """Learn for the whole budget, `surveyed` steps of it used already: the last policy's tree, with `keep` the best."""
     seeds = problem.seeds("learner", "environment")
     w = make_written(rules, s.capacity, seeds["learner"])
     w.now[[EPSILON, ALPHA_B, ALPHA_O, GAMMA_B, ZETA]] = s.epsilon, s.alpha_b, s.alpha_o, rules.gamma_b, rules.zeta
@@ -283,7 +285,7 @@ def solve_as_written(problem: Problem, rules: Rules, s: Any, state: dict[str, np
         else Foreign(problem, seeds["environment"], turn, not s.bootstrap_at_limit)
     )
     selection = Selection(problem)
-    steps = 0
+    steps = surveyed
     if state is not None:
         steps = int(state["steps"])
         _load(w, state)
