@@ -18,7 +18,7 @@ __all__ = [
 
 EXPERIMENTS = ("table1", "size", "depth")
 PRESETS = ("tuned", "paper")
-FIRST_SEED = 1000  # the trials' seeds: none of them was used to choose settings
+FIRST_SEED = 1000  # of the trials; settings are chosen on other seeds
 FULL, QUICK_TRIALS = 50, 5  # trials of each cell
 
 NAMES = {

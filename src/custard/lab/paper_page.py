@@ -96,17 +96,20 @@ def _table1(rows: Rows) -> str:
          f"{max(limits.values()):.2f}", "", f"{enough} ({most} leaves)", ""]
     )  # fmt: skip
     head = ["", "environment", "trials", "failed", "optimum reached", "trivial trees", "traversal limit hit",
-            "reward, worst … best", "leaves", "processor seconds"]  # fmt: skip
+            "reward, worst … best", "last policy's own tree", "depth as extracted", "leaves",
+            "processor seconds"]  # fmt: skip
     return markdown(header, body) + "\n\n" + markdown(head, counts)
 
 
 def _counts(entry: Mapping[str, Any]) -> list[str]:
+    first = [str(entry["trials"]), str(entry["failures"])]
     if entry["return"] is None:
-        return [str(entry["trials"]), str(entry["failures"]), "–", "–", "–", "–", "–", "–"]
+        return first + ["–"] * 8
+    own = entry["final_return"]
     return [
-        str(entry["trials"]), str(entry["failures"]), str(entry["optimal"]), str(entry["trivial"]), str(entry["cut"]),
-        f"{entry['return_min']:.2f} … {entry['return_max']:.2f}", f"{entry['leaves']:.1f}",
-        f"{entry['cpu_seconds']:.1f}",
+        *first, str(entry["optimal"]), str(entry["trivial"]), str(entry["cut"]),
+        f"{entry['return_min']:.2f} … {entry['return_max']:.2f}", "–" if own is None else f"{own:.2f}",
+        f"{entry['raw_depth']:.2f}", f"{entry['leaves']:.1f}", f"{entry['cpu_seconds']:.1f}",
     ]  # fmt: skip
 
 

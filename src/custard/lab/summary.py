@@ -19,7 +19,7 @@ __all__ = ["judged", "label", "markdown", "plot", "spread", "summary", "table"]
 GROUP = ("env", "env_args", "method", "preset", "settings", "max_depth")
 CROWDED, LINE = 10, 26  # groups in a picture beyond which their names are slanted; letters in a line of a name
 RESULT = ("return", "depth", "leaves")
-MEANS = ("return", "depth", "leaves", "nodes", "seconds", "cpu_seconds", "steps", "gap")
+MEANS = ("return", "depth", "leaves", "nodes", "raw_depth", "final_return", "seconds", "cpu_seconds", "steps", "gap")
 
 
 def summary(rows: Sequence[Mapping[str, Any]], group: Sequence[str] = GROUP) -> list[dict[str, Any]]:

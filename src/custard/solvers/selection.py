@@ -53,7 +53,8 @@ class Judged:
 
 
 def better(a: Judged, b: Judged, margin: float = 1.0) -> bool:
-    """Whether a should replace b: it returns more, or is smaller and not clearly worse, on the episodes both have run.
+    """Whether a should replace b on the episodes both have run: it returns more (if larger, clearly), or is smaller and
+    not clearly worse.
 
     "Clearly" is `margin` standard errors of the paired difference. A smaller tree can win only by having fewer leaves
     (or as many and less depth), so small losses cannot add up for ever.
