@@ -135,3 +135,65 @@ def test_an_observation_that_is_no_number():
     tree = custard.learn("CartPole-v1", budget=20_000).tree
     with pytest.raises(CustardError, match="an observation is numbers"):
         tree.act(np.array(["a", "b", "c", "d"]))
+
+
+class Battery(gym.Env):
+    """A robot 14 cells from its dock; episodes are truncated when its battery is empty, and after 200 steps."""
+
+    observation_space, action_space = gym.spaces.Box(0.0, 20.0, (2,)), gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place, self.charge, self.t = 14, 20, 0
+        return self.see(), {}
+
+    def see(self):
+        return np.array([self.place, self.charge], dtype=np.float32)
+
+    def step(self, action):
+        self.place, self.t = int(np.clip(self.place + (1 if action else -1), 0, 14)), self.t + 1
+        self.charge = 20 if self.place == 0 else self.charge - 1
+        return self.see(), 3.0 if self.place >= 3 else 1.0, False, self.charge <= 0 or self.t >= 200, {}
+
+
+def test_the_step_at_which_the_first_episodes_are_cut_need_not_be_the_limit():
+    run = custard.learn(Battery, budget=20_000)
+    assert run.value > 200.0  # 20 steps without ever charging earn 60
+
+
+class Line(gym.Env):
+    """Go right five times. `array` observes a number as an array without dimensions."""
+
+    observation_space, action_space = gym.spaces.Discrete(6), gym.spaces.Discrete(2)
+
+    def __init__(self, scale=1.0, array=False):
+        self.scale, self.array = scale, array
+
+    def see(self):
+        return np.array(self.place) if self.array else self.place
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place, self.t = 2, 0
+        return self.see(), {}
+
+    def step(self, action):
+        self.place, self.t = int(np.clip(self.place + (1 if action else -1), 0, 5)), self.t + 1
+        goal = self.place == 5
+        return self.see(), self.scale * (1.0 if goal else -0.01), goal, self.t >= 30, {}
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1e-9, 1.0, 1e6])
+def test_small_and_large_rewards_are_worth_the_same(scale):
+    run = custard.learn(Line, budget=5_000, env_kwargs={"scale": scale})
+    assert run.value == pytest.approx(0.98 * scale)
+
+
+def test_a_number_observed_as_an_array_is_a_number():
+    assert custard.learn(Line, budget=5_000, env_kwargs={"array": True}).value == pytest.approx(0.98)
+
+
+@pytest.mark.parametrize("method", ["mfec", "dqn", "ppo", "viper-dqn"])
+def test_a_small_budget_is_kept_where_nothing_ends_an_episode(method):
+    run = custard.learn(lambda: Late(after=0), method, budget=5_000, max_depth=2)
+    assert run.steps <= 1.6 * 5_000

@@ -105,9 +105,9 @@ def solve(problem: Problem, settings: Settings, state: Any = None) -> Iterator[S
             )
     assert expert is not None
     weigh = _weighing(expert, settings.weights)
-    runner = _Runner(problem, steps)
-    rng = np.random.default_rng(seeds["fit"])
     budget = settings.budget or np.inf
+    runner = _Runner(problem, steps, problem.longest(budget))
+    rng = np.random.default_rng(seeds["fit"])
     size = int(min(settings.batch_rollouts, max(2, budget // 2000)))
     drive_seeds = episode_seeds(seeds["rollouts"], settings.iterations * size)
     test_seeds = episode_seeds(seeds["validation"], settings.test_rollouts)
@@ -158,8 +158,8 @@ def _some(seeds: np.ndarray, count: float) -> np.ndarray:
 class _Runner:
     """Rolls policies out and counts the environment steps."""
 
-    def __init__(self, problem: Problem, steps: int) -> None:
-        self.problem, self.steps = problem, steps
+    def __init__(self, problem: Problem, steps: int, longest: int) -> None:
+        self.problem, self.steps, self.longest = problem, steps, longest
 
     def states(self, policy: Expert | Tree, seeds: np.ndarray) -> np.ndarray:
         """The states a policy meets."""
@@ -171,15 +171,18 @@ class _Runner:
             seen.append(x.copy())
             return act(x)
 
-        _, lengths, _ = rollouts(recorded, self.problem.source, seeds, features=self.problem.encoder)
-        self.steps += int(lengths.sum())
+        self._run(recorded, seeds)
         return np.concatenate(seen)
 
     def mean(self, tree: Tree, seeds: np.ndarray) -> float:
         """The mean return of a tree."""
-        returns, lengths, _ = rollouts(tree.predict, self.problem.source, seeds, features=self.problem.encoder)
+        return float(self._run(tree.predict, seeds).mean())
+
+    def _run(self, policy: Any, seeds: np.ndarray) -> np.ndarray:
+        where, features = self.problem.source, self.problem.encoder
+        returns, lengths, _ = rollouts(policy, where, seeds, features=features, max_steps=self.longest)
         self.steps += int(lengths.sum())
-        return float(returns.mean())
+        return returns
 
 
 def _training(problem: Problem, settings: Settings) -> dqn.Settings:
@@ -190,7 +193,9 @@ def _training(problem: Problem, settings: Settings) -> dqn.Settings:
     if settings.budget is not None:  # at most half of it for training, and an eighth for judging
         steps = max(1, min(chosen.steps, settings.budget // 2))
         few = max(2, min(chosen.check_rollouts, steps // 1000))
-        chosen = replace(chosen, steps=steps, check_rollouts=few, judging=settings.budget / steps / 8)
+        longest = problem.longest(settings.budget)
+        judging = settings.budget / steps / 8
+        chosen = replace(chosen, steps=steps, check_rollouts=few, check_steps=longest, judging=judging)
     return chosen
 
 

@@ -82,7 +82,7 @@ def _training(search: Search) -> Any:
 
 def longest(search: Search) -> int | None:
     """Steps of an episode of the expert and its imitations, where the environment has no time limit."""
-    return None if search.compiled or search.time_limit is not None else max(100, search.budget // 500)
+    return None if search.compiled or search.time_limit is not None else search.problem.longest(search.budget)
 
 
 def imitations(

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from custard.errors import CustardError
-from custard.lab.source import Source
+from custard.lab.source import DEFAULT_LIMIT, Source
 from custard.spaces import Base
 from custard.tree.tree import Tree
 
@@ -50,6 +50,10 @@ class Problem:
             raise CustardError(
                 f"{method} needs discrete actions, but this environment has {self.base.actions.kind} ones"
             )
+
+    def longest(self, budget: float) -> int:
+        """Steps after which episodes are cut while learning, so that one without an end does not take the budget."""
+        return self.source.limit or int(np.clip(budget / 500, 100, DEFAULT_LIMIT))
 
     def seeds(self, *purposes: str) -> dict[str, int]:
         """An independent seed for each purpose, the same for the same problem seed whatever the order."""

@@ -145,9 +145,9 @@ class Native:
 class Foreign:
     """Any Gymnasium environment."""
 
-    def __init__(self, problem: Problem, seed: int, limit_ends: bool) -> None:
+    def __init__(self, problem: Problem, seed: int, limit_ends: bool, longest: int) -> None:
         self.env, self.base = problem.source.make(), problem.base
-        self.limit, self.limit_ends = problem.source.limit or DEFAULT_LIMIT, limit_ends
+        self.limit, self.limit_ends = longest, limit_ends
         self.number = np.array([seed, 0], dtype=np.int64)  # the run's seed, and how many episodes there were
 
     def run(self, actor: Actor, steps: int) -> dict[str, np.ndarray]:

@@ -260,8 +260,10 @@ class Imagined:
         self.memory = Replay(min(settings.buffer, budget), {**row, "ended": np.zeros((), bool)})
         self.met = Replay(RECENT, {"x": np.zeros(n)})
         self.nodes = make_imagination(rules, q, self.frequencies, streams([seeds["nodes"]])[0], CAPACITY)
-        self.env: Any = (Native if problem.native else Foreign)(
-            problem, seeds["environment"], not settings.bootstrap_at_limit
+        self.env: Any = (
+            Native(problem, seeds["environment"], not settings.bootstrap_at_limit)
+            if problem.native
+            else Foreign(problem, seeds["environment"], not settings.bootstrap_at_limit, problem.longest(budget))
         )
         self.tree, _ = self.read_off()
         self.actor = Actor(

@@ -179,14 +179,16 @@ class LearnedModel:
         q = improve(table, numbers, self.visits, self.value, 0.0, self.worst, 0.0, sweeps)
         if hope == 0.0:
             return q
-        most = max(0.0, float((numbers[:, 1] / numbers[:, 0]).max())) if len(keys) else 0.0
-        best = float(self.value.max()) + most + 1e-3
+        rewards = numbers[:, 1] / numbers[:, 0]
+        bonus = min(1e-3, float(np.abs(rewards).max(initial=0.0)) or 1e-3)  # little, also where rewards are
+        best = float(self.value.max()) + float(rewards.max(initial=0.0)) + bonus
         return improve(table, numbers, self.visits, self.hoped, best, self.worst, hope, sweeps)
 
     def _hopeful(self) -> list[int]:
         """The choice in every state if what was never tried looks good, ties broken at random."""
         q = self.q(hope=1.0, sweeps=60)
-        return (q + 1e-9 * np.random.default_rng(len(self.outcomes)).random(q.shape)).argmax(axis=1).tolist()
+        tiny = 1e-9 * (float(np.abs(q).max()) or 1.0)
+        return (q + tiny * np.random.default_rng(len(self.outcomes)).random(q.shape)).argmax(axis=1).tolist()
 
     def state(self) -> dict[str, np.ndarray]:
         """All counts as arrays."""
@@ -344,6 +346,9 @@ def improve(table, numbers, visits, value, best, worst, hope, sweeps):
     """Value iteration in place on `value` [S]; each pair counts `hope` outcomes more that are worth `best`."""
     n_states, n_actions = visits.shape
     q = np.zeros((n_states, n_actions))
+    least = abs(best)
+    for k in range(len(table)):
+        least = max(least, min(1.0, abs(numbers[k, 1]) / numbers[k, 0]))
     for _ in range(sweeps):
         for s in range(n_states):
             for a in range(n_actions):
@@ -364,6 +369,6 @@ def improve(table, numbers, visits, value, best, worst, hope, sweeps):
             new = q[s].max() if seen else 0.0
             change = max(change, abs(new - value[s]))
             value[s] = new
-        if change < 1e-9 * max(1.0, abs(best)):
+        if change < 1e-9 * least:
             break
     return q

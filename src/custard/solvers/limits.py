@@ -29,17 +29,27 @@ def survey(search: Search) -> None:
 
 
 def find_limit(search: Search) -> None:
-    """Where no time limit is declared: the step at which the environment has cut off episodes, always the same."""
-    cut = search.real.cut_at if isinstance(search.real, Foreign) and search.time_limit is None else 0
-    if 0 < cut < search.real.limit:
-        search.time_limit = search.real.limit = cut
-        if search.model is not None:
-            search.sim = trial_world(search, search.model)
+    """Where no time limit is declared: the step at which the environment has cut off episodes, always the same.
+
+    Episodes are not cut there by us, so that one which goes on says that it was none.
+    """
+    if not isinstance(search.real, Foreign) or search.problem.source.limit is not None:
+        return
+    found = search.real.cut_at if 0 < search.real.cut_at < search.real.cap else None
+    if found == search.time_limit:
+        return
+    if found is None:  # what was perfect in short episodes need not be
+        search.sure, search.stale = False, 0
+    search.time_limit, search.real.limit = found, found or search.real.cap
+    if search.model is not None:
+        search.sim = trial_world(search, search.model)
 
 
 def shorten(search: Search) -> None:
     """Where no time limit is declared and nothing ends an episode: have episodes that the budget allows many of."""
     search.real.limit = int(np.clip(search.budget // 2500, SHORTEST, search.real.limit))
+    if isinstance(search.real, Foreign):
+        search.real.cap = search.real.limit
     search.real.length = float(search.real.limit)
     warnings.warn(
         f"{search.problem.source.name} declares no time limit and random episodes do not end: trees are compared "

@@ -11,10 +11,18 @@ from custard.lab.source import DEFAULT_LIMIT
 from custard.solvers.api import Problem
 from custard.solvers.held import hold
 
-__all__ = ["BEGUN", "GOES_ON", "OVER", "TERMINATED", "TRUNCATED", "Foreign", "Native"]
+__all__ = ["BEGUN", "GOES_ON", "OVER", "TERMINATED", "TRUNCATED", "loop"]
 
 BEGUN, GOES_ON, TRUNCATED, TERMINATED = -1.0, 0.0, 1.0, 2.0  # what became of an episode
 OVER = -1  # instead of an action: the episode is over
+
+
+def loop(problem: Problem, seed: int, run_native: Any, turn: Any, settings: Any) -> Any:
+    """Where episodes come from; `settings` say how many steps there are in all, and whether a time limit is an end."""
+    ends = not settings.bootstrap_at_limit
+    if problem.native:
+        return Native(problem, seed, run_native, ends)
+    return Foreign(problem, seed, turn, ends, problem.longest(settings.budget or np.inf))
 
 
 class Native:
@@ -45,9 +53,9 @@ class Foreign:
     `turn(held, x, news, k)` is compiled: see `custard.solvers.episodes.turn`.
     """
 
-    def __init__(self, problem: Problem, seed: int, turn: Any, limit_ends: bool) -> None:
+    def __init__(self, problem: Problem, seed: int, turn: Any, limit_ends: bool, longest: int) -> None:
         self.env, self.base = problem.source.make(), problem.base
-        self.limit, self.limit_ends = problem.source.limit or DEFAULT_LIMIT, limit_ends
+        self.limit, self.limit_ends = longest, limit_ends
         self.number = np.array([seed, 0], dtype=np.int64)  # the run's seed, and how many episodes there were
         self.x, self.news, self.turn = np.zeros(problem.base.features.n), np.zeros(2), turn
 

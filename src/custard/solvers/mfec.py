@@ -29,7 +29,7 @@ from custard.ibmdp.splits import Rules
 from custard.solvers import episodes
 from custard.solvers.api import Problem, Snapshot
 from custard.solvers.bounds_table import TablePolicy, make_lattice
-from custard.solvers.loops import Foreign, Native
+from custard.solvers.loops import loop
 from custard.solvers.memory import (
     ACTIONS,
     ALL,
@@ -178,11 +178,7 @@ class Learner:
         grid = np.where(real, np.stack([seen.low, width]), 0.0)
         scale = np.where(real, span, self.rules.width)
         self.memory = make_memory(self.rules, grid, scale, settings.capacity, seeds["learner"])
-        self.env: Any = (
-            Native(problem, seeds["environment"], episodes.run_native, not settings.bootstrap_at_limit)
-            if problem.native
-            else Foreign(problem, seeds["environment"], episodes.turn, not settings.bootstrap_at_limit)
-        )
+        self.env: Any = loop(problem, seeds["environment"], episodes.run_native, episodes.turn, settings)
         # A depth limit keeps trees small by itself: there only the return counts.
         margin = 1.0 if problem.max_depth is None else 0.0
         most = int(np.clip(self.budget // 1000, 32, 512))

@@ -22,7 +22,7 @@ def state_of(search: Search) -> dict[str, np.ndarray]:
     numbers = [
         search.number, search.stale, search.real.steps, search.depth, bool(search.message), search.model is not None,
         search.sure, search.mended, search.differ, search.real.limit, getattr(search.real, "cut_at", 0),
-        search.time_limit or 0,
+        search.time_limit or 0, getattr(search.real, "cap", 0),
     ]  # fmt: skip
     data = {
         f"{name}_{part}": getattr(tree, part)
@@ -47,10 +47,10 @@ def restore(search: Search, state: dict[str, np.ndarray]) -> None:
         for name in ("present", "best")
     )
     search.hard, search.seen = state["hard"], state["seen"].tolist()
-    sure, search.mended, differ, search.real.limit, cut_at, limit = (int(entry) for entry in state["numbers"][6:])
+    sure, search.mended, differ, search.real.limit, cut_at, limit, cap = (int(entry) for entry in state["numbers"][6:])
     search.sure, search.differ, search.time_limit = bool(sure), bool(differ), limit or None
     if isinstance(search.real, Foreign):
-        search.real.cut_at = cut_at
+        search.real.cut_at, search.real.cap = cut_at, cap
     if not state["numbers"][5]:
         search.model = None
     if search.model is not None:

@@ -171,7 +171,7 @@ class Selection:
         order, gained, done, count = np.argsort(most, kind="stable"), 0.0, 0, int((~most).sum())
         while count > 0 and done < len(order):
             index = order[done : done + count]
-            returns, lengths, _ = rollouts(small, self.problem.source, self.seeds[index], features=self.problem.encoder)
+            returns, lengths, _ = self._run(small, self.seeds[index])
             self.steps += int(lengths.sum())
             gained += float((returns - best.returns[index]).sum())
             if gained <= 0.0:
@@ -221,10 +221,13 @@ class Selection:
                 judged.visits += np.bincount(leaf, minlength=judged.small.n_nodes)
                 return judged.small.value[leaf]
 
-            source = self.problem.source
-            returns, lengths, _ = rollouts(act, source, self.seeds[done:count], features=self.problem.encoder)
+            returns, lengths, _ = self._run(act, self.seeds[done:count])
         judged.returns = np.concatenate([judged.returns, returns])
         self.steps += int(lengths.sum())
+
+    def _run(self, policy: Any, seeds: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        longest = self.problem.longest(self.budget)
+        return rollouts(policy, self.problem.source, seeds, features=self.problem.encoder, max_steps=longest)
 
     # -- checkpoints ------------------------------------------------------------------------------------------------
 

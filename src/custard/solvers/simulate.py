@@ -115,9 +115,10 @@ class Foreign:
         self.own = describe(self.env, features=problem.encoder)
         self.observe = self.own.observe
         if isinstance(self.env.observation_space, gym.spaces.Discrete):  # few observations: encoded once each
-            self.observe = lru_cache(100_000)(self.own.observe)
+            once = lru_cache(100_000)(self.own.observe)
+            self.observe = lambda seen: once(seen) if isinstance(seen, int | np.integer) else self.own.observe(seen)
         self.menu = Menu(problem.base.actions)
-        self.limit = problem.source.limit or DEFAULT_LIMIT
+        self.cap = self.limit = problem.source.limit or DEFAULT_LIMIT  # where episodes are cut; how long they may be
         self.cut_at = 0  # the step at which the environment truncates episodes; NEVER if it is not always the same
         self.steps, self.most_a_step, self.length = 0, -np.inf, 50.0
         self.most_steps = np.inf  # that valuing actions may take at a time
@@ -148,7 +149,7 @@ class Foreign:
         observe, action_of, step = self.observe, self.own.action, env.step
         observation, _ = env.reset(seed=seed)
         x = observe(observation)
-        while not over and t < self.limit:
+        while not over and t < self.cap:
             action = act(x) if rng is None or rng.random() >= noise else self.menu.random(rng)
             observation, reward, terminated, truncated, _ = step(action_of(action))
             t += 1
@@ -162,6 +163,8 @@ class Foreign:
             over = terminated or truncated
         if over and truncated and not terminated:
             self.cut_at = t if self.cut_at in (0, t) else NEVER
+        if t > self.limit:  # the step at which the first episodes were truncated is no limit of all
+            self.cut_at, self.limit = NEVER, self.cap
         self.steps += t
         return total, t
 
@@ -180,7 +183,7 @@ class Foreign:
             taken: list[Any] = []
             over, before = False, len(xs)
             gap = int(rng.integers(0, 1 + int(min(30, self.length / 2))))  # a state now and then: episodes differ
-            while not over and len(taken) < self.limit and self.steps < end:
+            while not over and len(taken) < self.cap and self.steps < end:
                 x = self.observe(observation)
                 if gap == 0 and len(xs) < count:
                     chance = int(rng.integers(2**31))
@@ -217,7 +220,7 @@ class Foreign:
             self._again(seed, taken)
             env = self.env
         total, over, t = 0.0, False, len(taken)
-        while not over and t < self.limit:
+        while not over and t < self.cap:
             observation, reward, terminated, truncated, _ = env.step(self.own.action(action))
             total += reward
             self.steps += 1

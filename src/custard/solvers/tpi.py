@@ -135,7 +135,7 @@ class Search:
         if isinstance(self.real, Foreign):
             self.real.most_steps = self.budget // 5
             if problem.source.limit is None:
-                self.real.limit = int(np.clip(self.budget // 20, SHORTEST, self.real.limit))
+                self.real.cap = self.real.limit = int(np.clip(self.budget // 20, SHORTEST, self.real.limit))
         self.time_limit = problem.source.limit  # None: not known
         self.seed = problem.seeds("tpi")["tpi"]
         self.menu = Menu(self.actions)

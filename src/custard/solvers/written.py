@@ -24,7 +24,7 @@ from custard.ibmdp.kernels import _project, _separates
 from custard.ibmdp.splits import Rules
 from custard.solvers.api import Problem, Snapshot
 from custard.solvers.bounds_table import Lattice, make_lattice
-from custard.solvers.loops import BEGUN, GOES_ON, OVER, TERMINATED, Foreign, Native
+from custard.solvers.loops import BEGUN, GOES_ON, OVER, TERMINATED, loop
 from custard.solvers.selection import Selection
 from custard.solvers.tables import Keys, find, insert, make_keys, nearest, restore_keys
 from custard.tree.extract import extract
@@ -279,11 +279,7 @@ def solve_as_written(
     seeds = problem.seeds("learner", "environment")
     w = make_written(rules, s.capacity, seeds["learner"])
     w.now[[EPSILON, ALPHA_B, ALPHA_O, GAMMA_B, ZETA]] = s.epsilon, s.alpha_b, s.alpha_o, rules.gamma_b, rules.zeta
-    env: Any = (
-        Native(problem, seeds["environment"], run_native, not s.bootstrap_at_limit)
-        if problem.native
-        else Foreign(problem, seeds["environment"], turn, not s.bootstrap_at_limit)
-    )
+    env: Any = loop(problem, seeds["environment"], run_native, turn, s)
     selection = Selection(problem)
     steps = surveyed
     if state is not None:
