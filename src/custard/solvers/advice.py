@@ -52,7 +52,14 @@ def with_expert(search: Search) -> Iterator[Snapshot]:
 
 def _unasked(search: Search) -> bool:
     """Whether to train an expert although none was asked for: where steps are few, unless episodes never end."""
-    if search.compiled or search.table is not None or not search.actions.discrete or search.budget < LEAST:
+    if search.compiled or search.table is not None or not search.actions.discrete:
+        return False
+    if search.budget < LEAST:
+        warnings.warn(
+            f"with budgets below {LEAST:,} steps no expert is trained to begin from, which often makes better trees: "
+            'expert="dqn" trains one all the same',
+            stacklevel=2,
+        )
         return False
     survey(search)
     if search.time_limit is None and search.real.length >= search.real.limit:
