@@ -250,12 +250,24 @@ def test_from_sklearn_of_fitted_estimators() -> None:
         if y.dtype.kind == "U":
             answer = np.searchsorted(estimator.classes_, answer)
         np.testing.assert_array_equal(tree.predict(probe), answer)
+        assert y.dtype.kind != "f" or tree.actions.names == ("action_-1", "action_0", "action_1")
     estimator = DecisionTreeRegressor(max_depth=5).fit(x, x[:, :2])
     np.testing.assert_array_equal(from_sklearn(estimator).predict(x), estimator.predict(x))
     with pytest.raises(CustardError, match="fitted DecisionTreeClassifier"):
         from_sklearn(DecisionTreeClassifier())
     with pytest.raises(CustardError, match="4 features, but 1"):
         from_sklearn(estimator, Features(("a",), [0], [1]))
+
+
+def test_named_classes_are_matched_to_actions_by_name() -> None:
+    from sklearn.tree import DecisionTreeClassifier
+
+    estimator = DecisionTreeClassifier().fit([[0.0], [1.0]], ["left", "right"])
+    tree = Tree.from_sklearn(estimator, actions=Actions("discrete", ("right", "stay", "left"), start=5))
+    assert [tree.actions.name(tree.act([x])) for x in (0.0, 1.0)] == ["left", "right"]
+    for names in (("right", "stay", "up"), ("left", "right", "left")):
+        with pytest.raises(CustardError, match="matched to actions by name, and the class 'left'"):
+            Tree.from_sklearn(estimator, actions=Actions("discrete", names))
 
 
 @each_tree

@@ -101,7 +101,7 @@ def from_sklearn(estimator: Any, features: Features | None = None, actions: Acti
 
     Without `features` the names are scikit-learn's (or feature_0, …) and nothing is known of bounds. Without `actions`
     whole-number classes are taken as the actions' own numbers, other classes are numbered in order and keep their
-    names; a regressor's outputs become a vector of reals. NaN goes right, whatever scikit-learn would do with it.
+    names; with `actions` these are found among them by name. A regressor's outputs become a vector of reals. NaN goes right, whatever scikit-learn would do with it.
 
     >>> from sklearn.tree import DecisionTreeClassifier
     >>> print(from_sklearn(DecisionTreeClassifier().fit([[0.0], [1.0]], [0, 1])))
@@ -143,16 +143,20 @@ def _decisions(classes: Any, best: np.ndarray, actions: Actions | None) -> tuple
     classes = np.asarray(classes)
     whole = classes.dtype.kind in "iub" or (classes.dtype.kind == "f" and bool((classes == np.round(classes)).all()))
     if not whole:
-        actions = actions or Actions("discrete", tuple(str(c) for c in classes))
-        if len(actions.names) < len(classes) or not actions.discrete:
+        names = [str(c) for c in classes]
+        actions = actions or Actions("discrete", tuple(names))
+        # By name: scikit-learn sorts its classes, whoever described the actions did not.
+        lost = [name for name in names if not actions.discrete or actions.names.count(name) != 1]
+        if lost:
             raise CustardError(
-                f"the estimator has {len(classes)} classes, but {len(actions.names)} actions were described"
+                f"classes are matched to actions by name, and the class {lost[0]!r} is not exactly one of the actions "
+                f"{', '.join(actions.names)} ({actions.kind})"
             )
-        return best + actions.start, actions
+        return actions.start + np.array([actions.names.index(name) for name in names])[best], actions
     numbers = classes.astype(np.int64)
     if actions is None:
         start = min(0, int(numbers.min()))
-        actions = Actions("discrete", numbered("action", int(numbers.max()) - start + 1), start=start)
+        actions = Actions("discrete", numbered("action", int(numbers.max()) - start + 1, start), start=start)
     return numbers[best], actions
 
 
