@@ -15,6 +15,7 @@ import tyro
 
 from custard.commands import COMMANDS
 from custard.errors import CustardError, from_interrupt
+from custard.tree.text import one_line
 
 __all__ = ["main"]
 
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if sys.stdout is not None:  # closed by whoever called
             sys.stdout.flush()
     except CustardError as error:
-        print(f"custard: {error}", file=sys.stderr)
+        print(f"custard: {one_line(str(error))}", file=sys.stderr)
         sys.exit(2)
     except (KeyboardInterrupt, SystemError) as error:
         if not from_interrupt(error):

@@ -11,7 +11,7 @@ import gymnasium as gym
 import pytest
 
 import custard
-from custard import Tree
+from custard import Actions, Features, Tree
 from custard.cli import main
 
 
@@ -63,6 +63,35 @@ def test_explain(capsys: pytest.CaptureFixture, tree: Path) -> None:
     used = json.loads(out)
     assert used["never_matter"] == ["cart_position", "pole_velocity"]
     assert sum(leaf["share"] for leaf in used["leaves"]) == pytest.approx(1)
+
+
+def test_explain_says_thresholds_not_the_floats_beside_them(capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
+    features = Features(("x",), [-1], [1])
+    Tree.stump(0, 0.0, 0, 1, features, Actions("discrete", ("a", "b"))).save(tmp_path / "tree.json")
+    _, out, _ = call(capsys, "explain", tmp_path, "--obs", "x=-0.3")
+    assert "b if x rose from -0.3 to just above 0 (" in out
+    _, out, _ = call(capsys, "explain", tmp_path, "--obs", "x=nan")
+    assert "a if x changed from nan to 0 (" in out
+
+
+def test_names_cannot_steer_the_terminal(capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
+    hostile = "\x1b]0;evil\x07\n\u202e\u2066"
+    features = Features((f"x{hostile}", f"y{hostile}"), [-1, -1], [1, 1])
+    actions = Actions("discrete", (f"a{hostile}", f"b{hostile}", f"c{hostile}"))
+    one, two = Tree.stump(0, 0.0, 0, 1, features, actions), Tree.stump(1, 0.0, 0, 1, features, actions)
+    one.save(tmp_path / "one.json")
+    two.save(tmp_path / "two.json")
+    asked = [
+        ("explain", tmp_path / "one.json", "--obs", "0", "0"),
+        ("explain", tmp_path / "one.json", "--obs", "0", "0", "--fixed", "z"),
+        ("verify", tmp_path / "one.json", "--same", tmp_path / "two.json"),
+        ("verify", tmp_path / "one.json", "--assert", f"`x{hostile}` > 0 -> `a{hostile}`"),
+    ]
+    for arguments in asked:
+        _, out, err = call(capsys, *arguments)
+        assert (out + err).count("evil") >= 2
+        assert all(c.isprintable() for c in (out + err).replace("\n", ""))
+        assert len((out + err).splitlines()) <= 3
 
 
 def test_export_to_a_file_that_compiles(capsys: pytest.CaptureFixture, tree: Path, tmp_path: Path) -> None:

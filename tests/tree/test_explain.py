@@ -13,6 +13,7 @@ from custard import Actions, CustardError, Features, Tree
 from custard.tree.explain import counterfactuals, deciding_features, explain, node_visits, rule, scales, usage
 
 ACTIONS = Actions("discrete", ("left", "stay", "right"))
+TOP = float(np.nextafter(0.25, 1))
 
 
 def grown(seed: int, leaves: int, n: int, whole: bool) -> Tree:
@@ -110,6 +111,39 @@ def test_a_decision_explained() -> None:
     assert explain(tree, [0.5, 0.0], fixed=["angle"]).changes == ()
     assert explain(tree, [np.nan, np.nan]).action == 2
     assert not explain(tree, [np.nan, np.nan]).changes[0].distance < np.inf
+
+
+def test_whole_numbers_between_which_nothing_lies_never_matter() -> None:
+    features = Features(("i",), [0], [10], ("integer",))
+    nodes = [0, -1, 0, -1, -1], [0.3, 0, 0.7, 0, 0], [1, -1, 3, -1, -1], [2, -1, 4, -1, -1], [0, 0, 0, 1, 0]
+    tree = Tree(*(np.array(column) for column in nodes), features, ACTIONS)
+    assert deciding_features(tree) == set()
+    assert counterfactuals(tree, [0]) == []
+
+
+def test_missing_values_change_to_the_threshold_or_stay() -> None:
+    features = Features(("x", "y"), [-1, -1], [1, 1])
+    tree = Tree(
+        [0, 1, -1, -1, -1],
+        [0.5, 0.25, 0, 0, 0],
+        [1, 3, -1, -1, -1],
+        [2, 4, -1, -1, -1],
+        [0, 0, 2, 0, 1],
+        features,
+        ACTIONS,
+    )
+    told = counterfactuals(tree, [np.nan, 0.0])
+    assert [(change.action, change.observation.tolist()) for change in told] == [(0, [0.5, 0.0]), (1, [0.5, TOP])]
+    assert counterfactuals(tree, [np.nan, 0.0], fixed=["x"]) == []
+    (change,) = counterfactuals(tree, [0.0, np.nan], fixed=["y"])
+    assert change.action == 2
+    assert change.features == (0,)
+
+
+def test_names_stay_on_their_line() -> None:
+    features = Features(("a\x1b[31m\n",), [-1], [1])
+    words = rule(Tree.stump(0, 0.5, 0, 1, features, Actions("discrete", ("\u202el", "r"))), 1)
+    assert words == "a [31m  ≤ 0.5 →  l"
 
 
 def test_use_counts_states_not_questions() -> None:

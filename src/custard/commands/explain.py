@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 if TYPE_CHECKING:
+    from custard.tree.explain import Change
     from custard.tree.tree import Tree
 
 __all__ = ["Command"]
@@ -45,6 +46,7 @@ class Command:
     def run(self) -> None:
         """Explain and print."""
         from custard.commands.common import load_tree, print_json
+        from custard.tree.text import one_line
 
         tree = load_tree(self.tree)
         result = self._decision(tree) if self.obs else self._usage(tree)
@@ -53,32 +55,26 @@ class Command:
         elif self.obs:
             print(f"{result['rule']}")
             for change in result["counterfactuals"]:
-                print(f"{change['action']} if {change['change']} (distance {change['distance']:.3g})")
+                print(f"{one_line(change['action'])} if {change['change']} (distance {change['distance']:.3g})")
             for name in result["unreachable"]:
-                print(f"{name}: no change of the features that may change leads there")
+                print(f"{one_line(name)}: no change of the features that may change leads there")
         else:
             print(f"{result['states']:,} states of {result['episodes']} episodes")
             for leaf in result["leaves"]:
                 print(f"{100 * leaf['share']:5.1f} %  {leaf['rule']}")
             for name, share in result["features"].items():
-                print(f"{name}: asked about in {100 * share:.1f} % of the states")
+                print(f"{one_line(name)}: asked about in {100 * share:.1f} % of the states")
             if result["never_matter"]:
-                print(f"never matter: {', '.join(result['never_matter'])}")
+                print(one_line(f"never matter: {', '.join(result['never_matter'])}"))
 
     def _decision(self, tree: Tree) -> dict[str, Any]:
         from custard.tree.explain import explain
-        from custard.tree.text import number
 
         told = explain(tree, parse_observation(tree, self.obs), fixed=self.fixed)
         x, names = told.observation, tree.features.names
         changes = []
         for change in told.changes:
-            moves = [
-                f"{names[c]} {'rose' if change.observation[c] > x[c] else 'fell'} from {number(x[c])} "
-                f"to {'just above ' if change.observation[c] > x[c] and tree.features.kinds[c] == 'real' else ''}"
-                f"{number(change.observation[c])}"
-                for c in change.features
-            ]
+            moves = [_move(tree, c, x[c], change) for c in change.features]
             changes.append({
                 "action": tree.actions.name(change.action), "change": " and ".join(moves), "distance": change.distance,
                 "observation": dict(zip(names, change.observation.tolist(), strict=True)),
@@ -109,6 +105,18 @@ class Command:
             "features": dict(zip(tree.features.names, used.asked.tolist(), strict=True)),
             "unused": list(used.unused), "never_matter": list(used.never_matter),
         }  # fmt: skip
+
+
+def _move(tree: Tree, c: int, before: float, change: Change) -> str:
+    """How one feature changes, in words."""
+    from custard.tree.text import number, one_line
+
+    after = change.observation[c]
+    how = "rose" if after > before else "fell" if after < before else "changed"
+    to = number(after)
+    if after > before and not tree.features.integer[c]:
+        to = f"just above {number(tree.box(change.leaf)[c][0])}"  # the float after 0 is no number for people
+    return f"{one_line(tree.features.names[c])} {how} from {number(before)} to {to}"
 
 
 def parse_observation(tree: Tree, texts: tuple[str, ...]) -> list[float]:

@@ -77,23 +77,24 @@ class Command:
         return 0 if all(result["holds"] in (True, "") for result in results) else 1
 
     def _assertion(self, tree: Tree, text: str) -> dict[str, Any]:
+        from custard.tree.text import one_line
         from custard.tree.verify import verify
 
-        verdict = verify(tree, text, bounded=not self.anywhere)
+        verdict, shown = verify(tree, text, bounded=not self.anywhere), one_line(text)
         where = "within the features' bounds" if verdict.bounded else "everywhere"
         found: dict[str, Any] = {"assertion": text, "holds": verdict.holds, "bounded": verdict.bounded}
         if verdict.holds:
-            return {**found, "says": f"holds {where}: {text}"}
+            return {**found, "says": f"holds {where}: {shown}"}
         if verdict.counterexample is None:
-            return {**found, "says": f"undecided: false for some real numbers, no float64 found that shows it: {text}"}
+            return {**found, "says": f"undecided: false for some real numbers, no float64 found that shows it: {shown}"}
         state = dict(zip(tree.features.names, verdict.counterexample.tolist(), strict=True))
         action = tree.actions.name(verdict.action)
-        shown = ", ".join(f"{name}={value!r}" for name, value in state.items())
-        says = f"does not hold: {text}\n  counterexample: {shown} → {action}"
+        says = f"does not hold: {shown}\n  counterexample: {_state(state)} → {one_line(action)}"
         return {**found, "counterexample": state, "action": action, "leaf": verdict.leaf, "says": says}
 
     def _same(self, tree: Tree) -> dict[str, Any]:
         from custard.commands.common import load_tree
+        from custard.tree.text import one_line
         from custard.tree.verify import difference
 
         assert self.same is not None
@@ -106,9 +107,8 @@ class Command:
                 "says": "holds: both trees decide alike on every observation",
             }
         state = dict(zip(tree.features.names, point.tolist(), strict=True))
-        one, two = (t.actions.name(t.act(point)) for t in (tree, other))
-        shown = ", ".join(f"{name}={value!r}" for name, value in state.items())
-        says = f"the trees differ at {shown}: {one} against {two}"
+        one, two = (one_line(t.actions.name(t.act(point))) for t in (tree, other))
+        says = f"the trees differ at {_state(state)}: {one} against {two}"
         return {"same": str(self.same), "holds": False, "counterexample": state, "says": says}
 
     def _safe(self, tree: Tree) -> dict[str, Any]:
@@ -140,6 +140,7 @@ class Command:
         from custard.planning.model import model_of
         from custard.planning.reach import reach_probability
         from custard.planning.solve import optimal_value
+        from custard.tree.text import one_line
         from custard.tree.verify import where_holds
 
         env, kwargs = environment_of(tree, self.env, assignments(self.env_args, "--env-args"))
@@ -154,7 +155,14 @@ class Command:
             target = where_holds(self.reach, mdp.x, mdp.features)
             probability = reach_probability(tree, mdp, target, self.within)
             when = "ever" if self.within is None else f"within {self.within} steps"
-            says = f"reaches {self.reach} {when} with probability {probability:.9g} ({int(target.sum())} target states)"
+            what = f"reaches {one_line(self.reach)} {when}"
+            says = f"{what} with probability {probability:.9g} ({int(target.sum())} target states)"
             found = {"reach": self.reach, "within": self.within, "probability": probability}
             results.append({**found, "holds": "", "says": says})
         return results
+
+
+def _state(state: dict[str, float]) -> str:
+    from custard.tree.text import one_line
+
+    return ", ".join(f"{one_line(name)}={value!r}" for name, value in state.items())

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from custard.errors import CustardError
-from custard.tree.text import number
+from custard.tree.rounding import first_above, last_within
+from custard.tree.text import number, one_line
 from custard.tree.tree import LEAF, Tree
 
 __all__ = ["Change", "Explanation", "Usage", "counterfactuals", "explain", "node_visits", "rule", "usage"]
@@ -57,7 +58,7 @@ def rule(tree: Tree, node: int) -> str:
     """
     parts = []
     for c, (above, most) in tree.box(node).items():
-        name = tree.features.names[c]
+        name = one_line(tree.features.names[c])
         if np.isinf(above):
             parts.append(f"{name} ≤ {number(most)}")
         elif np.isinf(most):
@@ -67,7 +68,7 @@ def rule(tree: Tree, node: int) -> str:
     condition = " and ".join(parts) or "always"
     if tree.feature[node] != LEAF:
         return condition
-    return f"{condition} → {tree.actions.name(tree.value[node])}"
+    return f"{condition} → {one_line(tree.actions.name(tree.value[node]))}"
 
 
 def explain(tree: Tree, observation: Any, *, fixed: Iterable[str] = (), scale: Any = None) -> Explanation:
@@ -115,11 +116,11 @@ def counterfactuals(tree: Tree, observation: Any, *, fixed: Iterable[str] = (), 
         point = x.copy()
         for c, (above, most) in box.items():
             near = _nearest(x[c], above, most, tree.features.low[c], tree.features.high[c], bool(whole[c]))
-            if near is None or (held[c] and near != x[c]):
+            if near is None or (held[c] and not _unchanged(near, x[c])):
                 break
             point[c] = near
         else:
-            moved = np.flatnonzero(~((point == x) | (np.isnan(point) & np.isnan(x))))
+            moved = np.flatnonzero(~_unchanged(point, x))
             with np.errstate(invalid="ignore", over="ignore"):
                 gap = np.where(np.isfinite(x[moved]), (point[moved] - x[moved]) / width[moved], np.inf)
                 distance = float(np.sqrt((gap**2).sum()))
@@ -185,12 +186,13 @@ def deciding_features(tree: Tree) -> set[int]:
     for k, (_, box) in enumerate(boxes):
         for c, (above, most) in box.items():
             low[k, c], high[k, c] = above, most
-    possible = (low < high).all(axis=1)
+    low, high = first_above(low, tree.features.integer), last_within(high, tree.features.integer)
+    possible = (low <= high).all(axis=1)
     actions = np.unique([key for key, _ in boxes], return_inverse=True)[1]
     found: set[int] = set()
     for k in np.flatnonzero(possible).tolist():
         rest = np.flatnonzero(possible & (actions != actions[k]))
-        apart = np.minimum(high[rest], high[k]) <= np.maximum(low[rest], low[k])  # [others, n]
+        apart = np.minimum(high[rest], high[k]) < np.maximum(low[rest], low[k])  # [others, n]
         alone = apart.sum(axis=1) == 1
         found.update(np.flatnonzero(apart[alone].any(axis=0)).tolist())
     return found
@@ -212,13 +214,17 @@ def _nearest(value: float, above: float, most: float, low: float, high: float, w
     """The nearest value in (above, most], and in [low, high] if the given one lies there; None if there is none."""
     if above < value <= most or (np.isnan(value) and np.isinf(most)) or (value == above == -np.inf):
         return value
-    first = float(np.floor(above) + 1) if whole and np.isfinite(above) else float(np.nextafter(above, np.inf))
-    last = float(np.floor(most)) if whole and np.isfinite(most) else most
+    first, last = float(first_above(above, whole)), float(last_within(most, whole))
     if low <= value <= high:
         first, last = max(first, low), min(last, high)
     if first > last:
         return None
-    return float(first if value < first or np.isnan(value) else last)
+    return first if value < first else last  # NaN goes right, so that it has come to be at most `most`
+
+
+def _unchanged(a: Any, b: Any) -> Any:
+    """Whether values are equal; NaN is as it was."""
+    return (a == b) | (np.isnan(a) & np.isnan(b))
 
 
 def _actions(tree: Tree) -> Sequence[Any]:

@@ -101,7 +101,8 @@ def from_sklearn(estimator: Any, features: Features | None = None, actions: Acti
 
     Without `features` the names are scikit-learn's (or feature_0, …) and nothing is known of bounds. Without `actions`
     whole-number classes are taken as the actions' own numbers, other classes are numbered in order and keep their
-    names; with `actions` these are found among them by name. A regressor's outputs become a vector of reals. NaN goes right, whatever scikit-learn would do with it.
+    names; with `actions` these are found among them by name. A regressor's outputs become a vector of reals. NaN goes
+    right, whatever scikit-learn would do with it.
 
     >>> from sklearn.tree import DecisionTreeClassifier
     >>> print(from_sklearn(DecisionTreeClassifier().fit([[0.0], [1.0]], [0, 1])))
