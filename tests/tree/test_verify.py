@@ -10,12 +10,15 @@ from fractions import Fraction
 import gymnasium as gym
 import numpy as np
 import pytest
+from hypothesis import given, settings
 
 import custard
 from custard import Actions, CustardError, Features, Tree
 from custard.tree.assertions import constant, holds, parse
 from custard.tree.points import hard_points
 from custard.tree.verify import certify, difference, verify
+from tests.strategies import random_tree as mixed_tree
+from tests.strategies import seeds
 
 FEATURES = Features(
     ("cart_position", "cart_velocity", "pole_angle", "pole_velocity"), [-2.4, -3, -0.21, -3.5], [2.4, 3, 0.21, 3.5]
@@ -136,6 +139,7 @@ def test_hostile_names_can_be_quoted() -> None:
         ("abs 3 > 1", "column 1: abs needs parentheses"),
         ("pole_angle < 1e999", "column 14: 1e999 is too large"),
         ("(" * 500 + "true" + ")" * 500, "parentheses nest too deeply"),
+        ("pole_angle" + " * 1e300" * 20 + " < 1", "too large or too small a number"),
     ],
 )
 def test_mistakes_say_where(text: str, message: str) -> None:
@@ -143,6 +147,51 @@ def test_mistakes_say_where(text: str, message: str) -> None:
         parse(text, FEATURES, ACTIONS)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("speed > 1 -> action_-3", "unknown name 'action_' (names with other signs need backquotes: `action_-3`)"),
+        ("speed > 1 -> a.b.c", "unexpected '.' (names with other signs need backquotes: `a.b.c`)"),
+        ("speed limit > 1", "(names with other signs need backquotes: `speed limit`)"),
+        ("speed > 1 -> action_-9", "did you mean `action_-3`, in backquotes?"),
+    ],
+)
+def test_names_that_need_backquotes_are_told_so(text: str, message: str) -> None:
+    features = Features(("speed", "speed limit"), [0, 0], [9, 9])
+    with pytest.raises(CustardError) as caught:
+        parse(text, features, Actions("discrete", ("action_-3", "a.b.c"), start=-3))
+    assert message in str(caught.value)
+
+
+@needs_z3
+def test_long_chains_are_no_deep_ones() -> None:
+    assert verify(CARTPOLE, " + ".join(["pole_angle"] * 2000) + " <= 420").holds
+    assert verify(CARTPOLE, "-" * 2001 + "pole_angle <= 0.21").holds
+    assert verify(CARTPOLE, "pole_angle" + " * 3 / 3" * 1000 + " <= 0.21").holds
+    assert verify(CARTPOLE, "pole_angle" + " - -1" * 1000 + " < 1000").holds is False
+
+
+@needs_z3
+def test_the_largest_numbers_there_are() -> None:
+    most = "1.7976931348623157e308"
+    assert verify(CARTPOLE, f"pole_angle <= {most}", bounded=False).holds is True
+    assert verify(CARTPOLE, f"pole_angle < {most}", bounded=False).holds is False
+    tree = Tree.stump(0, 0.5, 0, 1, Features(("i",), [-np.inf], [np.inf], ("integer",)), ACTIONS)
+    verdict = verify(tree, "i <= 1e300", bounded=False)
+    assert verdict.holds is False
+    assert verdict.counterexample[0] > 1e300
+
+
+@needs_z3
+def test_a_name_of_two_actions_means_either() -> None:
+    tree = Tree.stump(2, 0.0, 0, 2, FEATURES, Actions("discrete", ("go", "stay", "go")))
+    assert verify(tree, "go").holds
+    assert verify(tree, "not stay").holds
+    twins = Actions("box", ("u", "u"), low=[0, 0], high=[1, 1])
+    with pytest.raises(CustardError, match="'u' is the name of 2 components"):
+        parse("action.u > 0", FEATURES, twins)
 
 
 def test_numbers_are_the_nearest_float64() -> None:
@@ -182,6 +231,32 @@ def test_trees_compared_everywhere() -> None:
         else:
             assert tree.act(point) != other.act(point)
     assert alike < 60
+
+
+@settings(max_examples=60, deadline=None)
+@given(seeds)
+def test_no_tree_differs_from_its_simpler_self(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    tree = mixed_tree(rng, n=int(rng.integers(1, 4)), splits=int(rng.integers(0, 12)))  # reals, whole numbers, binary
+    for other in (custard.simplify(tree), custard.balance(tree)):
+        assert difference(tree, other) is None
+        assert difference(other, tree) is None
+
+
+def test_whole_numbers_differ_at_whole_numbers_only() -> None:
+    features = Features(("i",), [0], [10], ("integer",))
+    nodes = [0, -1, 0, -1, -1], [0.3, 0, 0.7, 0, 0], [1, -1, 3, -1, -1], [2, -1, 4, -1, -1], [0, 0, 0, 0, 1]
+    tree = Tree(*(np.array(column) for column in nodes), features, ACTIONS)
+    assert difference(tree, Tree.stump(0, 0.5, 0, 1, features, ACTIONS)) is None
+    assert difference(tree, Tree.stump(0, 1.5, 0, 1, features, ACTIONS)).tolist() == [1.0]
+    real = Features(("i",), [0], [10])
+    assert 0 < difference(tree, Tree.stump(0, 0.2, 0, 1, real, ACTIONS))[0] < 1
+
+
+def test_trees_of_other_actions_are_not_compared() -> None:
+    other = Tree.leaf(0, FEATURES, Actions("discrete", ("push_right", "push_left")))
+    with pytest.raises(CustardError, match=r"same actions: push_left, push_right .* against push_right, push_left"):
+        difference(CARTPOLE, other)
 
 
 def test_a_tree_is_certified_against_its_policy() -> None:

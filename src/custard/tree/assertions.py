@@ -51,11 +51,13 @@ class Term:
         return self.kind in ("true", "false", "takes", "not", "and", "or", "<", "<=", "==")
 
 
+_NAME = r"[^\W\d]\w*(?:\.[^\W\d]\w*)?"
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)|(?P<quoted>(?:action\.)?`[^`]*`)"
-    r"|(?P<name>[^\W\d]\w*(?:\.[^\W\d]\w*)?)|(?P<sign>->|→|<=|>=|==|!=|[<>=≤≥≠()+\-*/−]))"
+    rf"|(?P<name>{_NAME})|(?P<sign>->|→|<=|>=|==|!=|[<>=≤≥≠()+\-*/−]))"
 )
 _SAME = {"→": "->", "≤": "<=", "≥": ">=", "≠": "!=", "=": "==", "−": "-"}
+LONG = 4096  # bits of a constant; a float64 has 1,074 at most, and Python's text for Z3 ends at 14,000
 _WORDS = ("and", "or", "not", "true", "false", "abs")
 
 
@@ -109,7 +111,9 @@ class _Parser:
         self.deep = 0
 
     def fail(self, what: str, column: int) -> NoReturn:
-        raise CustardError(f"assertion, column {column + 1}: {what} in {self.text!r}")
+        name = self.unquoted(column)
+        hint = f" (names with other signs need backquotes: `{name}`)" if name else ""
+        raise CustardError(f"assertion, column {column + 1}: {what}{hint} in {self.text!r}")
 
     def next(self, *accepted: str) -> str | None:
         """The next token if it is one of these signs or words, which it then passes."""
@@ -194,13 +198,14 @@ class _Parser:
 
     def sum(self) -> Term:
         column = self.tokens[self.at][2]
-        term = self.product()
+        first = self.product()
+        parts = [first]
         while sign := self.next("+", "-"):
-            if term.truth:
+            if first.truth:
                 self.fail("only numbers can be added", column)
             right = self.numeric(self.product)
-            term = Term("add", (term, right if sign == "+" else Term("scale", (right,), Fraction(-1))))
-        return term
+            parts.append(right if sign == "+" else scaled(right, Fraction(-1)))
+        return first if len(parts) == 1 else Term("add", tuple(parts))
 
     def product(self) -> Term:
         column = self.tokens[self.at][2]
@@ -216,16 +221,19 @@ class _Parser:
             if sign == "/" and b == 0:
                 self.fail("division by zero", where)
             if b is not None:
-                term = Term("scale", (term,), 1 / b if sign == "/" else b)
+                term = scaled(term, 1 / b if sign == "/" else b)
             else:
                 assert a is not None
-                term = Term("scale", (right,), a)
+                term = scaled(right, a)
+            if max(term.value.numerator.bit_length(), term.value.denominator.bit_length()) > LONG:
+                self.fail("too large or too small a number comes out", where)
         return term
 
     def signed(self) -> Term:
-        if self.next("-"):
-            return Term("scale", (self.numeric(self.signed),), Fraction(-1))
-        return self.primary()
+        signs = 0
+        while self.next("-"):
+            signs += 1
+        return scaled(self.numeric(self.primary), Fraction((-1) ** signs)) if signs else self.primary()
 
     def primary(self) -> Term:
         kind, word, column = self.tokens[self.at]
@@ -260,13 +268,40 @@ class _Parser:
         elif name in self.features.names:
             return Term("feature", index=self.features.names.index(name))
         if name in self.actions.names and (self.actions.discrete or of_action):
-            index = self.actions.names.index(name)
-            return Term("takes" if self.actions.discrete else "component", index=index)
+            found = [index for index, action in enumerate(self.actions.names) if action == name]
+            if len(found) > 1 and not self.actions.discrete:
+                self.fail(f"{name!r} is the name of {len(found)} components of the action", column)
+            terms = tuple(Term("takes" if self.actions.discrete else "component", index=index) for index in found)
+            return terms[0] if len(terms) == 1 else Term("or", terms)  # any of the actions of that name
+        if self.unquoted(column):
+            return self.fail(f"unknown name {name!r}", column)
         prefix = "" if self.actions.discrete else "action."
         known = [*self.features.names, *(prefix + action for action in self.actions.names)]
         near = difflib.get_close_matches(word, known, n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else f": there are {', '.join(known[:12])}"
+        hint = f": there are {', '.join(known[:12])}"
+        if near:
+            hint = f" (did you mean {f'`{near[0]}`, in backquotes' if _needs_quotes(near[0]) else repr(near[0])}?)"
         return self.fail(f"unknown name {name!r}{hint}", column)
+
+    def unquoted(self, column: int) -> str | None:
+        """A name with other signs than letters, digits and _ that stands around a column without its backquotes."""
+        names = {name for name in (*self.features.names, *self.actions.names) if name and _needs_quotes(name)}
+        for name in sorted(names, key=len, reverse=True):
+            at = self.text.find(name, max(0, column - len(name) + 1), column + len(name))
+            if at >= 0 and self.text[at - 1 : at] != "`":
+                return name
+        return None
+
+
+def _needs_quotes(name: str) -> bool:
+    return name in _WORDS or re.fullmatch(_NAME, name) is None
+
+
+def scaled(term: Term, by: Fraction) -> Term:
+    """A number times a constant. What is scaled already is not nested: a chain of products may be long."""
+    if term.kind == "number":
+        return Term("number", value=term.value * by)
+    return Term("scale", term.parts, term.value * by) if term.kind == "scale" else Term("scale", (term,), by)
 
 
 def constant(term: Term) -> Fraction | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import math
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +16,12 @@ from custard.features import Features
 from custard.tree.assertions import Term, holds, parse
 from custard.tree.export.names import need
 from custard.tree.extract import MAX_NODES, must_act
+from custard.tree.rounding import first_above, last_within
 from custard.tree.tree import LEAF, Tree
 
 __all__ = ["Certificate", "Verdict", "certify", "difference", "verify", "where_holds"]
+
+LARGEST = sys.float_info.max  # of an observation of finite numbers
 
 
 @dataclass(frozen=True)
@@ -59,9 +64,9 @@ def verify(tree: Tree, assertion: str, *, bounded: bool = True) -> Verdict:
         raise need("z3-solver", "verify", "custard verify") from None
     reals = [z3.ToReal(z3.Int(f"x{c}")) if w else z3.Real(f"x{c}") for c, w in enumerate(tree.features.integer)]
     within = []
-    for c, (low, high) in enumerate(zip(tree.features.low.tolist(), tree.features.high.tolist(), strict=True)):
-        within += [reals[c] >= _exact(z3, low)] if bounded and np.isfinite(low) else []
-        within += [reals[c] <= _exact(z3, high)] if bounded and np.isfinite(high) else []
+    for real, low, high in zip(reals, tree.features.low.tolist(), tree.features.high.tolist(), strict=True):
+        within.append(real >= _exact(z3, max(low, -LARGEST) if bounded else -LARGEST))
+        within.append(real <= _exact(z3, min(high, LARGEST) if bounded else LARGEST))
     only_real, checked = None, 0
     for leaf, box in tree.boxes():
         takes, components = _taken(tree, leaf)
@@ -134,7 +139,7 @@ def _formula(z3: Any, term: Term, x: list[Any], takes: int | None, components: l
     if kind in ("feature", "component"):
         return x[term.index] if kind == "feature" else _exact(z3, components[term.index])
     if kind == "add":
-        return parts[0] + parts[1]
+        return z3.Sum(*parts)
     if kind == "scale":
         return z3.Q(term.value.numerator, term.value.denominator) * parts[0]
     if kind == "abs":
@@ -154,11 +159,12 @@ def _formula(z3: Any, term: Term, x: list[Any], takes: int | None, components: l
 def _confirmed(z3: Any, tree: Tree, term: Term, model: Any, reals: list[Any], bounded: bool) -> np.ndarray | None:
     """A float64 observation at or beside Z3's point where the assertion is false of what the tree does."""
     choices = []
-    for c, real in enumerate(reals):
+    for real in reals:
         fraction = model.eval(real, model_completion=True).as_fraction()
         near = float(fraction)
-        beside = [near, float(np.nextafter(near, -np.inf)), float(np.nextafter(near, np.inf))]
-        choices.append([near] if near == fraction or tree.features.integer[c] else beside)
+        # A whole number that is no float64 lies beyond 2**53, where the floats beside it are whole as well.
+        beside = [near, math.nextafter(near, -math.inf), math.nextafter(near, math.inf)]
+        choices.append([near] if near == fraction else [v for v in beside if math.isfinite(v)])
     for point in itertools.islice(itertools.product(*choices), 2000):
         x = np.array(point)
         if bounded and ((x < tree.features.low) | (x > tree.features.high)).any():
@@ -218,7 +224,7 @@ def certify(tree: Tree, policy: Any, env: Any, *, max_nodes: int = MAX_NODES) ->
             value = number + rules.actions.start if rules.actions.discrete else np.asarray(answer["base"])[k]
             above = np.where(lower[k] == low, -np.inf, lower[k])  # beyond the bounds the outermost box goes on
             most = np.where(upper[k] == high, np.inf, upper[k])
-            differs = _other(tree, above, most, value)
+            differs = _other(tree, above, most, value, tree.features.integer)
             if differs is not None:
                 return Certificate(False, asked, cells, differs)
         level = following
@@ -229,6 +235,8 @@ def certify(tree: Tree, policy: Any, env: Any, *, max_nodes: int = MAX_NODES) ->
 def difference(tree: Tree, other: Tree) -> np.ndarray | None:
     """An observation on which two trees of the same features differ; None proves that there is none, NaN included.
 
+    Features that are whole numbers in both trees are taken to hold whole numbers or NaN.
+
     >>> from custard import Actions, Features, Tree
     >>> features, actions = Features(("angle",), [-1], [1]), Actions("discrete", ("left", "right"))
     >>> a, b = Tree.stump(0, 0.1, 0, 1, features, actions), Tree.stump(0, 0.2, 0, 1, features, actions)
@@ -237,32 +245,36 @@ def difference(tree: Tree, other: Tree) -> np.ndarray | None:
     """
     if tree.features.names != other.features.names:
         raise CustardError("the trees do not take the same features: " + ", ".join(other.features.names))
+    if (tree.actions.kind, tree.actions.names) != (other.actions.kind, other.actions.names):
+        one, two = (f"{', '.join(t.actions.names)} ({t.actions.kind})" for t in (tree, other))
+        raise CustardError(f"the trees do not choose among the same actions: {one} against {two}")
     n = tree.features.n
+    whole = tree.features.integer & other.features.integer
     for leaf, box in tree.boxes():
         above, most = np.full(n, -np.inf), np.full(n, np.inf)
         for c, (lo, hi) in box.items():
             above[c], most[c] = lo, hi
-        found = _other(other, above, most, tree.value[leaf])
+        found = _other(other, above, most, tree.value[leaf], whole)
         if found is not None:
             return found
     return None
 
 
-def _other(tree: Tree, above: np.ndarray, most: np.ndarray, value: Any) -> np.ndarray | None:
+def _other(tree: Tree, above: np.ndarray, most: np.ndarray, value: Any, whole: np.ndarray) -> np.ndarray | None:
     """A point of the box (above, most] where the tree takes another action than `value`; None if there is none."""
-    stack = [(0, above, most)]
+    # First and last number of the box; +inf stands for everything above, NaN included.
+    stack = [(0, first_above(above, whole), last_within(most, whole))]
     while stack:
-        node, lo, hi = stack.pop()
-        if (hi <= lo).any():
+        node, first, last = stack.pop()
+        if (last < first).any():
             continue
         if tree.feature[node] == LEAF:
             if not np.array_equal(tree.value[node], value):
-                # Any point will do; +inf stands for everything above, NaN included.
-                inside = np.where(np.isfinite(hi), hi, np.where(np.isfinite(lo), np.nextafter(lo, np.inf), 0.0))
-                return inside
+                # Any point will do.
+                return np.where(np.isfinite(last), last, np.where(first > -LARGEST, first, 0.0))
             continue
         c, t = int(tree.feature[node]), float(tree.threshold[node])
-        left, right = hi.copy(), lo.copy()
-        left[c], right[c] = min(hi[c], t), max(lo[c], t)
-        stack += [(int(tree.children_left[node]), lo, left), (int(tree.children_right[node]), right, hi)]
+        left, right = last.copy(), first.copy()
+        left[c], right[c] = min(last[c], last_within(t, whole[c])), max(first[c], first_above(t, whole[c]))
+        stack += [(int(tree.children_left[node]), first, left), (int(tree.children_right[node]), right, last)]
     return None
