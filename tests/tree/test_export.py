@@ -137,6 +137,17 @@ def test_c(tree: Tree, tmp_path: Path) -> None:
         assert not undefined.replace("_GLOBAL_OFFSET_TABLE_", "").strip(" U\n")
 
 
+def test_c_at_the_ends_of_its_numbers(tmp_path: Path) -> None:
+    features = Features(("x",), [0], [1])
+    for start in (2**33, 2**31 - 1, -(2**31) - 1):
+        with pytest.raises(CustardError, match="does not hold actions numbered"):
+            export(Tree.leaf(start, features, Actions("discrete", ("a", "b"), start=start)), "c")
+    ends = Actions("multi", ("u",), low=[-np.inf], high=[np.inf])
+    source = export(Tree.stump(0, 0.5, [-(2**63)], [2**63 - 1], features, ends), "c")
+    assert "action[0] = (-9223372036854775807LL - 1);" in source
+    assert "action[0] = 9223372036854775807LL;" in source
+
+
 @each_tree
 def test_rust(tree: Tree, tmp_path: Path) -> None:
     if shutil.which("rustc") is None:

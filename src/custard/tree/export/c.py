@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from custard.errors import CustardError
 from custard.tree.export.names import comment, identifiers, rows
 from custard.tree.export.text import to_text
 from custard.tree.export.walk import nested, order
@@ -38,6 +39,9 @@ def to_c(tree: Tree) -> str:
         }
     }
     """
+    first, last = tree.actions.start, tree.actions.start + tree.actions.n - 1
+    if tree.actions.discrete and not -(2**31) <= first <= last < 2**31:
+        raise CustardError(f"C's custard_act returns an int, which does not hold actions numbered {first}…{last}")
     used = order(tree)
     constants = dict(zip(used, identifiers((tree.features.names[c].upper() for c in used), "CUSTARD_"), strict=True))
     lines = [
@@ -154,4 +158,6 @@ def _number(value: float, kind: str) -> str:
 
 
 def _constant(value: float | int) -> str:
+    if value == -(2**63) and isinstance(value, int):
+        return "(-9223372036854775807LL - 1)"  # C reads a sign and a number, and that number is too large
     return f"{value}LL" if isinstance(value, int) else _number(value, "double")
