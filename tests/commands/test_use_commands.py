@@ -65,6 +65,15 @@ def test_explain(capsys: pytest.CaptureFixture, tree: Path) -> None:
     assert sum(leaf["share"] for leaf in used["leaves"]) == pytest.approx(1)
 
 
+def test_watching_needs_the_environment_the_tree_is_for(capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
+    features = Features(("a", "b"), [-2, -1], [2, 1])  # as many as MountainCar has
+    Tree.stump(0, 0.0, 0, 1, features, Actions("discrete", ("x", "y", "z"))).save(tmp_path / "tree.json")
+    for command in (["explain"], ["show", "--png", tmp_path / "tree.png", "--episodes", 1]):
+        code, _, err = call(capsys, command[0], tmp_path, *command[1:], "--env", "MountainCar-v0")
+        assert code == 2
+        assert "the tree asks about a, b, but the environment has position, velocity" in err
+
+
 def test_explain_says_thresholds_not_the_floats_beside_them(capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
     features = Features(("x",), [-1], [1])
     Tree.stump(0, 0.0, 0, 1, features, Actions("discrete", ("a", "b"))).save(tmp_path / "tree.json")

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from custard.errors import CustardError, one_of
 
 if TYPE_CHECKING:
+    from custard.report.episodes import Episode
     from custard.tree.tree import Tree
 
-__all__ = ["assignments", "environment_of", "load_tree", "print_json", "with_settings"]
+__all__ = ["assignments", "environment_of", "load_tree", "print_json", "watch", "with_settings"]
 
 
 def load_tree(path: Path) -> Tree:
@@ -79,3 +80,19 @@ def environment_of(tree: Tree, env: str | None, kwargs: dict[str, Any]) -> tuple
     if not isinstance(own, dict):
         raise CustardError(f"the tree's env_kwargs must be an object, not {own!r}: name the environment")
     return str(env or learned_in), {**own, **kwargs}
+
+
+def watch(tree: Tree, env: str | None, env_args: Sequence[str], episodes: int, seed: int) -> tuple[str, list[Episode]]:
+    """Episodes of a tree in the environment that was named or that it was learned in, which it must fit."""
+    from custard.lab.evaluate import check_fits
+    from custard.lab.source import source
+    from custard.report.episodes import record
+    from custard.spaces import describe
+
+    name, kwargs = environment_of(tree, env, assignments(env_args, "--env-args"))
+    made = source(name, kwargs).make()
+    try:
+        check_fits(tree, describe(made))
+    finally:
+        made.close()
+    return name, record(tree, name, kwargs, episodes=episodes, seed=seed)

@@ -88,14 +88,12 @@ class Command:
     def _usage(self, tree: Tree) -> dict[str, Any]:
         import numpy as np
 
-        from custard.commands.common import assignments, environment_of
+        from custard.commands.common import watch
         from custard.errors import require_whole
-        from custard.report.episodes import record
         from custard.tree.explain import rule, usage
 
         require_whole(1, episodes=self.episodes)
-        env, kwargs = environment_of(tree, self.env, assignments(self.env_args, "--env-args"))
-        runs = record(tree, env, kwargs, episodes=self.episodes, seed=self.seed)
+        env, runs = watch(tree, self.env, self.env_args, self.episodes, self.seed)
         states = np.concatenate([run.x for run in runs])
         used = usage(tree, states)
         order = sorted(tree.leaves().tolist(), key=lambda leaf: -used.visits[leaf])

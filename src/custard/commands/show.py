@@ -99,10 +99,8 @@ class Command:
             return None, []
         import numpy as np
 
-        from custard.commands.common import assignments, environment_of
-        from custard.report.episodes import record
+        from custard.commands.common import watch
         from custard.tree.explain import node_visits
 
-        env, kwargs = environment_of(tree, self.env, assignments(self.env_args, "--env-args"))
-        runs = record(tree, env, kwargs, episodes=self.episodes, seed=self.seed)
+        _, runs = watch(tree, self.env, self.env_args, self.episodes, self.seed)
         return node_visits(tree, np.concatenate([run.x for run in runs])), [run.x for run in runs[:20]]
