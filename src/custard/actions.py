@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,9 @@ class Actions:
         object.__setattr__(self, "names", tuple(str(name) for name in self.names))
         if len(self.names) == 0:
             raise CustardError("an environment needs at least one action")
+        if not isinstance(self.start, Integral):
+            raise CustardError(f"actions must be numbered from a whole number on, not {self.start!r}")
+        object.__setattr__(self, "start", int(self.start))
         for side in ("low", "high"):
             bound = getattr(self, side)
             if (bound is None) != (self.kind == "discrete"):
@@ -47,6 +51,12 @@ class Actions:
                     raise CustardError(f"{len(self.names)} action components need {len(self.names)} {side} bounds")
                 array.setflags(write=False)
                 object.__setattr__(self, side, array)
+        if self.low is not None and self.high is not None and not (self.low <= self.high).all():
+            i = int(np.flatnonzero(~(self.low <= self.high))[0])
+            raise CustardError(
+                f"action component {self.names[i]!r} has bounds [{self.low[i]}, {self.high[i]}]: "
+                "low must not exceed high"
+            )
 
     @property
     def discrete(self) -> bool:
@@ -93,7 +103,7 @@ class Actions:
         """The inverse of `to_json`."""
         try:
             if data["kind"] == "discrete":
-                return cls("discrete", tuple(data["names"]), start=int(data.get("start", 0)))
+                return cls("discrete", tuple(data["names"]), start=data.get("start", 0))
             low = [-np.inf if v is None else float(v) for v in data["low"]]
             high = [np.inf if v is None else float(v) for v in data["high"]]
             return cls(data["kind"], tuple(data["names"]), low=np.array(low), high=np.array(high))

@@ -200,6 +200,7 @@ def test_very_large_trees(make, tmp_path):
         (lambda d: d["nodes"]["value"].__setitem__(-1, 0.7), "value must hold whole numbers only"),
         (lambda d: d["nodes"]["value"].__setitem__(-1, "1"), "value must hold whole numbers only"),
         (lambda d: d["nodes"]["value"].__setitem__(-1, True), "value must hold whole numbers only"),
+        (lambda d: d["actions"].update(start=0.5), "actions must be numbered from a whole number"),
         (lambda d: d["features"][0].update(low=-(10**400)), "features must be"),
         (lambda d: d["actions"].update(start=float("inf")), "actions must be"),
         (lambda d: d["nodes"].update(threshold=[None, 0, 0]), "numbers only"),
@@ -288,3 +289,77 @@ def test_act_says_what_it_takes():
     for wrong in ({"a": 1.0, "b": 2.0}, [1.0, "much"]):
         with pytest.raises(CustardError, match=r"takes 2 numbers \(a, b\), not a (dict|list)"):
             tree.act(wrong)
+
+
+def test_nothing_is_cut_to_whole_numbers():
+    tree = Tree.stump(0, 0.5, 0.0, 1.0, ONE, AB)  # whole, if written as reals
+    assert tree.value.tolist() == [0, 0, 1]
+    multi = Actions("multi", ("u",), low=[0], high=[3])
+    for make in (
+        lambda: Tree.stump(0, 0.5, 0.9, 1.7, ONE, AB),
+        lambda: Tree.stump(0, 0.5, [1.7], [1.0], ONE, multi),
+        lambda: Tree([0.9, -1, -1], [0, 0, 0], [1, -1, -1], [2, -1, -1], [0, 0, 1], ONE, AB),
+        lambda: Tree(np.array([2**32, -1, -1]), [0, 0, 0], [1, -1, -1], [2, -1, -1], [0, 0, 1], ONE, AB),
+        lambda: Tree([0, -1, -1], [0, 0, 0], [1, -1, -1], [2, -1, -1], [0, 0, np.nan], ONE, AB),
+    ):
+        with pytest.raises(CustardError, match="must hold whole numbers"):
+            make()
+    data = Tree.stump(0, 0.5, [1], [2], ONE, multi).to_json()
+    data["nodes"]["value"][1] = [1.7]
+    with pytest.raises(CustardError, match="value must hold whole numbers"):
+        Tree.from_json(data)
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.longdouble, np.float16, bool, object])
+def test_act_compares_as_predict_does(dtype):
+    tree = Tree.stump(0, 2.0**53, 0, 1, ONE, AB)
+    x = np.array([2**53 + 1 if dtype is not np.float16 else 1], dtype=dtype)
+    assert tree.act(x) == tree.predict(x[None].astype(np.float64))[0] == 0
+
+
+def test_act_takes_what_turns_into_numbers():
+    class Tensor:
+        """As PyTorch's: an item without a number, a dtype of its own."""
+
+        shape, dtype = (1,), "torch.float32"
+
+        def item(self):
+            return 0.7
+
+        def __array__(self, dtype=None, copy=None):
+            return np.array([0.7], dtype=dtype)
+
+    tree = Tree.stump(0, 0.5, 0, 1, ONE, AB)
+    assert tree.act(Tensor()) == tree.predict(Tensor().__array__()[None])[0] == 1
+    for wrong in (["0.7"], np.array(["0.7"]), np.array([0.7j])):
+        with pytest.raises(CustardError, match="takes 1 numbers"):
+            tree.act(wrong)
+
+
+def test_vector_actions_are_handed_out_fresh():
+    tree = Tree.leaf([0.5], ONE, Actions("box", ("u",), low=[-1], high=[1]))
+    action = tree.act([0.0])
+    action += 1.0
+    assert tree.act([0.0]).tolist() == [0.5]
+
+
+def test_ragged_observations_are_refused():
+    tree = Tree.stump(0, 0.5, 0, 1, Features(("a", "b"), [0, 0], [1, 1]), AB)
+    for ask in (tree.predict, tree.apply):
+        with pytest.raises(CustardError, match="2 numbers each"):
+            ask([[1.0, 2.0], [1.0]])
+    with pytest.raises(CustardError, match="2 numbers each"):
+        tree.path([[1.0], [1.0, 2.0]])
+
+
+def test_origins_are_stored_as_plain_data(tmp_path):
+    tree = Tree.stump(0, 0.5, 0, 1, ONE, Actions("discrete", ("a", "b"), start=np.int64(0)))
+    told = {"a": np.int64(3), "b": [np.float32(0.5), float("nan")], "c": np.array([1, 2]), "d": {"e": np.inf}}
+    tree.with_origin(**told).save(tmp_path / "tree.json")
+    assert Tree.load(tmp_path / "tree.json").origin == {"a": 3, "b": [0.5, None], "c": [1, 2], "d": {"e": None}}
+
+
+@pytest.mark.parametrize(("low", "high"), [([1], [0]), ([np.nan], [0]), ([0], [np.nan])])
+def test_bounds_of_actions_must_hold_something(low, high):
+    with pytest.raises(CustardError, match="'u' has bounds"):
+        Actions("box", ("u",), low=low, high=high)

@@ -7,6 +7,7 @@ The JSON object has `format` "custard-tree", `version`, `features` (name, kind, 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,10 +89,21 @@ def to_json(tree: Tree) -> dict[str, Any]:
         "version": VERSION,
         "features": tree.features.to_json(),
         "actions": tree.actions.to_json(),
-        "bounds": tree.features.origin,
-        "origin": dict(tree.origin),
+        "bounds": _plain(tree.features.origin),
+        "origin": _plain(tree.origin),
         "nodes": {name: getattr(tree, name).tolist() for name in ARRAYS},
     }
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's numbers and arrays as plain ones; a number that is not finite, which JSON has no word for, as null."""
+    if isinstance(value, Mapping):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, (np.generic, np.ndarray)):
+        return _plain(value.tolist())
+    return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 def from_json(cls: type[Tree], data: Any) -> Tree:

@@ -22,6 +22,8 @@ __all__ = ["LEAF", "Tree"]
 #: What `feature`, `children_left` and `children_right` hold at a leaf.
 LEAF = -1
 
+DOUBLE, SINGLE = np.dtype(np.float64), np.dtype(np.float32)
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Tree:
@@ -57,12 +59,16 @@ class Tree:
     def __post_init__(self) -> None:
         try:
             arrays: dict[str, np.ndarray] = {
-                "feature": np.array(self.feature, dtype=np.int32),
+                "feature": _whole("feature", self.feature, np.int32),
                 "threshold": np.array(self.threshold, dtype=np.float64),
-                "children_left": np.array(self.children_left, dtype=np.int32),
-                "children_right": np.array(self.children_right, dtype=np.int32),
-                "value": np.array(self.value, dtype=np.float64 if self.actions.kind == "box" else np.int64),
+                "children_left": _whole("children_left", self.children_left, np.int32),
+                "children_right": _whole("children_right", self.children_right, np.int32),
+                "value": np.array(self.value, dtype=np.float64)
+                if self.actions.kind == "box"
+                else _whole("value", self.value, np.int64),
             }
+        except CustardError:
+            raise
         except (TypeError, ValueError, OverflowError) as error:
             raise CustardError(f"a tree's arrays must hold numbers ({error})") from None
         leaf = arrays["feature"] == LEAF if arrays["feature"].ndim == 1 else None
@@ -95,20 +101,15 @@ class Tree:
 
     def act(self, observation: Any) -> Any:
         """The action for one feature vector: an int, or an array for vector actions."""
-        try:
-            item = observation.item
-            if observation.shape != self._shape:
-                raise CustardError(self._misfit(observation.shape))
-        except AttributeError:
+        dtype = getattr(observation, "dtype", None)
+        if dtype is not DOUBLE and dtype is not SINGLE:  # others are rounded to float64 first, as for predict
             observation = self._vector(observation)
-            item = observation.item
-        node = self._nested
-        try:
-            while len(node) == 4:
-                node = node[2] if item(node[0]) <= node[1] else node[3]
-        except TypeError:
-            raise CustardError(f"an observation is numbers, not {observation.dtype}") from None
-        return node[0]
+        elif observation.shape != self._shape:
+            raise CustardError(self._misfit(observation.shape))
+        node, item = self._nested, observation.item
+        while len(node) == 4:
+            node = node[2] if item(node[0]) <= node[1] else node[3]
+        return node[0] if len(node) == 1 else node[0].copy()
 
     def path(self, observation: Any) -> list[int]:
         """The nodes from the root to the leaf that one observation visits."""
@@ -274,13 +275,13 @@ class Tree:
 
     @cached_property
     def _nested(self) -> tuple:
-        """The tree as nested tuples: (feature, threshold, left, right) or (action,)."""
+        """The tree as nested tuples: (feature, threshold, left, right), (action,) or (vector action, None)."""
         rows = zip(self.feature.tolist(), self.threshold.tolist(), strict=True)
         kids = list(zip(self.children_left.tolist(), self.children_right.tolist(), strict=True))
-        values = self.value.tolist() if self.actions.discrete else list(self.value)
+        values = [(v,) for v in self.value.tolist()] if self.actions.discrete else [(v, None) for v in self.value]
         built: list[Any] = [None] * self.n_nodes
         for node, (c, t) in reversed(list(enumerate(rows))):
-            built[node] = (values[node],) if c == LEAF else (c, t, built[kids[node][0]], built[kids[node][1]])
+            built[node] = values[node] if c == LEAF else (c, t, built[kids[node][0]], built[kids[node][1]])
         return built[0]
 
     @cached_property
@@ -290,7 +291,10 @@ class Tree:
         return predictor(self)
 
     def _batch(self, observations: Any) -> np.ndarray:
-        x = np.asarray(observations)
+        try:
+            x = np.asarray(observations)
+        except (TypeError, ValueError):
+            raise CustardError(f"observations must be {self.features.n} numbers each, not of several lengths") from None
         if x.ndim != 2 or x.shape[1] != self.features.n:
             raise CustardError(self._misfit(x.shape))
         if x.dtype.kind not in "fiub":
@@ -299,7 +303,10 @@ class Tree:
 
     def _vector(self, observation: Any) -> np.ndarray:
         try:
-            x = np.asarray(observation, dtype=np.float64)
+            x = np.asarray(observation)
+            if x.dtype.kind not in "fiubO":  # NumPy would read texts, and cut what is complex
+                raise TypeError
+            x = x.astype(np.float64, copy=False)
         except (TypeError, ValueError):
             kind = type(observation).__name__
             raise CustardError(
@@ -313,3 +320,13 @@ class Tree:
     def _misfit(self, shape: tuple[int, ...]) -> str:
         n = self.features.n
         return f"this tree takes observations of {n} features ([B, {n}] for predict, [{n}] for act), got shape {shape}"
+
+
+def _whole(name: str, given: Any, dtype: type) -> np.ndarray:
+    """An array of whole numbers; what would have to be cut is refused."""
+    array = np.asarray(given)
+    with np.errstate(invalid="ignore"):
+        whole = array.astype(dtype)
+    if array.dtype.kind not in "fiub" or not (whole == array).all():
+        raise CustardError(f"a tree's {name} must hold whole numbers of at most {8 * whole.itemsize} bits")
+    return whole
