@@ -247,6 +247,39 @@ def test_sliders_find_the_leaf_and_the_counterfactual(browser: Any, report: Path
     shown.close()
 
 
+@pytest.mark.filterwarnings("ignore:.*not within the observation space")
+def test_states_that_are_not_finite_are_shown_and_followed(browser: Any, tmp_path: Path) -> None:
+    class Broken(CartPoleEnv):
+        feature_names = BASE.features.names
+
+        def step(self, action: int) -> Any:
+            state, *rest = super().step(action)
+            return np.array([0, np.inf, -np.inf, 0], dtype=np.float32), *rest
+
+    gym.register("Broken-v0", Broken, max_episode_steps=3)
+    try:
+        path = write_report(run_directory(tmp_path / "run", CARTPOLE, env="Broken-v0"), episodes=2)
+    finally:
+        del gym.registry["Broken-v0"]
+    data = data_of(path)
+    assert data["replay"]["x"][1] == [0, {"float": "Infinity"}, {"float": "-Infinity"}, 0]
+    # No environment may give NaN, but a tree takes it: every state there is.
+    points = hard_points(CARTPOLE, 400)
+    points = points[~np.isfinite(points[:, 1:3]).all(axis=1)][:30]
+    assert np.isnan(points[:, 1:3]).any()
+    data["replay"] |= {"x": points.tolist(), "total": [0.0] * len(points), "frames": [], "index": []}
+    path.write_text(page(data))
+    shown = Page(browser, path)
+    for x in points:
+        assert shown.lit() == CARTPOLE.path(x)
+        leaves = shown.page.evaluate("counterfactuals(x).map(c => c.leaf)")
+        assert leaves == [change.leaf for change in counterfactuals(CARTPOLE, x)]
+        said = shown.page.get_attribute('[data-exact="1"]', "placeholder")
+        assert said == {"nan": "NaN", "inf": "∞", "-inf": "−∞"}.get(str(x[1]), said)
+        shown.page.click("#forward")
+    shown.close()
+
+
 def test_keyboard_folds_and_walks_the_tree(browser: Any, report: Path) -> None:
     shown = Page(browser, report)
     shown.page.focus('[data-node="0"]')

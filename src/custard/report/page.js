@@ -13,7 +13,7 @@ function decide() {
   for (const { moves, leaf: to } of found.slice(0, 4)) {
     const item = el("li");
     item.append(el("b", {}, T.label[to]), " if ");
-    item.append(moves.map(([c, v]) => `${F[c].name} ${v > x[c] ? (F[c].kind === "real" ? "rose above " : "rose to ") : "fell to "}${fmt(v)}`).join(" and "));
+    item.append(moves.map(([c, v]) => `${F[c].name} ${Number.isNaN(x[c]) ? "became " : v > x[c] ? (F[c].kind === "real" ? "rose above " : "rose to ") : "fell to "}${fmt(v)}`).join(" and "));
     list.append(item);
   }
   if (!found.length) list.append(el("li", {}, "No other action is possible from here."));
@@ -43,8 +43,10 @@ const inputs = F.map((f, c) => {
 for (const part of [...inputs.filter((i) => i.used), ...inputs.filter((i) => !i.used).slice(0, 12)]) $("sliders").append(part.row);
 function show() {
   inputs.forEach(({ range, exact }, c) => {
-    if (document.activeElement !== range) range.value = x[c];
-    if (document.activeElement !== exact) exact.value = Number(x[c].toPrecision(5));
+    if (document.activeElement !== range) range.value = Math.max(range.min, Math.min(range.max, x[c]));
+    // A number field cannot hold what is not finite: it stands there as its placeholder.
+    if (document.activeElement !== exact) exact.value = Number.isFinite(x[c]) ? Number(x[c].toPrecision(5)) : "";
+    exact.placeholder = fmt(x[c]);
   });
   decide();
   if (R) {

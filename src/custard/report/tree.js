@@ -1,6 +1,8 @@
 "use strict";
 // Everything that comes from outside enters the page as text nodes or attribute values, never as markup.
-const D = JSON.parse(document.getElementById("data").textContent);
+const D = JSON.parse(document.getElementById("data").textContent, read);
+// JSON has no NaN and no infinity: write.py puts them in as {"float": "NaN"}.
+function read(key, value) { return value && value.float !== undefined ? Number(value.float) : value; }
 const $ = (id) => document.getElementById(id);
 const T = D.tree, F = D.features, N = T.feature.length;
 const SVG = "http://www.w3.org/2000/svg";
@@ -13,7 +15,7 @@ function make(node, attrs, text) {
   return node;
 }
 function fmt(v) {
-  if (v === null || Number.isNaN(v)) return "–";
+  if (Number.isNaN(v)) return "NaN";
   if (!Number.isFinite(v)) return v > 0 ? "∞" : "−∞";
   if (v !== 0 && (Math.abs(v) >= 1e6 || Math.abs(v) < 1e-4)) return v.toExponential(2).replace(/-/g, "−");
   return String(Number(v.toPrecision(4))).replace("-", "−");
@@ -57,7 +59,7 @@ function nextUp(v) {
 const leaves = [], boxes = new Map();
 for (let n = 0; n < N; n++) if (isLeaf(n)) { leaves.push(n); boxes.set(n, boxOf(n)); }
 function nearest(v, lo, hi, f) {
-  if (lo < v && v <= hi) return v;
+  if ((lo < v && v <= hi) || (Number.isNaN(v) && hi === Infinity) || (v === -Infinity && lo === -Infinity)) return v;
   const whole = f.kind !== "real";
   let first = whole && Number.isFinite(lo) ? Math.floor(lo) + 1 : lo === -Infinity ? lo : nextUp(lo);
   let last = whole && Number.isFinite(hi) ? Math.floor(hi) : hi;
@@ -65,6 +67,7 @@ function nearest(v, lo, hi, f) {
   if (low <= v && v <= high) { first = Math.max(first, low); last = Math.min(last, high); }
   return first > last ? null : v < first ? first : last;
 }
+const same = (a, b) => a === b || (Number.isNaN(a) && Number.isNaN(b));
 function counterfactuals(x) {
   const path = pathOf(x), now = T.action[path[path.length - 1]], best = new Map();
   for (const leaf of leaves) {
@@ -73,11 +76,11 @@ function counterfactuals(x) {
     for (const [c, [lo, hi]] of boxes.get(leaf)) {
       const to = nearest(x[c], lo, hi, F[c]);
       if (to === null) { possible = false; break; }
-      if (to !== x[c]) { moves.push([c, to]); sum += ((to - x[c]) / F[c].scale) ** 2; }
+      if (!same(to, x[c])) { moves.push([c, to]); sum += Number.isFinite(x[c]) ? ((to - x[c]) / F[c].scale) ** 2 : Infinity; }
     }
     if (possible && (!best.has(T.action[leaf]) || sum < best.get(T.action[leaf]).sum)) best.set(T.action[leaf], { sum, moves, leaf });
   }
-  return [...best.values()].sort((a, b) => a.sum - b.sum);
+  return [...best.values()].sort((a, b) => (a.sum === b.sum ? a.leaf - b.leaf : a.sum - b.sum));
 }
 
 // ---- state: one observation drives the tree, the verdict and the sliders ----
@@ -188,7 +191,10 @@ function light() {
     e.classList.toggle("on", on);
     if (on) e.parentNode.insertBefore(e, e.parentNode.querySelector(".answer"));
   });
-  for (const [dot, c, place] of dots) dot.setAttribute("cx", place(x[c]));
+  for (const [dot, c, place] of dots) {
+    dot.style.display = Number.isNaN(x[c]) ? "none" : "";
+    if (!Number.isNaN(x[c])) dot.setAttribute("cx", place(x[c]));
+  }
 }
 function fold(n) {
   if (isLeaf(n)) return;

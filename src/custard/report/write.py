@@ -105,11 +105,11 @@ def _evaluation(path: Path) -> dict[str, Any] | None:
 
 
 def _finite(value: Any) -> Any:
-    """Plain data in which a number that is not finite is null."""
+    """Plain data in which a number that is not finite is {"float": "NaN"}: JSON has none, tree.js reads it back."""
     if isinstance(value, dict):
         return {key: _finite(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):
         return [_finite(entry) for entry in value]
     if isinstance(value, float) and not np.isfinite(value):
-        return None
+        return {"float": "NaN" if np.isnan(value) else "Infinity" if value > 0 else "-Infinity"}
     return value
