@@ -280,6 +280,16 @@ def test_states_that_are_not_finite_are_shown_and_followed(browser: Any, tmp_pat
     shown.close()
 
 
+def test_a_change_names_the_threshold_itself(browser: Any, tmp_path: Path) -> None:
+    tree = Tree.stump(3, 0.0, 0, 1, BASE.features, BASE.actions)
+    shown = Page(browser, write_report(run_directory(tmp_path / "run", tree, env="nowhere/Missing-v0")))
+    shown.set(3, -1.0)
+    assert shown.page.inner_text("#others") == "push_right if pole_velocity rose above 0"
+    shown.set(3, 1.0)
+    assert shown.page.inner_text("#others") == "push_left if pole_velocity fell to 0"
+    shown.close()
+
+
 def test_keyboard_folds_and_walks_the_tree(browser: Any, report: Path) -> None:
     shown = Page(browser, report)
     shown.page.focus('[data-node="0"]')

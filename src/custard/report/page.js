@@ -1,5 +1,10 @@
 // After tree.js, in the same script: the verdict, the replay, the charts and the rest of the page.
 // ---- verdict and sliders ----
+// A real feature that rises goes just above a threshold: the threshold is what a person wants to read.
+function change(c, to, above) {
+  if (Number.isNaN(x[c])) return `became ${fmt(to)}`;
+  return to < x[c] ? `fell to ${fmt(to)}` : F[c].kind === "real" ? `rose above ${fmt(above)}` : `rose to ${fmt(to)}`;
+}
 function decide() {
   const path = pathOf(x), leaf = path[path.length - 1];
   const verdict = $("verdict");
@@ -13,7 +18,7 @@ function decide() {
   for (const { moves, leaf: to } of found.slice(0, 4)) {
     const item = el("li");
     item.append(el("b", {}, T.label[to]), " if ");
-    item.append(moves.map(([c, v]) => `${F[c].name} ${Number.isNaN(x[c]) ? "became " : v > x[c] ? (F[c].kind === "real" ? "rose above " : "rose to ") : "fell to "}${fmt(v)}`).join(" and "));
+    item.append(moves.map(([c, v, above]) => `${F[c].name} ${change(c, v, above)}`).join(" and "));
     list.append(item);
   }
   if (!found.length) list.append(el("li", {}, "No other action is possible from here."));

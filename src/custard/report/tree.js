@@ -76,7 +76,7 @@ function counterfactuals(x) {
     for (const [c, [lo, hi]] of boxes.get(leaf)) {
       const to = nearest(x[c], lo, hi, F[c]);
       if (to === null) { possible = false; break; }
-      if (!same(to, x[c])) { moves.push([c, to]); sum += Number.isFinite(x[c]) ? ((to - x[c]) / F[c].scale) ** 2 : Infinity; }
+      if (!same(to, x[c])) { moves.push([c, to, lo]); sum += Number.isFinite(x[c]) ? ((to - x[c]) / F[c].scale) ** 2 : Infinity; }
     }
     if (possible && (!best.has(T.action[leaf]) || sum < best.get(T.action[leaf]).sum)) best.set(T.action[leaf], { sum, moves, leaf });
   }
