@@ -290,6 +290,23 @@ def test_a_change_names_the_threshold_itself(browser: Any, tmp_path: Path) -> No
     shown.close()
 
 
+def test_sliders_of_whole_numbers_give_whole_numbers(browser: Any, tmp_path: Path) -> None:
+    features = Features(("count", "b"), [-np.inf, 0], [np.inf, 1], ("integer", "binary"))
+    tree = Tree.stump(0, 3.4, 0, 1, features, BASE.actions)
+    shown = Page(browser, write_report(run_directory(tmp_path / "run", tree, env="nowhere/Missing-v0")))
+    for feature in (0, 1):
+        shown.page.focus(f"#feature-{feature}")
+        for key in ("Home", "ArrowRight", "End", "ArrowLeft"):
+            shown.page.keyboard.press(key)
+            value = shown.page.evaluate("c => x[c]", feature)
+            assert value == round(value)
+            assert float(shown.page.input_value(f"#feature-{feature}")) == value
+    shown.page.evaluate("document.activeElement.blur()")
+    shown.set(0, 3.4)
+    assert shown.page.input_value('[data-exact="0"]') == "3"
+    shown.close()
+
+
 def test_keyboard_folds_and_walks_the_tree(browser: Any, report: Path) -> None:
     shown = Page(browser, report)
     shown.page.focus('[data-node="0"]')

@@ -121,3 +121,13 @@ def test_ranges_are_what_a_person_wants() -> None:
     assert seen[0][0] < 2 < seen[0][1] < 10
     assert np.isfinite(seen).all()
     assert short(-0.34990) == "−0.3499"
+
+
+def test_ranges_of_whole_numbers_are_whole() -> None:
+    features = Features(("a", "b", "c"), [-np.inf, 0, 0], [np.inf, 1, np.inf], ("integer", "binary", "integer"))
+    tree = Tree.stump(0, 3.4, 0, 1, features, ACTIONS)
+    for seen in (None, np.tile(np.arange(9.0)[:, None], 3)):
+        ranges = shown_ranges(tree, seen)
+        assert (ranges == np.round(ranges)).all()
+        assert ranges[0, 0] < 3.4 < ranges[0, 1]
+        assert ranges[1].tolist() == [0, 1]

@@ -30,7 +30,7 @@ const inputs = F.map((f, c) => {
   if (!f.used) label.append(el("span", {}, "not asked about"));
   const rail = el("div", { class: "rail" }), whole = f.kind !== "real", [lo, hi] = f.shown;
   const range = el("input", { type: "range", id, "data-feature": c, min: lo, max: hi, step: whole ? 1 : (hi - lo) / 1000 || 1 });
-  const exact = el("input", { type: "number", "data-exact": c, step: "any", "aria-label": `${f.name}, exact value` });
+  const exact = el("input", { type: "number", "data-exact": c, step: whole ? 1 : "any", "aria-label": `${f.name}, exact value` });
   rail.append(range);
   for (const t of new Set(T.threshold.filter((_, n) => T.feature[n] === c))) {
     const s = (t - lo) / (hi - lo);
@@ -39,7 +39,7 @@ const inputs = F.map((f, c) => {
     tick.style.left = `calc(9px + ${s} * (100% - 18px))`;
     rail.append(tick);
   }
-  const set = (v) => { if (v === "" || Number.isNaN(Number(v))) return; pause(); whatIf = true; x = x.slice(); x[c] = Number(v); show(); };
+  const set = (v) => { if (v === "" || Number.isNaN(Number(v))) return; pause(); whatIf = true; x = x.slice(); x[c] = whole ? Math.round(v) : Number(v); show(); };
   range.oninput = () => set(range.value);
   exact.onchange = () => set(exact.value);
   row.append(label, rail, exact);

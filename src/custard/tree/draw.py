@@ -100,7 +100,7 @@ def shown_ranges(tree: Tree, observations: Any = None) -> np.ndarray:
     """The range of each feature that a person would want to see, [n, 2].
 
     Declared bounds where they are finite and not absurd; else what the observations span, or else room around the
-    thresholds.
+    thresholds. Those of whole-number features end at whole numbers.
     """
     ranges = np.stack([tree.features.low, tree.features.high], axis=1).astype(float)
     for c in range(tree.features.n):
@@ -121,6 +121,8 @@ def shown_ranges(tree: Tree, observations: Any = None) -> np.ndarray:
             ranges[c] = min(float(own.min()), 0.0) - reach, max(float(own.max()), 0.0) + reach
         else:
             ranges[c] = np.where(np.isfinite(ranges[c]), ranges[c], (-1.0, 1.0))
+    whole = tree.features.integer
+    ranges[whole] = np.stack([np.floor(ranges[whole, 0]), np.ceil(ranges[whole, 1])], axis=1)
     return ranges
 
 
