@@ -253,7 +253,7 @@ def test_states_that_are_not_finite_are_shown_and_followed(browser: Any, tmp_pat
         feature_names = BASE.features.names
 
         def step(self, action: int) -> Any:
-            state, *rest = super().step(action)
+            _, *rest = super().step(action)
             return np.array([0, np.inf, -np.inf, 0], dtype=np.float32), *rest
 
     gym.register("Broken-v0", Broken, max_episode_steps=3)
@@ -357,21 +357,53 @@ def test_a_phone_has_no_sideways_scroll(browser: Any, report: Path, scheme: str)
     shown.close()
 
 
-def test_a_very_large_tree_starts_folded(browser: Any, tmp_path: Path) -> None:
-    depth, rng = 8, np.random.default_rng(0)
+def full_tree(depth: int) -> Tree:
+    rng = np.random.default_rng(0)
     inner, count = 2**depth - 1, 2 ** (depth + 1) - 1
     node = np.arange(count)
-    tree = Tree(
+    return Tree(
         np.where(node < inner, rng.integers(4, size=count), -1), rng.uniform(-0.1, 0.1, count),
         np.where(node < inner, 2 * node + 1, -1), np.where(node < inner, 2 * node + 2, -1), node % 2,
         BASE.features, BASE.actions,
     )  # fmt: skip
+
+
+# What of the tree lies outside its drawing, by the names of its elements.
+OUTSIDE = """() => {
+  const r = tree.getBoundingClientRect();
+  return [...tree.querySelectorAll("rect, text, path")].filter((e) => {
+    const b = e.getBoundingClientRect();
+    return b.left < r.left - 1 || b.right > r.right + 1 || b.top < r.top - 1 || b.bottom > r.bottom + 1;
+  }).map((e) => e.textContent || e.tagName);
+}"""
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    # Nothing is known of its visits: it starts folded at depth 5, with 32 ends.
+    return write_report(run_directory(tmp_path_factory.mktemp("large"), full_tree(8), env="nowhere/Missing-v0"))
+
+
+def test_fit_shows_the_whole_tree(browser: Any, large: Path) -> None:
+    shown = Page(browser, large)
+    assert shown.page.evaluate(OUTSIDE) != []  # it opens where it can be read
+    shown.page.click("#fit")
+    assert shown.page.evaluate(OUTSIDE) == []
+    shown.page.click("#unfold")
+    assert shown.page.evaluate(OUTSIDE) != []
+    shown.page.click("#fit")
+    assert shown.page.evaluate(OUTSIDE) == []
+    shown.close()
+
+
+def test_a_very_large_tree_starts_folded(browser: Any, tmp_path: Path) -> None:
+    tree = full_tree(8)
     shown = Page(browser, write_report(run_directory(tmp_path / "run", tree), episodes=5))
     first = shown.page.locator(".node").count()
     assert 3 <= first <= 63
     assert shown.leaf() in tree.leaves()
     shown.page.click("#unfold")
-    assert shown.page.locator(".node").count() == count
+    assert shown.page.locator(".node").count() == tree.n_nodes
     shown.close()
 
 

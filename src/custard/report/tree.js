@@ -162,15 +162,16 @@ function drawTree() {
       edges.append(svg("text", { class: "answer", ...label }, answer));
     }
   }
-  home = [x0 - 24, y0 - 24, x1 - x0 + 48, y1 - y0 + 60];
+  home = [x0 - 24, y0 - 24, x1 - x0 + 48, y1 - y0 + 60];  // the whole tree: what Fit shows
   // Never blow a small tree up beyond a comfortable size, and on a narrow screen keep the text readable.
   const narrow = matchMedia("(max-width: 940px)").matches;
   tree.style.height = narrow ? `${Math.max(200, Math.min(520, (tree.clientWidth * home[3]) / home[2]))}px` : "";
   const room = tree.getBoundingClientRect();
   const scale = Math.min(room.width / home[2], room.height / home[3]), most = 1.6, least = 0.5;
   if (scale > most) { const w = room.width / most, h = room.height / most; home = [home[0] - (w - home[2]) / 2, home[1] - (h - home[3]) / 2, w, h]; }
-  if (scale < least && N > 9) { const [rx, ry] = nodeAt.get(0), w = room.width / least, h = room.height / least; home = down ? [rx - w / 2, home[1], w, h] : [home[0], ry - h / 2, w, h]; }
   view = home.slice();
+  // A tree too large to be read as a whole opens at its root.
+  if (scale < least && N > 9) { const [rx, ry] = nodeAt.get(0), w = room.width / least, h = room.height / least; view = down ? [rx - w / 2, home[1], w, h] : [home[0], ry - h / 2, w, h]; }
   zoom();
   $("unfold").hidden = folded.size === 0;
   $("tree-hint").textContent = `Yes goes ${down ? "left" : "up"}, no goes ${down ? "right" : "down"}. ${T.share ? "Edges are as wide as the share of visited states. " : ""}Click a question to fold it, drag to move, Ctrl and wheel to zoom.`;
