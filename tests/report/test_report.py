@@ -396,6 +396,20 @@ def test_fit_shows_the_whole_tree(browser: Any, large: Path) -> None:
     shown.close()
 
 
+def test_nothing_hides_how_much_is_folded(browser: Any, large: Path) -> None:
+    shown = Page(browser, large)
+    shown.page.click("#fit")
+    hidden = shown.page.evaluate("""() => {
+      const shapes = [...tree.querySelectorAll(".shape")].map((e) => e.getBoundingClientRect());
+      const marks = [...tree.querySelectorAll(".folded")].map((e) => e.getBoundingClientRect());
+      const apart = (a, b) => a.right <= b.left || b.right <= a.left || a.bottom <= b.top || b.bottom <= a.top;
+      return [marks.length, marks.filter((m) => shapes.some((s) => !apart(m, s))).length];
+    }""")
+    assert hidden == [32, 0]
+    assert shown.page.locator(".folded").first.text_content() == "▸ 8 leaves folded"
+    shown.close()
+
+
 def test_a_very_large_tree_starts_folded(browser: Any, tmp_path: Path) -> None:
     tree = full_tree(8)
     shown = Page(browser, write_report(run_directory(tmp_path / "run", tree), episodes=5))

@@ -113,7 +113,7 @@ function drawTree() {
   const wide = Math.max(130, ...inner.map((n) => textWidth(question(n), FONT) + 34));
   const leafWide = Math.max(84, ...ends.filter(isLeaf).map((n) => textWidth(clip(T.label[n], 26), BOLD) + 28));
   const down = ends.length <= 8, at = new Map();
-  const across = down ? Math.max(leafWide + 18, ends.every(isLeaf) ? wide * 0.66 : wide + 16) : 54, along = down ? 112 : wide + 52;
+  const across = down ? Math.max(leafWide + 18, ends.every(isLeaf) ? wide * 0.66 : wide + 16) : 60, along = down ? 112 : wide + 52;
   ends.forEach((n, i) => at.set(n, i));
   for (const [n] of [...visible].reverse()) if (!at.has(n)) at.set(n, (at.get(T.left[n]) + at.get(T.right[n])) / 2);
   nodeAt = new Map();
@@ -146,7 +146,12 @@ function drawTree() {
       const dot = svg("circle", { class: "dot", r: 4, cy: 13, cx: 0 });
       g.append(dot);
       dots.push([dot, c, place]);
-      if (folded.has(n)) g.append(svg("text", { class: "small", "text-anchor": "middle", y: h / 2 + 15 }, `▸ ${below[n]} leaves folded`));
+      if (folded.has(n)) {
+        // Where nothing else is drawn: below it in a tree that grows down, else to its right, in its own row.
+        const said = `▸ ${below[n]} leaves folded`;
+        g.append(svg("text", { class: "small folded", ...(down ? { "text-anchor": "middle", y: h / 2 + 15 } : { x: w / 2 + 9, y: 4 }) }, said));
+        if (!down) x1 = Math.max(x1, px + w / 2 + 9 + textWidth(said, FONT));
+      }
     }
     nodes.append(g);
     if (end || folded.has(n)) continue;
