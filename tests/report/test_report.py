@@ -421,6 +421,36 @@ def test_a_very_large_tree_starts_folded(browser: Any, tmp_path: Path) -> None:
     shown.close()
 
 
+def test_names_cannot_turn_the_direction_of_what_stands_beside_them(browser: Any, tmp_path: Path) -> None:
+    features = Features(("a\u202etset", "\u05d0\u05d1\u05d2", "c\u2069\u2067", "d"), [-1] * 4, [1] * 4)
+    actions = replace(BASE.actions, names=("left\u202e", "right"))
+    tree = replace(CARTPOLE, features=features, actions=actions, feature=[0, -1, 1, -1, -1])
+    where = run_directory(tmp_path / "run", tree, env="nowhere/\u202eMissing-v0", settings={"\u202ea": "\u202eb"})
+    shown = Page(browser, write_report(where))
+    turning = "text => [...text.matchAll(/[\\u061c\\u200e\\u200f\\u202a-\\u202e\\u2066\\u2067]/g)].length"
+    shown.set(1, 0.9)
+    shown.page.hover('[data-node="2"]')
+    for tab in range(shown.page.locator("#formats button").count()):
+        shown.page.locator("#formats button").nth(tab).click()
+        everything = shown.page.evaluate("document.title + document.body.innerText + tree.textContent")
+        assert shown.page.evaluate(turning, everything) == 0
+    assert shown.page.text_content('[data-node="0"] text') == "a\ufffdtset ≤ −0.3499"
+    # A name that does run from right to left leaves the comparison beside it where it was: on the right.
+    assert shown.page.text_content('[data-node="2"] text') == "\u2068\u05d0\u05d1\u05d2\u2069 ≤ 0.01526"
+    first, last = shown.page.eval_on_selector(
+        '[data-node="2"] text',
+        "e => [1, e.textContent.length - 1].map((k) => e.getExtentOfChar(k).x)",
+    )
+    assert first < last
+    # What is downloaded is the file as it was written.
+    exported = {item["format"]: item for item in data_of(where / "report.html")["exports"]}
+    shown.page.click('[data-format="text"]')
+    with shown.page.expect_download() as download:
+        shown.page.click("#download")
+    assert Path(download.value.path()).read_text(encoding="utf-8") == exported["text"]["text"]
+    shown.close()
+
+
 def test_hostile_names_stay_text(browser: Any, tmp_path: Path) -> None:
     features = Features((HOSTILE, "</script><script>window.hurt=1</script>", "`${1}`", "d"), [-1] * 4, [1] * 4)
     actions = replace(BASE.actions, names=(f"left {HOSTILE}", "right"))

@@ -17,8 +17,8 @@ function decide() {
   const found = counterfactuals(x);
   for (const { moves, leaf: to } of found.slice(0, 4)) {
     const item = el("li");
-    item.append(el("b", {}, T.label[to]), " if ");
-    item.append(moves.map(([c, v, above]) => `${F[c].name} ${change(c, v, above)}`).join(" and "));
+    item.append(el("b", {}, apart(T.label[to])), " if ");
+    item.append(moves.map(([c, v, above]) => `${apart(F[c].name)} ${change(c, v, above)}`).join(" and "));
     list.append(item);
   }
   if (!found.length) list.append(el("li", {}, "No other action is possible from here."));
@@ -149,7 +149,7 @@ if (D.evaluation) {
 } else $("evaluation").hidden = true;
 
 // ---- header, settings, exports ----
-$("title").textContent = D.title;
+$("title").textContent = document.title = D.title;
 $("sub").textContent = D.subtitle;
 for (const [name, value, unit] of D.facts) { const box = el("div"); box.append(el("dt", {}, name)); const dd = el("dd", {}, value); if (unit) dd.append(el("small", {}, ` ${unit}`)); box.append(dd); $("facts").append(box); }
 for (const [key, value] of D.settings) { const row = el("tr"); row.append(el("td", {}, key), el("td", {}, value)); $("settings").append(row); }
@@ -160,7 +160,7 @@ D.exports.forEach((item, k) => {
   tab.onclick = () => {
     chosen = item;
     document.querySelectorAll("#formats button").forEach((b) => b.setAttribute("aria-selected", String(b === tab)));
-    $("code").textContent = item.text ?? `${item.about}: ${item.name}, ${Math.round((item.base64.length * 3) / 4).toLocaleString("en")} bytes.`;
+    $("code").textContent = item.text !== undefined ? visible(item.text) : `${item.about}: ${item.name}, ${Math.round((item.base64.length * 3) / 4).toLocaleString("en")} bytes.`;
     $("copy").disabled = item.text === undefined;
   };
   $("formats").append(tab);

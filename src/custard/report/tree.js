@@ -1,8 +1,15 @@
 "use strict";
 // Everything that comes from outside enters the page as text nodes or attribute values, never as markup.
 const D = JSON.parse(document.getElementById("data").textContent, read);
-// JSON has no NaN and no infinity: write.py puts them in as {"float": "NaN"}.
-function read(key, value) { return value && value.float !== undefined ? Number(value.float) : value; }
+function read(key, value) {
+  if (typeof value === "string") return key === "text" ? value : visible(value);  // an export stays as it is
+  // JSON has no NaN and no infinity: write.py puts them in as {"float": "NaN"}.
+  return value && value.float !== undefined ? Number(value.float) : value;
+}
+// Characters that turn the direction of the text after them are shown, not obeyed.
+function visible(text) { return text.replace(/[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, "\ufffd"); }
+// A name that runs from right to left would take the numbers beside it along: the marks around it keep it to itself.
+function apart(name) { return /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\u{10800}-\u{10fff}\u{1e800}-\u{1efff}]/u.test(name) ? `\u2068${name}\u2069` : name; }
 const $ = (id) => document.getElementById(id);
 const T = D.tree, F = D.features, N = T.feature.length;
 const SVG = "http://www.w3.org/2000/svg";
@@ -48,7 +55,7 @@ function boxOf(node) {
 }
 function conditions(node) {
   return [...boxOf(node)].map(([c, [lo, hi]]) =>
-    lo === -Infinity ? `${F[c].name} ≤ ${fmt(hi)}` : hi === Infinity ? `${F[c].name} > ${fmt(lo)}` : `${fmt(lo)} < ${F[c].name} ≤ ${fmt(hi)}`);
+    lo === -Infinity ? `${apart(F[c].name)} ≤ ${fmt(hi)}` : hi === Infinity ? `${apart(F[c].name)} > ${fmt(lo)}` : `${fmt(lo)} < ${apart(F[c].name)} ≤ ${fmt(hi)}`);
 }
 function nextUp(v) {
   const floats = new Float64Array([v]), bits = new BigInt64Array(floats.buffer);
@@ -100,7 +107,7 @@ const tree = $("tree"), pen = document.createElement("canvas").getContext("2d");
 let view = null, home = null, nodeAt = new Map(), dots = [];
 function textWidth(text, font) { pen.font = font; return pen.measureText(text).width; }
 const FONT = '13px system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif', BOLD = FONT.replace("13px", "650 13px");
-const question = (n) => `${clip(F[T.feature[n]].name, 26)} ≤ ${fmt(T.threshold[n])}`;
+const question = (n) => `${apart(clip(F[T.feature[n]].name, 26))} ≤ ${fmt(T.threshold[n])}`;
 function drawTree() {
   const visible = [], stack = [[0, 0]];
   while (stack.length) {
