@@ -410,6 +410,83 @@ def test_nothing_hides_how_much_is_folded(browser: Any, large: Path) -> None:
     shown.close()
 
 
+# Whether a node's box is inside the drawing, and where its middle is on the screen.
+PLACE = """n => {
+  const r = tree.getBoundingClientRect(), b = tree.querySelector(`[data-node="${n}"] .shape`).getBoundingClientRect();
+  const inside = b.left >= r.left && b.right <= r.right && b.top >= r.top && b.bottom <= r.bottom;
+  return [inside, b.x + b.width / 2, b.y + b.height / 2];
+}"""
+
+
+def test_a_large_tree_is_walked_without_losing_sight_of_it(browser: Any, large: Path) -> None:
+    shown = Page(browser, large)
+    shown.page.focus('[data-node="0"]')
+    for key, expected in [("ArrowRight", 1), ("ArrowDown", 2), ("ArrowRight", 5), ("ArrowLeft", 2), ("ArrowUp", 1)]:
+        shown.page.keyboard.press(key)
+        assert shown.page.evaluate("document.activeElement.dataset.node") == str(expected)
+        assert shown.page.evaluate(PLACE, expected)[0]
+    # The last of these leaves so few ends that the tree grows down; each question stays under the pointer.
+    shown.page.click("#fit")
+    for node in (1, 5, 13):
+        before = shown.page.evaluate(PLACE, node)[1:]
+        shown.page.mouse.click(*before)
+        assert shown.page.evaluate(PLACE, node)[1:] == pytest.approx(before, abs=1)
+    assert shown.page.evaluate("growsDown")
+    shown.page.click("#fit")
+    shown.page.click('[data-node="13"]')  # unfolds, to the right again
+    assert not shown.page.evaluate("growsDown")
+    assert [shown.page.evaluate(PLACE, node)[0] for node in (13, 27, 28)] == [True, True, True]
+    shown.close()
+
+
+def test_a_finger_reads_folds_and_moves_the_tree(browser: Any, large: Path) -> None:
+    shown = Page(browser, large, viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    touch = "tree.style.touchAction"
+    assert shown.page.evaluate(touch) == "none"
+    shown.page.click("#fit")
+    assert shown.page.evaluate(touch) == "pan-y"
+    shown.page.click("#zoom-in")
+    assert shown.page.evaluate(touch) == "none"
+    shown.page.click("#fit")
+    shown.page.tap('[data-node="0"]')
+    assert "every state comes here" in shown.page.inner_text("#tip.show")
+    assert shown.page.locator(".node").count() == 63
+    shown.page.tap('[data-node="0"]')
+    assert shown.page.locator(".node").count() == 1
+    shown.close()
+
+
+def test_many_thresholds_leave_the_slider_to_be_seen(browser: Any, tmp_path: Path) -> None:
+    features = Features(("a",), [0], [1])
+    count = 2000
+    node = np.arange(2 * count + 1)
+    inner = (node % 2 == 0) & (node < 2 * count)  # a chain: each no asks the next question
+    tree = Tree(
+        np.where(inner, 0, -1), np.where(inner, node / (2 * count), 0), np.where(inner, node + 1, -1),
+        np.where(inner, node + 2, -1), node // 2 % 2, features, BASE.actions,
+    )  # fmt: skip
+    shown = Page(browser, write_report(run_directory(tmp_path / "run", tree, env="nowhere/Missing-v0")))
+    assert shown.page.locator(".tick").count() <= 501
+    on_top = """() => {
+      const tick = document.querySelectorAll(".tick")[250], b = tick.getBoundingClientRect();
+      for (const t of document.querySelectorAll(".tick")) t.style.pointerEvents = "auto";
+      return document.elementFromPoint(b.x + b.width / 2, b.y + b.height / 2).id;
+    }"""
+    shown.page.locator("#feature-0").scroll_into_view_if_needed()
+    assert shown.page.evaluate(on_top) == "feature-0"
+    shown.close()
+
+
+@pytest.mark.parametrize("width", [1280, 360])
+def test_charts_are_drawn_at_the_size_they_are_seen(browser: Any, report: Path, width: int) -> None:
+    shown = Page(browser, report, viewport={"width": width, "height": 740})
+    heights = shown.page.eval_on_selector_all(".chart text", "all => all.map((e) => e.getBoundingClientRect().height)")
+    heights = [height for height in heights if height]  # where every return is the same, theirs are not drawn
+    assert len(heights) > 8
+    assert min(heights) > 10
+    shown.close()
+
+
 def test_a_very_large_tree_starts_folded(browser: Any, tmp_path: Path) -> None:
     tree = full_tree(8)
     shown = Page(browser, write_report(run_directory(tmp_path / "run", tree), episodes=5))

@@ -32,10 +32,12 @@ const inputs = F.map((f, c) => {
   const range = el("input", { type: "range", id, "data-feature": c, min: lo, max: hi, step: whole ? 1 : (hi - lo) / 1000 || 1 });
   const exact = el("input", { type: "number", "data-exact": c, step: whole ? 1 : "any", "aria-label": `${f.name}, exact value` });
   rail.append(range);
-  for (const t of new Set(T.threshold.filter((_, n) => T.feature[n] === c))) {
-    const s = (t - lo) / (hi - lo);
-    if (s < 0 || s > 1) continue;
-    const tick = el("i", { class: "tick", title: fmt(t) });
+  // One mark a place: thousands of thresholds differ by less than a pixel.
+  const places = new Set(T.threshold.filter((_, n) => T.feature[n] === c).map((t) => Math.round((500 * (t - lo)) / (hi - lo)) / 500));
+  if (places.size > 40) rail.classList.add("dense");
+  for (const s of places) {
+    if (!(s >= 0 && s <= 1)) continue;
+    const tick = el("i", { class: "tick" });
     tick.style.left = `calc(9px + ${s} * (100% - 18px))`;
     rail.append(tick);
   }
@@ -106,8 +108,10 @@ function nice(lo, hi, count) {
   return out;
 }
 const short = (v) => (Math.abs(v) >= 1e6 ? `${fmt(v / 1e6)}M` : Math.abs(v) >= 1e4 ? `${fmt(v / 1e3)}k` : fmt(v));
+// As wide as its place, so that text keeps its size on a phone.
+const chartWidth = (box) => Math.max(280, Math.min(560, box.clientWidth || 560));
 function chart(height, xs, series, xlabel) {
-  const W = 560, L = 46, B = 36, root = svg("svg", { class: "chart", viewBox: `0 0 ${W} ${height}`, role: "img" });
+  const W = chartWidth($("curve-charts")), L = 46, B = 36, root = svg("svg", { class: "chart", viewBox: `0 0 ${W} ${height}`, role: "img" });
   const all = series.flatMap((s) => s.values.filter((v) => v !== null));
   let lo = Math.min(...all), hi = Math.max(...all);
   if (lo === hi) { lo -= 1; hi += 1; }
@@ -115,7 +119,7 @@ function chart(height, xs, series, xlabel) {
   lo = lo >= 0 && lo < pad * 4 ? 0 : lo - pad; hi += pad;
   const X = (v) => L + ((W - L - 8) * (v - x0)) / (x1 - x0 || 1), Y = (v) => 8 + (height - B - 8) * (1 - (v - lo) / (hi - lo));
   for (const v of nice(lo, hi, 4)) root.append(svg("line", { class: "axis", x1: L, x2: W - 8, y1: Y(v), y2: Y(v) }), svg("text", { x: L - 7, y: Y(v) + 4, "text-anchor": "end" }, short(v)));
-  for (const v of nice(x0, x1, 5)) root.append(svg("text", { x: X(v), y: height - B + 16, "text-anchor": "middle" }, short(v)));
+  for (const v of nice(x0, x1, W < 420 ? 3 : 5)) root.append(svg("text", { x: X(v), y: height - B + 16, "text-anchor": "middle" }, short(v)));
   root.append(svg("text", { x: W - 8, y: height - 3, "text-anchor": "end" }, xlabel));
   series.forEach((s, k) => {
     const points = xs.map((v, i) => (s.values[i] === null ? null : [X(v), Y(s.values[i])])).filter(Boolean);
@@ -140,7 +144,7 @@ if (D.evaluation) {
   const E = D.evaluation, body = $("eval-body"), big = el("div", { class: "big" }, five(E.mean));
   big.append(el("small", {}, `  mean return, 95 % interval ${five(E.ci95[0])} to ${five(E.ci95[1])}`));
   body.append(big, el("p", { class: "hint" }, `${E.episodes.toLocaleString("en")} episodes (seed ${E.seed}), standard deviation ${fmt(E.std)}, worst ${fmt(E.min)}, best ${fmt(E.max)}, ${five(E.mean_length)} steps each${E.time_limited ? `, ${E.time_limited.toLocaleString("en")} reached the time limit` : ""}.`));
-  const W = 560, H = 150, root = svg("svg", { class: "chart", viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": "Returns of the episodes" });
+  const W = chartWidth(body), H = 150, root = svg("svg", { class: "chart", viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": "Returns of the episodes" });
   if (E.min === E.max) root.setAttribute("hidden", "");
   const top = Math.max(...E.histogram.counts), n = E.histogram.counts.length, each = (W - 16) / n;
   E.histogram.counts.forEach((count, k) => { if (count) { const h = Math.max(2, (count / top) * (H - 34)); root.append(svg("rect", { class: "barA", x: 8 + k * each + 1, y: H - 24 - h, width: Math.max(1, each - 2), height: h, rx: 2 })); } });

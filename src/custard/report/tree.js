@@ -104,7 +104,7 @@ if (leaves.length > 12) {
 
 // ---- drawing the tree ----
 const tree = $("tree"), pen = document.createElement("canvas").getContext("2d");
-let view = null, home = null, nodeAt = new Map(), dots = [];
+let view = null, home = null, nodeAt = new Map(), dots = [], growsDown = true, wideOf = null;
 function textWidth(text, font) { pen.font = font; return pen.measureText(text).width; }
 const FONT = '13px system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif', BOLD = FONT.replace("13px", "650 13px");
 const question = (n) => `${apart(clip(F[T.feature[n]].name, 26))} ≤ ${fmt(T.threshold[n])}`;
@@ -121,6 +121,7 @@ function drawTree() {
   const leafWide = Math.max(84, ...ends.filter(isLeaf).map((n) => textWidth(clip(T.label[n], 26), BOLD) + 28));
   const down = ends.length <= 8, at = new Map();
   const across = down ? Math.max(leafWide + 18, ends.every(isLeaf) ? wide * 0.66 : wide + 16) : 60, along = down ? 112 : wide + 52;
+  growsDown = down; wideOf = (n) => (isLeaf(n) ? leafWide : wide);
   ends.forEach((n, i) => at.set(n, i));
   for (const [n] of [...visible].reverse()) if (!at.has(n)) at.set(n, (at.get(T.left[n]) + at.get(T.right[n])) / 2);
   nodeAt = new Map();
@@ -186,7 +187,7 @@ function drawTree() {
   if (scale < least && N > 9) { const [rx, ry] = nodeAt.get(0), w = room.width / least, h = room.height / least; view = down ? [rx - w / 2, home[1], w, h] : [home[0], ry - h / 2, w, h]; }
   zoom();
   $("unfold").hidden = folded.size === 0;
-  $("tree-hint").textContent = `Yes goes ${down ? "left" : "up"}, no goes ${down ? "right" : "down"}. ${T.share ? "Edges are as wide as the share of visited states. " : ""}Click a question to fold it, drag to move, Ctrl and wheel to zoom.`;
+  $("tree-hint").textContent = `Yes goes ${down ? "left" : "up"}, no goes ${down ? "right" : "down"}. ${T.share ? "Edges are as wide as the share of visited states. " : ""}${matchMedia("(hover: none)").matches ? "Tap a node for its states, a question once more to fold it; drag to move." : "Click a question to fold it, drag to move, Ctrl and wheel to zoom."}`;
   light();
 }
 function zoom(factor, cx, cy) {
@@ -194,7 +195,21 @@ function zoom(factor, cx, cy) {
     cx = cx ?? view[0] + view[2] / 2; cy = cy ?? view[1] + view[3] / 2;
     view = [cx - (cx - view[0]) * factor, cy - (cy - view[1]) * factor, view[2] * factor, view[3] * factor];
   }
+  // Where a part of the tree lies outside, a finger moves the tree; else it scrolls the page.
+  const [left, top, right, bottom] = seen();
+  tree.style.touchAction = left > home[0] + 1 || top > home[1] + 1 || right < home[0] + home[2] - 1 || bottom < home[1] + home[3] - 1 ? "none" : "pan-y";
   tree.setAttribute("viewBox", view.join(" "));
+}
+// The part of the plane that can be seen: the view, and what the drawing's own shape adds to it.
+function seen() {
+  const [s, r] = toView(), cx = view[0] + view[2] / 2, cy = view[1] + view[3] / 2;
+  return [cx - (r.width * s) / 2, cy - (r.height * s) / 2, cx + (r.width * s) / 2, cy + (r.height * s) / 2];
+}
+function reveal(n) {
+  const [px, py] = nodeAt.get(n), [left, top, right, bottom] = seen(), w = wideOf(n) / 2 + 12, h = 50;
+  view[0] += px - w < left ? px - w - left : Math.max(0, px + w - right);
+  view[1] += py - h < top ? py - h - top : Math.max(0, py + h - bottom);
+  zoom();
 }
 function light() {
   const path = new Set(pathOf(x));
@@ -212,9 +227,13 @@ function light() {
 function fold(n) {
   if (isLeaf(n)) return;
   folded.has(n) ? folded.delete(n) : folded.add(n);
-  const keep = view.slice();
+  hideTip();
+  // The question stays under the pointer, however the rest is laid out now; what was unfolded comes into view.
+  const keep = view.slice(), [ax, ay] = nodeAt.get(n);
   drawTree();
-  view = keep; zoom();
+  const [bx, by] = nodeAt.get(n);
+  view = [keep[0] + bx - ax, keep[1] + by - ay, keep[2], keep[3]];
+  for (const shown of folded.has(n) ? [n] : [T.right[n], T.left[n], n]) reveal(shown);
   tree.querySelector(`[data-node="${n}"]`).focus({ preventScroll: true });
 }
 const tip = $("tip");
@@ -232,23 +251,22 @@ function showTip(g) {
 const hideTip = () => tip.classList.remove("show");
 const nodeOf = (event) => event.target.closest && event.target.closest(".node");
 tree.addEventListener("pointerover", (e) => { const g = nodeOf(e); if (g && e.pointerType === "mouse") showTip(g); });
-tree.addEventListener("pointerout", (e) => { if (nodeOf(e)) hideTip(); });
+tree.addEventListener("pointerout", (e) => { if (nodeOf(e) && e.pointerType === "mouse") hideTip(); });  // a finger goes out as it is lifted
 tree.addEventListener("focusin", (e) => { const g = nodeOf(e); if (g && g.matches(":focus-visible")) showTip(g); });
 tree.addEventListener("focusout", hideTip);
 tree.addEventListener("keydown", (e) => {
   const g = nodeOf(e);
   if (!g) return;
   const n = Number(g.dataset.node);
-  const go = (to) => { const next = to !== undefined && to >= 0 && tree.querySelector(`[data-node="${to}"]`); if (next) next.focus(); };
-  const keys = {
-    Enter: () => fold(n), " ": () => fold(n), ArrowUp: () => go(parent[n]),
-    ArrowDown: () => go(T.left[n]), ArrowLeft: () => go(parent[n] < 0 ? undefined : T.left[parent[n]]), ArrowRight: () => go(parent[n] < 0 ? T.right[n] : T.right[parent[n]]),
-    Escape: hideTip,
-  };
+  const go = (to) => { if (to === undefined || !nodeAt.has(to)) return; reveal(to); tree.querySelector(`[data-node="${to}"]`).focus({ preventScroll: true }); };
+  const toParent = () => go(parent[n]), toChild = () => go(T.left[n]);
+  const toYes = () => go(T.left[parent[n]]), toNo = () => go(parent[n] < 0 ? T.right[n] : T.right[parent[n]]);
+  const [ArrowUp, ArrowDown, ArrowLeft, ArrowRight] = growsDown ? [toParent, toChild, toYes, toNo] : [toYes, toNo, toParent, toChild];
+  const keys = { Enter: () => fold(n), " ": () => fold(n), ArrowUp, ArrowDown, ArrowLeft, ArrowRight, Escape: hideTip };
   if (keys[e.key]) { e.preventDefault(); keys[e.key](); }
 });
-let grip = null;
-const toView = (e) => { const r = tree.getBoundingClientRect(), s = Math.max(view[2] / r.width, view[3] / r.height); return [s, r]; };
+let grip = null, tapped = null, untap = 0;
+const toView = () => { const r = tree.getBoundingClientRect(), s = Math.max(view[2] / r.width, view[3] / r.height); return [s, r]; };
 tree.addEventListener("pointerdown", (e) => { grip = { x: e.clientX, y: e.clientY, view: view.slice(), moved: false, node: nodeOf(e) }; });
 addEventListener("pointermove", (e) => {
   if (!grip) return;
@@ -256,14 +274,15 @@ addEventListener("pointermove", (e) => {
   if (!grip.moved && Math.hypot(dx, dy) < 5) return;
   grip.moved = true;
   tree.classList.add("drag");
-  const [s] = toView(e);
+  const [s] = toView();
   view = [grip.view[0] - dx * s, grip.view[1] - dy * s, grip.view[2], grip.view[3]];
   zoom();
 });
 addEventListener("pointerup", (e) => {
   if (grip && !grip.moved && grip.node) {
     const n = Number(grip.node.dataset.node);
-    if (e.pointerType === "mouse") fold(n); else { showTip(grip.node); setTimeout(hideTip, 2500); }
+    // A finger cannot hover: its first tap tells, its second folds.
+    if (e.pointerType === "mouse" || tapped === n) { fold(n); tapped = null; } else { showTip(grip.node); tapped = n; clearTimeout(untap); untap = setTimeout(() => { hideTip(); tapped = null; }, 3500); }
   }
   grip = null;
   tree.classList.remove("drag");
@@ -272,7 +291,7 @@ addEventListener("pointercancel", () => { grip = null; tree.classList.remove("dr
 tree.addEventListener("wheel", (e) => {
   if (!e.ctrlKey && !e.metaKey) return;
   e.preventDefault();
-  const [s, r] = toView(e);
+  const [s, r] = toView();
   zoom(Math.exp(e.deltaY * 0.002), view[0] + view[2] / 2 + (e.clientX - r.left - r.width / 2) * s, view[1] + view[3] / 2 + (e.clientY - r.top - r.height / 2) * s);
 }, { passive: false });
 $("zoom-in").onclick = () => zoom(0.8);
