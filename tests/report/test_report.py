@@ -393,6 +393,9 @@ def test_fit_shows_the_whole_tree(browser: Any, large: Path) -> None:
     assert shown.page.evaluate(OUTSIDE) != []
     shown.page.click("#fit")
     assert shown.page.evaluate(OUTSIDE) == []
+    # Edges are still seen where a pixel is many units wide.
+    thinnest = """all => Math.min(...all.map((e) => parseFloat(getComputedStyle(e).strokeWidth))) / toView()[0]"""
+    assert shown.page.eval_on_selector_all(".edge", thinnest) == pytest.approx(0.6, abs=0.01)
     shown.close()
 
 
@@ -441,6 +444,7 @@ def test_a_large_tree_is_walked_without_losing_sight_of_it(browser: Any, large: 
 
 def test_a_finger_reads_folds_and_moves_the_tree(browser: Any, large: Path) -> None:
     shown = Page(browser, large, viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    assert shown.page.evaluate("tree.clientHeight") >= 400  # it opens in part: the more of it the better
     touch = "tree.style.touchAction"
     assert shown.page.evaluate(touch) == "none"
     shown.page.click("#fit")

@@ -169,7 +169,7 @@ function drawTree() {
       const path = down
         ? `M${px + off},${py + 26}C${px + off},${(py + cy) / 2} ${cx},${(py + cy) / 2} ${cx},${cy - (isLeaf(child) ? 20 : 26)}`
         : `M${px + w / 2},${py + off}C${px + w / 2 + 26},${py + off} ${cx - cw / 2 - 26},${cy} ${cx - cw / 2},${cy}`;
-      edges.append(svg("path", { class: "edge", d: path, "stroke-width": width, "data-to": child }));
+      edges.append(svg("path", { class: "edge", d: path, style: `--wide: ${width}px`, "data-to": child }));
       const label = down ? { x: cx + side * (width / 2 + 7), y: cy - 32, "text-anchor": side < 0 ? "end" : "start" }
         : { x: cx - cw / 2 - 6, y: cy + side * (width / 2 + 9) + (side < 0 ? 2 : 4), "text-anchor": "end" };
       edges.append(svg("text", { class: "answer", ...label }, answer));
@@ -177,10 +177,11 @@ function drawTree() {
   }
   home = [x0 - 24, y0 - 24, x1 - x0 + 48, y1 - y0 + 60];  // the whole tree: what Fit shows
   // Never blow a small tree up beyond a comfortable size, and on a narrow screen keep the text readable.
-  const narrow = matchMedia("(max-width: 940px)").matches;
-  tree.style.height = narrow ? `${Math.max(200, Math.min(520, (tree.clientWidth * home[3]) / home[2]))}px` : "";
+  const narrow = matchMedia("(max-width: 940px)").matches, most = 1.6, least = 0.5;
+  const fitting = tree.clientWidth / home[2] < least ? 420 : (tree.clientWidth * home[3]) / home[2];
+  tree.style.height = narrow ? `${Math.max(200, Math.min(520, fitting))}px` : "";
   const room = tree.getBoundingClientRect();
-  const scale = Math.min(room.width / home[2], room.height / home[3]), most = 1.6, least = 0.5;
+  const scale = Math.min(room.width / home[2], room.height / home[3]);
   if (scale > most) { const w = room.width / most, h = room.height / most; home = [home[0] - (w - home[2]) / 2, home[1] - (h - home[3]) / 2, w, h]; }
   view = home.slice();
   // A tree too large to be read as a whole opens at its root.
@@ -195,6 +196,7 @@ function zoom(factor, cx, cy) {
     cx = cx ?? view[0] + view[2] / 2; cy = cy ?? view[1] + view[3] / 2;
     view = [cx - (cx - view[0]) * factor, cy - (cy - view[1]) * factor, view[2] * factor, view[3] * factor];
   }
+  tree.style.setProperty("--pixel", `${toView()[0]}px`);  // a pixel of the screen, so that no line gets too thin to see
   // Where a part of the tree lies outside, a finger moves the tree; else it scrolls the page.
   const [left, top, right, bottom] = seen();
   tree.style.touchAction = left > home[0] + 1 || top > home[1] + 1 || right < home[0] + home[2] - 1 || bottom < home[1] + home[3] - 1 ? "none" : "pan-y";
