@@ -326,7 +326,7 @@ def _whole(name: str, given: Any, dtype: type) -> np.ndarray:
     """An array of whole numbers; what would have to be cut is refused."""
     array = np.asarray(given)
     with np.errstate(invalid="ignore"):
-        whole = array.astype(dtype)
+        whole: np.ndarray = array.astype(dtype)
     if array.dtype.kind not in "fiub" or not (whole == array).all():
         raise CustardError(f"a tree's {name} must hold whole numbers of at most {8 * whole.itemsize} bits")
     return whole
