@@ -103,7 +103,8 @@ class Actions:
         """The inverse of `to_json`."""
         try:
             if data["kind"] == "discrete":
-                return cls("discrete", tuple(data["names"]), start=data.get("start", 0))
+                start = data.get("start", 0)
+                return cls("discrete", tuple(data["names"]), start=int(start) if int(start) == start else start)
             low = [-np.inf if v is None else float(v) for v in data["low"]]
             high = [np.inf if v is None else float(v) for v in data["high"]]
             return cls(data["kind"], tuple(data["names"]), low=np.array(low), high=np.array(high))
