@@ -39,10 +39,10 @@ def _finite(data: Any) -> Any:
 
 
 def assignments(texts: Sequence[str], option: str) -> dict[str, Any]:
-    """key=value arguments with Python literals for values; anything else is taken as text.
+    """key=value arguments with Python literals for values, also true and false; anything else is taken as text.
 
-    >>> assignments(["m=7", "lane2=[1.5, 3]", "mode=fast"], "--env-args")
-    {'m': 7, 'lane2': [1.5, 3], 'mode': 'fast'}
+    >>> assignments(["m=7", "lane2=[1.5, 3]", "mode=fast", "keep=false"], "--env-args")
+    {'m': 7, 'lane2': [1.5, 3], 'mode': 'fast', 'keep': False}
     """
     values = {}
     for text in texts:
@@ -50,7 +50,7 @@ def assignments(texts: Sequence[str], option: str) -> dict[str, Any]:
         if not equals or not key:
             raise CustardError(f"{option} takes key=value, got {text!r}")
         try:
-            values[key.replace("-", "_")] = ast.literal_eval(value)
+            values[key.replace("-", "_")] = ast.literal_eval({"true": "True", "false": "False"}.get(value, value))
         except (ValueError, SyntaxError):
             values[key.replace("-", "_")] = value
     return values
