@@ -21,6 +21,7 @@ from custard.solvers.reference import Schedule, omniscient_agent
 from custard.spaces import describe
 
 ppo = pytest.importorskip("custard.solvers.ppo", reason="needs the extra neural")
+ppo_update = pytest.importorskip("custard.solvers.ppo_update", reason="needs the extra neural")
 
 from custard.solvers.acting import choose  # noqa: E402
 from custard.solvers.acting_data import make_rows  # noqa: E402
@@ -63,7 +64,7 @@ def three_steps(last):
 @pytest.mark.parametrize("trace", [0.0, 1.0])
 def test_targets_of_base_actions_by_hand(last, trace):
     rows, after = three_steps(last)
-    got = np.asarray(ppo.targets(rows, after, ZETA, GAMMA_B, GAMMA_W, trace))[0, [0, 2, 3]]
+    got = np.asarray(ppo_update.targets(rows, after, ZETA, GAMMA_B, GAMMA_W, trace))[0, [0, 2, 3]]
     third = 3.0 if last == "terminated" else 3.0 + 0.5 * (-0.1 + 0.9 * 60.0)  # one question, then Q_o = 60
     second = 2.0 + 0.5 * (third if trace else 30.0)
     first = 1.0 + 0.5 * (-0.1 - 0.09 + 0.81 * (second if trace else 20.0))  # two questions, then the next base action
@@ -73,14 +74,14 @@ def test_targets_of_base_actions_by_hand(last, trace):
 def test_a_random_action_cuts_the_trace():
     rows, after = three_steps("terminated")
     rows.follows[0, 2] = False
-    got = np.asarray(ppo.targets(rows, after, ZETA, GAMMA_B, GAMMA_W, 1.0))[0, 0]
+    got = np.asarray(ppo_update.targets(rows, after, ZETA, GAMMA_B, GAMMA_W, 1.0))[0, 0]
     assert got == pytest.approx(1.0 + 0.5 * (-0.19 + 0.81 * 20.0), rel=1e-5)
 
 
 def test_values_of_questions_by_hand():
     q = np.array([[10.0, 20.0]], dtype=np.float32)
     leaf, asked = np.array([[0, 1, 1]]), np.array([[0, 0, 2]])
-    got = np.asarray(ppo.questions(q, leaf, asked, ZETA, GAMMA_W))[0]
+    got = np.asarray(ppo_update.questions(q, leaf, asked, ZETA, GAMMA_W))[0]
     assert got == pytest.approx([-0.1 + 9.0, -0.1 + 18.0, -0.1 * (1 + 0.9 + 0.81) + 0.729 * 20.0], rel=1e-5)
 
 
