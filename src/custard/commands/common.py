@@ -84,15 +84,7 @@ def environment_of(tree: Tree, env: str | None, kwargs: dict[str, Any]) -> tuple
 
 def watch(tree: Tree, env: str | None, env_args: Sequence[str], episodes: int, seed: int) -> tuple[str, list[Episode]]:
     """Episodes of a tree in the environment that was named or that it was learned in, which it must fit."""
-    from custard.lab.evaluate import check_fits
-    from custard.lab.source import source
     from custard.report.episodes import record
-    from custard.spaces import describe
 
     name, kwargs = environment_of(tree, env, assignments(env_args, "--env-args"))
-    made = source(name, kwargs).make()
-    try:
-        check_fits(tree, describe(made))
-    finally:
-        made.close()
     return name, record(tree, name, kwargs, episodes=episodes, seed=seed)

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from custard.errors import CustardError
 from custard.tree.tree import Tree
 
 __all__ = ["Episode", "record"]
@@ -51,6 +50,7 @@ def record(
     """
     import gymnasium as gym
 
+    from custard.lab.evaluate import check_fits
     from custard.lab.guard import Guarded
     from custard.lab.source import episode_seeds, source
     from custard.spaces import describe
@@ -76,10 +76,7 @@ def record(
             made = rendered
     try:
         base = describe(made)
-        if base.features.n != tree.features.n:
-            raise CustardError(
-                f"the tree takes {tree.features.n} features, but {env} has {base.features.n}: it was learned elsewhere"
-            )
+        check_fits(tree, base)
         return [_episode(tree, made, base, int(s), max_steps, every) for s in episode_seeds(seed, episodes)]
     finally:
         made.close()

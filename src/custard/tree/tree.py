@@ -310,8 +310,9 @@ class Tree:
         except (TypeError, ValueError):
             kind = type(observation).__name__
             raise CustardError(
-                f"this tree takes {self.features.n} numbers ({', '.join(self.features.names)}), not a {kind}: "
-                "of Dict and Tuple observations the entries, one after the other"
+                f"an observation is numbers: this tree takes {self.features.n} numbers "
+                f"({', '.join(self.features.names)}), not a {kind}; of Dict and Tuple observations the entries, one "
+                "after the other"
             ) from None
         if x.shape != self._shape:
             raise CustardError(self._misfit(x.shape))
