@@ -147,6 +147,7 @@ def test_an_environment_that_breaks_is_one_line(monkeypatch: pytest.MonkeyPatch)
 def test_an_environment_that_draws_nothing_is_not_asked_to(recwarn: pytest.WarningsRecorder) -> None:
     class Blind(CartPoleEnv):
         metadata: dict[str, Any] = {"render_modes": []}
+        feature_names = CARTPOLE.features.names
 
     gym.register("Blind-v0", Blind, max_episode_steps=5)
     try:

@@ -218,12 +218,11 @@ class NativeVectorEnv(VectorEnv):
         self.terminated[index] = self.truncated[index] = False
         _reset_some(self.world, index, self.state, self.rng, self.elapsed, self.x)
 
-    def step_some(self, index: np.ndarray, actions: np.ndarray) -> None:
+    def step_some(self, index: np.ndarray, actions: Any) -> None:
         """Take one base action in each of some sub-environments."""
         if self.rng is None:
             raise CustardError("call reset() before step()")
-        if not self.discrete:
-            actions = np.asarray(actions, dtype=np.float64).reshape(len(index))
+        actions = np.asarray(actions) if self.discrete else np.asarray(actions, dtype=np.float64).reshape(len(index))
         _step_some(
             self.world, self.params, self.limit, index, actions, self.state, self.rng, self.elapsed, self.x,
             self.reward, self.terminated, self.truncated,
