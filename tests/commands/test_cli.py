@@ -1,7 +1,6 @@
 """The command line as a person meets it: results on stdout, mistakes in one line with exit code 2."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -137,6 +136,14 @@ def test_bad_tree_files(tmp_path, capsys):
         assert err.count("\n") == 1
 
 
+def interruptible(command):
+    """A process that Ctrl-C ends, also where the tests are a shell's background job, which ignores it."""
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+
+
 def test_an_interrupt_saves_and_resume_goes_on(tmp_path):
     out = tmp_path / "run"
     command = [
@@ -150,7 +157,7 @@ def test_an_interrupt_saves_and_resume_goes_on(tmp_path):
         "--episodes",
         "50",
     ]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ})
+    process = interruptible(command)
     deadline = time.monotonic() + 200
     while not (out / "metrics.csv").exists() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.1)  # compiling for the first time may take long; the first tree is saved at once
@@ -167,10 +174,7 @@ def test_an_interrupt_saves_and_resume_goes_on(tmp_path):
 def test_an_interrupt_of_several_seeds_keeps_all_their_trees(tmp_path):
     how = ["custard/PotholeWorld-v0", "--method", "mfec", "--budget", "2000000000", "--episodes", "10", "--seeds", "2"]
     command = [sys.executable, "-m", "custard", "train", *how, "--out", str(tmp_path)]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
-    )  # fmt: skip
+    process = interruptible(command)
     files, deadline = [tmp_path / f"seed-{k}" / "metrics.csv" for k in range(2)], time.monotonic() + 200
     while not all(file.exists() for file in files) and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.1)

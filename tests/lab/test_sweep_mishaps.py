@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import gymnasium as gym
@@ -73,6 +74,15 @@ def corridor():
     del gym.registry["Corridor-v0"], gym.registry["other/Corridor-v0"]
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Ctrl-C interrupts, also where these tests run as a shell's background job, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_ends_a_sweep_in_this_process(tmp_path: Path) -> None:
     trials = grid([("Corridor-v0", {"pause": 0.02})], ["tpi"], [0, 1], settings={"": {"budget": 5000}}, episodes=2)
     threading.Timer(1.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
