@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable
 from numbers import Integral
 
-__all__ = ["CustardError", "from_interrupt", "one_line", "one_of", "require_whole"]
+__all__ = ["CustardError", "from_interrupt", "one_line", "one_of", "require_least", "require_shares", "require_whole"]
 
 
 class CustardError(ValueError):
@@ -39,6 +39,22 @@ def require_whole(least: int, **given: object) -> None:
     for name, value in given.items():
         if value is not None and (not isinstance(value, Integral) or isinstance(value, bool) or int(value) < least):
             raise CustardError(f"{name}={value!r} must be a whole number of at least {least}")
+
+
+def require_least(settings: object, least: float, *names: str) -> None:
+    """Raise unless each of these settings is None or at least `least`."""
+    for name in names:
+        value = getattr(settings, name)
+        if value is not None and not value >= least:
+            raise CustardError(f"{name}={value} must be at least {least}")
+
+
+def require_shares(settings: object, *names: str) -> None:
+    """Raise unless each of these settings is None or lies between 0 and 1."""
+    for name in names:
+        value = getattr(settings, name)
+        if value is not None and not 0.0 <= value <= 1.0:
+            raise CustardError(f"{name}={value} must be between 0 and 1")
 
 
 def one_of(what: str, given: object, accepted: Iterable[str]) -> str:

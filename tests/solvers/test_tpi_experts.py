@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import custard
+from custard.actions import Actions
 from custard.baselines import dqn
 from custard.baselines.experts import experts
 from custard.lab.evaluate import rollouts
@@ -13,6 +14,7 @@ from custard.lab.source import source
 from custard.solvers import advice
 from custard.solvers.advice import imitations
 from custard.solvers.api import Problem
+from custard.solvers.numbered import choice_of_vectors
 from custard.spaces import describe
 
 FEW = {"patience": 1, "polish": 10, "states": 50}
@@ -104,9 +106,47 @@ class Push(gym.Env):
         return self.at.astype(np.float32), {}
 
     def step(self, action):
-        self.at = np.array([self.at[0] + 0.3 * (int(action) - 1), self.np_random.uniform(-1, 1)]).clip(-4, 4)
+        self.at = np.array([self.at[0] + 0.3 * (float(action) - 1), self.np_random.uniform(-1, 1)]).clip(-4, 4)
         self.t += 1
         return self.at.astype(np.float32), -abs(float(self.at[0])), False, self.t == 20, {}
+
+
+class Glide(Push):
+    """The same by a real force, and a second one that does nothing."""
+
+    action_space = gym.spaces.Box(-1, 1, (2, 1))
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        return super().step(1 + float(action[0, 0]))
+
+
+@pytest.mark.parametrize(
+    ("actions", "count", "some"),
+    [
+        (Actions("box", ("a",), low=[0], high=[3]), 7, [[0], [0.5], [3]]),
+        (Actions("box", ("a", "b"), low=[-1, 0], high=[1, np.inf]), 25, [[0, 0], [-1, 2]]),
+        (Actions("box", tuple("abcdef"), low=[-1] * 6, high=[1] * 6), 13, [[0] * 6, [0, 0, 1, 0, 0, 0]]),
+        (Actions("multi", ("a", "b"), low=[0, 2], high=[1, 5]), 8, [[0, 2], [1, 5], [1, 3]]),
+        (Actions("multi", ("a", "b"), low=[0, 0], high=[999, 1]), 14, [[0, 0], [999, 1]]),
+    ],
+)
+def test_vectors_that_an_expert_chooses_among(actions, count, some):
+    vectors = choice_of_vectors(actions)
+    assert len(np.unique(vectors, axis=0)) == len(vectors) == count
+    assert all((vectors == one).all(axis=1).any() for one in some)
+    assert (vectors >= actions.low).all()
+    assert (vectors <= actions.high).all()
+
+
+def test_vector_actions_have_an_expert_too(monkeypatch):
+    pytest.importorskip("jax", reason='needs the extra "neural"')
+    monkeypatch.setattr(advice, "LEAST", 9000)
+    run = custard.learn(Glide, max_depth=2, budget=9000)
+    assert any("expert" in row for row in run.metrics)
+    assert custard.evaluate(run.tree, Glide, 100, seed=1).mean > -4
+    with pytest.raises(custard.CustardError, match="discrete actions"):
+        custard.learn(Glide, budget=9000, expert=lambda x: x)
 
 
 def test_where_steps_are_few_an_expert_is_trained_unasked(monkeypatch):

@@ -33,7 +33,7 @@ class Settings:
     steps: int = 100_000  # environment steps of training
     num_envs: int = 32  # environments side by side (at most 8 where they are not compiled)
     hidden: int = 128  # units in each of the two hidden layers
-    standardise: bool = False  # scale bounded features too by what random behaviour showed, as bounds may be far off
+    standardise: bool = False  # scale bounded features too by what random behaviour showed, and rewards
     frequencies: int = 0  # sines and cosines of each feature added to the input, at 1, 2, 4, … half waves
     gamma: float = 0.99  # discount
     learning_rate: float = 1e-3  # Adam, decaying linearly to a tenth
@@ -168,14 +168,16 @@ def train(problem: Problem, settings: Settings, seed: int) -> Iterator[Progress]
         steps += rounds * actor.count
         if network is None and steps >= min(settings.warmup, settings.steps // 2):
             how = _scaling(problem.base.features, memory.columns["x"][: memory.full], settings.standardise)
-            network = _network(how, settings, state)
+            unit = _unit(memory.columns["reward"][: memory.full]) if settings.standardise else 1.0
+            network = _network(how, settings, state, unit)
         if network is None:
             continue
         owed += rounds * actor.count / settings.steps_per_update
         if owed >= updates:
             rows = memory.sample(rng, updates * settings.batch)
+            rows["reward"] /= unit
             state = improve(state, *_batches(rows, settings.batch, *how, settings.frequencies))
-            network = _network(how, settings, state)
+            network = _network(how, settings, state, unit)
             owed -= updates
         if steps >= settings.steps * (checked + 1) / settings.checks:
             checked += 1
@@ -195,9 +197,15 @@ def train(problem: Problem, settings: Settings, seed: int) -> Iterator[Progress]
     actor.close()
 
 
-def _network(scaling: tuple[np.ndarray, np.ndarray], settings: Settings, state: Any) -> Network:
-    """The network as it is now."""
-    return Network(*scaling, settings.frequencies, tuple(np.asarray(w) for w in state[0]))
+def _network(scaling: tuple[np.ndarray, np.ndarray], settings: Settings, state: Any, unit: float) -> Network:
+    """The network as it is now, its values in the environment's own rewards."""
+    *hidden, wv, bv, wa, ba = (np.asarray(w) for w in state[0])
+    return Network(*scaling, settings.frequencies, (*hidden, *(np.float32(unit) * w for w in (wv, bv, wa, ba))))
+
+
+def _unit(rewards: np.ndarray) -> float:
+    """The size of rewards: their root mean square, or 1 where there were none."""
+    return float(np.sqrt(np.square(rewards, dtype=np.float64).mean())) or 1.0
 
 
 UPDATES, STALE = 8, 32  # of one compiled call, at least, or as many as belong to so many steps

@@ -18,6 +18,7 @@ from custard.lab.evaluate import rollouts
 from custard.lab.source import episode_seeds
 from custard.solvers.api import Problem, Snapshot
 from custard.solvers.limits import survey
+from custard.solvers.numbered import with_numbered_actions
 from custard.tree.fit import fit_tree
 from custard.tree.tree import Tree
 
@@ -40,8 +41,10 @@ def with_expert(search: Search) -> Iterator[Snapshot]:
     given = search.settings.expert or ("dqn" if _unasked(search) else "none")
     if given == "none":
         return
+    if given == "dqn":
+        search.advised, search.as_advised = with_numbered_actions(search.problem, search.blank)
     before = search.real.steps
-    for item in experts(search.problem, given, _training(search), search.seed):
+    for item in experts(search.advised, given, _training(search), search.seed):
         if isinstance(item, Expert):
             search.expert = item
         else:
@@ -52,7 +55,7 @@ def with_expert(search: Search) -> Iterator[Snapshot]:
 
 def _unasked(search: Search) -> bool:
     """Whether to train an expert although none was asked for: where steps are few, unless episodes never end."""
-    if search.compiled or search.table is not None or not search.actions.discrete:
+    if search.compiled or search.table is not None:
         return False
     if search.budget < LEAST:
         warnings.warn(

@@ -54,9 +54,9 @@ def first_trees(search: Search, rng: np.random.Generator, seeds: np.ndarray) -> 
         for depth in depths:
             limits = depth, search.settings.max_leaves, search.cuts, int(rng.integers(2**31))
             end = search.real.steps + IMITATING * search.budget
-            for tree, mean, used in imitations(search.problem, search.expert, *limits, longest(search)):
+            for tree, mean, used in imitations(search.advised, search.expert, *limits, longest(search)):
                 known[len(trees)] = mean
-                trees.append(tree)
+                trees.append(search.as_advised(tree))
                 search.real.steps += used
                 if search.real.steps >= end:
                     break

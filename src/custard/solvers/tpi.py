@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from custard.actions import Actions
-from custard.errors import CustardError
+from custard.errors import require_least, require_shares
 from custard.lab.source import episode_seeds
 from custard.solvers.advice import with_expert
 from custard.solvers.api import Problem, Snapshot
@@ -90,12 +90,8 @@ class Settings:
     Unless given, a DQN where environments are stepped from Python and no table is learned, if jax is installed."""
 
     def __post_init__(self) -> None:
-        for name in ("max_leaves", "episodes", "states", "cuts", "polish", "patience"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise CustardError(f"{name}={value} must be at least 1")
-        if not 0.0 <= self.noise <= 1.0:
-            raise CustardError(f"noise={self.noise} must be between 0 and 1")
+        require_least(self, 1, "max_leaves", "episodes", "states", "cuts", "polish", "patience")
+        require_shares(self, "noise")
 
 
 HOPE = 0.5  # the share of episodes in which a tree of fewer leaves should be perfect after a round of searching one
@@ -155,6 +151,7 @@ class Search:
             else None
         )
         self.expert: Any = None  # what to begin from
+        self.advised, self.as_advised = problem, lambda tree: tree  # where it acts; what trees from there are here
         self.surveyed = False
         self.present, self.best = self.blank, self.blank
         self.value, self.number, self.stale, self.message = -np.inf, 0, 0, ""

@@ -1,0 +1,75 @@
+"""Vector actions by number: a choice of them, for an expert that can only choose.
+
+A DQN rates each of a few actions. Where actions are vectors it rates those of a grid, and trees that imitate it have
+these at their leaves; tree policy iteration then moves them freely.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from custard.actions import Actions, numbered
+from custard.solvers.api import Problem
+from custard.solvers.mutate import Menu, relabelled, shape_of, tree_of
+from custard.tree.tree import Tree
+
+__all__ = ["choice_of_vectors", "with_numbered_actions"]
+
+LEVELS = (7, 5, 3)  # values of each component, as many as keep the grid small
+MOST = 30  # vectors in a grid
+
+
+class ByNumber(gym.ActionWrapper):
+    """An environment whose actions are the numbers of given ones."""
+
+    def __init__(self, env: gym.Env, actions: list[Any]) -> None:
+        super().__init__(env)
+        self.actions, self.action_space = actions, gym.spaces.Discrete(len(actions))
+
+    def action(self, action: Any) -> Any:
+        """The action of a number."""
+        return self.actions[int(action)]
+
+
+def choice_of_vectors(actions: Actions) -> np.ndarray:
+    """Vectors [A, k]: all, or a grid of them; of many components the middle and either end of each.
+
+    >>> choice_of_vectors(Actions("box", ("heat", "flow"), low=[0, -1], high=[1, 1])).shape
+    (25, 2)
+    """
+    menu = Menu(actions)
+    if menu.all is not None:
+        return menu.all
+    for levels in LEVELS:
+        grid = [np.linspace(low, high, levels) for low, high in zip(menu.low, menu.high, strict=True)]
+        if menu.whole:
+            grid = [np.unique(np.round(values)) for values in grid]
+        if np.prod([len(values) for values in grid], dtype=float) <= MOST:
+            return np.array(list(product(*grid)))
+    middle = (menu.low + menu.high) / 2
+    middle = np.floor(middle) if menu.whole else middle
+    ends = [
+        np.where(np.arange(len(middle)) == c, end, middle) for c in range(len(middle)) for end in (menu.low, menu.high)
+    ]
+    return np.array([middle, *ends])
+
+
+def with_numbered_actions(problem: Problem, like: Tree) -> tuple[Problem, Callable[[Tree], Tree]]:
+    """The problem with discrete actions, and what its trees are in the problem itself, where `like` is a tree."""
+    base, where = problem.base, problem.source
+    if base.actions.discrete:
+        return problem, lambda tree: tree
+    vectors = choice_of_vectors(base.actions)
+    own = [base.action(vector) for vector in vectors]
+    chosen = replace(where, make=lambda: ByNumber(where.make(), own), native=None, wrapped=True)
+    names = numbered("action", len(own))
+    discrete = replace(base, actions=Actions("discrete", names), action_space=gym.spaces.Discrete(len(own)))
+    return replace(problem, source=chosen, base=discrete), lambda tree: tree_of(
+        relabelled(shape_of(tree), vectors), like
+    )
