@@ -205,6 +205,14 @@ def test_the_papers_numbers_are_a_preset() -> None:
     assert steps == [100_000, 100_000, 1_000_000]
 
 
+def test_without_a_budget_every_rollout_of_a_batch_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    states = viper._Runner.states
+    monkeypatch.setattr(viper._Runner, "states", lambda *given: sizes.append(len(given[2])) or states(*given))  # type: ignore[func-returns-value]
+    custard.learn("custard/CartPole-v0", "viper-dqn", max_depth=2, expert=balance, batch_rollouts=7, **QUICK)
+    assert set(sizes) == {7}
+
+
 def test_continuous_actions_are_refused() -> None:
     with pytest.raises(custard.CustardError, match="discrete actions"):
         custard.learn("Pendulum-v1", "viper-dqn")

@@ -210,7 +210,8 @@ def test_a_number_observed_as_an_array_is_a_number():
     assert custard.learn(Line, budget=5_000).value == pytest.approx(0.98)
 
 
+@pytest.mark.parametrize("preset", ["tuned", "paper"])
 @pytest.mark.parametrize("method", ["mfec", "dqn", "ppo", "viper-dqn"])
-def test_a_small_budget_is_kept_where_nothing_ends_an_episode(method):
-    run = custard.learn(lambda: Late(after=0), method, budget=5_000, max_depth=2)
+def test_a_small_budget_is_kept_where_nothing_ends_an_episode(method, preset):
+    run = custard.learn(lambda: Late(after=0), method, budget=5_000, max_depth=2, preset=preset)
     assert run.steps <= 1.6 * 5_000

@@ -59,6 +59,24 @@ def test_a_run_directory_tells_everything(tmp_path):
     assert again.tree == run.tree
 
 
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("tpi", {}), ("mfec", {}), ("mfec", {"preset": "paper", "budget": 5000}), ("dqn", {"budget": 3000}),
+        ("dqn", {"preset": "paper", "budget": 3000}), ("ppo", {"budget": 3000}),
+        ("ppo", {"preset": "paper", "budget": 3000}), ("viper-bi", {"iterations": 3}), ("plan", {}),
+    ],
+)  # fmt: skip
+def test_a_finished_run_has_nothing_left_to_do(tmp_path, method, settings):
+    if method in ("dqn", "ppo"):
+        pytest.importorskip("jax", reason='needs the extra "neural"')
+    given = {"env_kwargs": {"m": 4}, "max_depth": 2, "out": tmp_path / "run", **settings}
+    first, again = (custard.learn("custard/PrereqWorld-v0", method, resume=resume, **given) for resume in (False, True))
+    assert (again.tree, again.steps, again.value) == (first.tree, first.steps, first.value)
+    assert again.message == "nothing was left to do"
+    assert len(again.metrics) == len(first.metrics)
+
+
 @pytest.mark.parametrize("damage", ["missing", "state", "progress"])
 def test_damaged_checkpoints_are_one_line(tmp_path, damage):
     out = tmp_path / "run"
@@ -68,7 +86,7 @@ def test_damaged_checkpoints_are_one_line(tmp_path, damage):
     elif damage == "state":
         (out / "checkpoint" / "state.npz").write_bytes(b"PK nonsense")
     else:
-        (out / "checkpoint" / "progress.json").write_text("{")
+        np.savez(out / "checkpoint" / "state.npz", progress=np.array("{"))
     with pytest.raises(CustardError):
         custard.learn("custard/PrereqWorld-v0", "mfec", env_kwargs={"m": 4}, seed=1, out=out, resume=True)
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from custard.baselines import dqn
 from custard.baselines.experts import Expert, experts
-from custard.errors import CustardError, one_of
+from custard.errors import CustardError, one_of, require_least
 from custard.lab.evaluate import rollouts
 from custard.lab.source import episode_seeds
 from custard.solvers.api import Problem, Snapshot
@@ -64,9 +64,7 @@ class Settings:
     def __post_init__(self) -> None:
         if not 0.0 < self.train_share <= 1.0:
             raise CustardError(f"train_share={self.train_share} must lie in (0, 1]")
-        for name in ("batch_rollouts", "max_samples", "iterations", "test_rollouts"):
-            if getattr(self, name) < 1:
-                raise CustardError(f"{name}={getattr(self, name)} must be at least 1")
+        require_least(self, 1, "batch_rollouts", "max_samples", "iterations", "test_rollouts")
         if self.max_leaves is not None and self.max_leaves < 2:
             raise CustardError(f"max_leaves={self.max_leaves} must be at least 2, or None")
         if self.weights not in WEIGHTS:
@@ -108,7 +106,7 @@ def solve(problem: Problem, settings: Settings, state: Any = None) -> Iterator[S
     budget = settings.budget or np.inf
     runner = _Runner(problem, steps, problem.longest(budget))
     rng = np.random.default_rng(seeds["fit"])
-    size = int(min(settings.batch_rollouts, max(2, budget // 2000)))
+    size = int(min(settings.batch_rollouts, max(2, budget / 2000)))
     drive_seeds = episode_seeds(seeds["rollouts"], settings.iterations * size)
     test_seeds = episode_seeds(seeds["validation"], settings.test_rollouts)
     final_seeds = episode_seeds(seeds["final"], settings.final_rollouts)

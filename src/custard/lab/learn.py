@@ -100,10 +100,12 @@ def learn(
         "feature_names": _plain(feature_names), "settings": _plain(dataclasses.asdict(chosen)),
         "versions": {"custard": VERSION, "python": platform.python_version(), "numpy": np.__version__},
     }  # fmt: skip
-    directory, state, before, last = _open(out, resume, config)
+    directory, state, done = _open(out, resume, config)
+    last = directory.last(done) if directory is not None else None
     display = Display(f"{name} on {where.name}", enabled=progress)
+    solving = iter(()) if done.get("finished") and last is not None else module.solve(problem, chosen, state)
     try:
-        return _drive(module.solve(problem, chosen, state), config, directory, before, last, display)
+        return _drive(solving, config, directory, float(done.get("seconds", 0.0)), last, display)
     except Exception:
         if directory is not None:
             directory.discard_if_empty()
@@ -112,33 +114,33 @@ def learn(
 
 def _open(
     out: str | Path | None, resume: bool, config: dict[str, Any]
-) -> tuple[RunDirectory | None, Any, float, Snapshot | None]:
-    """The run's directory, the state to go on from, the seconds it has taken, and what is known of it already."""
+) -> tuple[RunDirectory | None, Any, dict[str, Any]]:
+    """The run's directory, the state to go on from, and how far it has come."""
     if out is None:
         if resume:
             raise CustardError("resume needs out=, the directory of the run to go on with")
-        return None, None, 0.0, None
+        return None, None, {}
     directory = RunDirectory(out)
     if not resume or not (directory.path / "config.json").exists():
         directory.create(config)
-        return directory, None, 0.0, None
+        return directory, None, {}
     stored, state, done = directory.reopen()
     before, now = ({**kept.pop("settings", {}), **kept} for kept in (dict(stored), dict(config)))
     for key in now:
         if key != "versions" and before.get(key) != now[key]:
             raise CustardError(f"{out} holds a run with {key}={before.get(key)!r}, not {now[key]!r}: cannot resume it")
-    return directory, state, float(done.get("seconds", 0.0)), directory.last(done)
+    return directory, state, done
 
 
 def _drive(
-    solving: Any, config: dict[str, Any], directory: RunDirectory | None, before: float, last: Snapshot | None,
+    solving: Any, config: dict[str, Any], directory: RunDirectory | None, before: float, known: Snapshot | None,
     display: Any,
 ) -> Run:  # fmt: skip
     """Follow a method to its end, showing, logging and saving; an interrupt keeps what there is."""
     started = time.perf_counter() - before
     saved = float("-inf")  # so the first tree is saved at once
     rows: list[dict[str, float]] = directory.rows if directory else []
-    message, stopped = "", None
+    last, message, stopped, finished = known, "", None, False
     with display:
         try:
             for last in solving:
@@ -151,14 +153,15 @@ def _drive(
                         directory.checkpoint(last, seconds)
                         saved = time.perf_counter()
                 display.show(last, seconds)
+            finished = True
         except (KeyboardInterrupt, SystemError) as error:
             if not from_interrupt(error):
                 raise
             message, stopped = "interrupted", error
         finally:
             seconds = time.perf_counter() - started
-            if directory is not None and last is not None:
-                directory.checkpoint(last, seconds)
+            if directory is not None and last is not None and last is not known:
+                directory.checkpoint(last, seconds, finished)
     if last is None or last.tree is None:
         raise CustardError("no tree was found" + (" before the interrupt" if message else "")) from stopped
     message = message or last.message

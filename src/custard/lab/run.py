@@ -4,7 +4,7 @@ config.json     what was asked for, with every setting and the versions
 metrics.csv     one row a snapshot
 tree.json       the best tree (simplified and balanced), with where it came from
 final.json      the tree of the last policy, where that differs
-checkpoint/     state.npz and progress.json, replaced together: what --resume goes on from
+checkpoint/     state.npz, what --resume goes on from, and the tree as it was then
 """
 
 from __future__ import annotations
@@ -79,13 +79,13 @@ class RunDirectory:
             raise CustardError(f"{self.path} holds no run to resume ({error})") from None
         if not isinstance(config, dict) or not isinstance(config.get("settings"), dict):
             raise CustardError(f"{self.path} holds no run to resume (config.json is damaged)")
-        state_file, progress_file = self.path / "checkpoint" / "state.npz", self.path / "checkpoint" / "progress.json"
+        state_file = self.path / "checkpoint" / "state.npz"
         if not state_file.exists():
             return config, None, {}
         try:
             with np.load(state_file, allow_pickle=False) as data:
                 state = {key: data[key] for key in data.files}
-            progress = json.loads(progress_file.read_text())
+            progress = json.loads(str(state.pop("progress")))
             self.rows = progress["metrics"]
         except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
             raise CustardError(f"the checkpoint in {self.path} cannot be read: {error}") from None
@@ -107,18 +107,17 @@ class RunDirectory:
             {"steps": snapshot.steps, "seconds": round(seconds, 3), "value": snapshot.value, **snapshot.metrics}
         )
 
-    def checkpoint(self, snapshot: Snapshot, seconds: float) -> None:
-        """Save all that is needed to go on from a snapshot."""
+    def checkpoint(self, snapshot: Snapshot, seconds: float, finished: bool = False) -> None:
+        """Save all that is needed to go on from a snapshot, or to know that nothing is left to do."""
         self.save_metrics()
         if snapshot.tree is not None:
             snapshot.tree.save(self.path / "checkpoint" / "tree.json")
-        if snapshot.state is None:
+        if snapshot.state is None and not finished:
             return
+        progress = {"steps": snapshot.steps, "seconds": seconds, "metrics": self.rows, "finished": finished}
+        state = snapshot.state() if snapshot.state is not None else {}
         buffer = io.BytesIO()
-        np.savez(buffer, **snapshot.state())  # type: ignore[arg-type]
-        # Progress first: a state is never read beside the progress of a later one.
-        progress = {"steps": snapshot.steps, "seconds": seconds, "metrics": self.rows}
-        write_atomically(self.path / "checkpoint" / "progress.json", json.dumps(progress) + "\n")
+        np.savez(buffer, progress=np.array(json.dumps(progress)), **state)  # type: ignore[arg-type]
         write_atomically(self.path / "checkpoint" / "state.npz", buffer.getvalue())
 
     def save_metrics(self) -> None:

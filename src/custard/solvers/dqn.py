@@ -28,6 +28,7 @@ import numpy as np
 import optax
 
 from custard.envs.pcg64 import streams
+from custard.errors import require_least, require_shares
 from custard.ibmdp.splits import Rules
 from custard.solvers import networks
 from custard.solvers.api import Problem, Snapshot
@@ -84,6 +85,13 @@ class Settings:
     target_every: int = 1000  # paper only: updates between copies of Q_o
     low: Any = None  # bounds of the features, where the environment's own do not suit
     high: Any = None
+
+    def __post_init__(self) -> None:
+        require_least(self, 1, "hidden", "batch", "critic_updates", "steps_per_update", "buffer", "warmup", "depth")
+        require_least(self, 1, "questions", "snapshots", "patience", "epsilon_steps", "target_every")
+        require_least(self, 0, "frequencies", "learning_rate", "final_rate", "draws", "margin")
+        require_shares(self, "epsilon", "epsilon_end", "explore", "explore_end", "mu", "followed")
+        require_shares(self, "target_rate", "averaging")
 
 
 _CARTPOLE = {"splits": 3, "zeta": -0.01, "low": [-2.0, -2.0, -0.14, -1.4], "high": [2.0, 2.0, 0.14, 1.4]}

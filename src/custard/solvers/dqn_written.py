@@ -146,19 +146,22 @@ class Written:
         )  # fmt: skip
         self.rng = streams([self.seeds["actions"]])[0]
         self.room = networks.scratch(self.weights)
+        self.longest = problem.longest(budget)
+        self.limit_ends = not settings.bootstrap_at_limit and problem.source.limit is not None
         self.episodes = self.calls = self.steps = self.owed = 0
         self.loss = float("nan")
         self.start()
-        native = problem.native
-        fixed = native and (base.world, base.params, base.limit, not settings.bootstrap_at_limit, rules.gamma_b)
-        self.base = (*fixed, base.state, base.rng, base.elapsed) if native else None
+        self.base: Any = None
+        if problem.native:
+            limits = min(base.limit, self.longest), self.limit_ends
+            self.base = base.world, base.params, *limits, rules.gamma_b, base.state, base.rng, base.elapsed
 
     def start(self) -> None:
         """Begin an episode; each has a seed of its own. Between episodes a run can be resumed."""
         seed = np.random.SeedSequence([self.seeds["environment"], self.episodes]).generate_state(1)[0]
         self.obs, info = self.env.reset(seed=int(seed))
         self.mask = info["action_mask"]
-        self.resting = True
+        self.elapsed, self.resting = 0, True
 
     def learn(self, share: float = 0.0) -> int:  # its schedules count steps
         """Some steps, at most to the end of the episode, and the updates they are worth; returns how many steps."""
@@ -190,13 +193,15 @@ class Written:
         for t, share in enumerate(epsilon):
             action = choose(self.weights, self.obs[0, n:], self.mask[0], share, self.rng, self.room)
             after, reward, ended, cut, info = self.env.step(np.array([action]))
-            mask, limit_ends = info["action_mask"], not self.settings.bootstrap_at_limit
-            end = ended[0] or (limit_ends and cut[0] and action < self.rules.n_base)
+            mask, base = info["action_mask"], action < self.rules.n_base
+            self.elapsed += base
+            over = cut[0] or self.elapsed >= self.longest
+            end = ended[0] or (self.limit_ends and over and base)
             row = (self.obs[0], action, reward[0], info["discount"][0], end, after[0], mask[0])
             for column, value in zip(self.rows.values(), row, strict=True):
                 column[t] = value
             self.obs, self.mask = after, mask
-            if ended[0] or cut[0]:
+            if ended[0] or over:
                 return t + 1, True
         return len(epsilon), False
 

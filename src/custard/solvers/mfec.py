@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from custard.envs.pcg64 import uniform
+from custard.errors import require_least, require_shares
 from custard.features import Features
 from custard.ibmdp.splits import Rules
 from custard.solvers import episodes
@@ -102,6 +103,11 @@ class Settings:
     mask: bool = True  # ask nothing whose answer is known; False: such questions are only paid for
     low: Any = None  # bounds of the features, where the environment's own do not suit
     high: Any = None
+
+    def __post_init__(self) -> None:
+        require_least(self, 1, "k", "cells", "stretch", "expand", "cycle", "patience", "capacity")
+        require_least(self, 0, "kappa", "samples", "changes")
+        require_shares(self, "alpha_b", "alpha_o", "trace", "epsilon", "explore")
 
 
 _CARTPOLE = {"splits": 10, "gamma_b": 0.99, "k": 9, "alpha_b": 0.01, "alpha_o": 0.3, "budget": 2_000_000,

@@ -79,8 +79,8 @@ def mending(search: Search) -> bool:
 def mend(search: Search) -> None:
     """Small changes to a tree that is perfect but in a few of very many episodes, kept if it fails less.
 
-    Changes are tried where it fails and in a few other episodes; how often the changed tree fails shows in the rest
-    of the many, on which it was not chosen.
+    Changes are tried where it fails and in a few other episodes; how often the changed tree fails shows in all of the
+    many.
     """
     rng, before = np.random.default_rng([search.seed, search.number]), search.sim.steps
     count = max(enough(search), MANY // search.real.limit)
@@ -90,7 +90,7 @@ def mend(search: Search) -> None:
         search.leaves, search.depth = search.best.n_leaves, max(search.depth, search.best.depth)
         now = search.run(search.best, np.concatenate([ran.seeds[fails], search.episodes(rng)]))
         tree = simplify(search.polished(now, rng, np.zeros((0, search.features.n)), search.changes // 2).tree)
-        mean = float(search.sim.returns(tree, ran.seeds[~fails]).mean()) if tree != search.best else -np.inf
+        mean = float(search.sim.returns(tree, ran.seeds).mean()) if tree != search.best else -np.inf
         if mean > search.value:
             search.best, search.value = tree, mean
     search.mended = MENDING if search.perfect(search.value) else search.mended + search.sim.steps - before

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from custard.envs.pcg64 import streams
+from custard.errors import require_least, require_shares
 from custard.ibmdp.splits import PARAMETERISED, Rules
 from custard.solvers.acting_data import (
     ACTION_SPREAD,
@@ -95,6 +96,13 @@ class Settings:
     low: Any = None  # bounds of the features, where the environment's own do not suit
     high: Any = None
 
+    def __post_init__(self) -> None:
+        require_least(self, 1, "num_envs", "num_steps", "epochs", "minibatches", "deepest", "every", "episodes")
+        require_least(self, 0, "hidden", "frequencies", "critic_frequencies", "learning_rate", "clip", "spread")
+        require_least(self, 0, "action_spread", "draws", "margin", "patience")
+        require_shares(self, "trace", "floor", "uniform", "uniform_end", "epsilon", "epsilon_end", "explore", "random")
+        require_shares(self, "warmup", "greedy", "judging")
+
 
 _POTHOLE = {"gamma_b": 0.5, "trace": 0.0, "frequencies": 7, "critic_frequencies": 9, "random": 1.0, "splits": 3,
             "epsilon_end": 0.9, "uniform_end": 1.0, "draws": 1}  # fmt: skip
@@ -131,7 +139,8 @@ def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | N
     """Learn in iterations; yields the best tree so far whenever one was judged."""
     settings = replace(settings, budget=settings.budget or (NATIVE_BUDGET if problem.native else FOREIGN_BUDGET))
     if not settings.shared:
-        yield from solve_as_written(problem, rules_for(problem, settings)[0], settings, state)
+        rules, surveyed = rules_for(problem, settings)
+        yield from solve_as_written(problem, rules, settings, surveyed, state)
         return
     learner = Learner(problem, settings, state)
     while not learner.message:

@@ -25,7 +25,7 @@ from custard.borrowed import once, outer
 from custard.envs.native import advance, begin, observe
 from custard.envs.pcg64 import streams
 from custard.errors import CustardError
-from custard.ibmdp.kernels import _normalise
+from custard.ibmdp.kernels import normalise
 from custard.ibmdp.splits import Rules
 from custard.solvers.acting_data import AT, LOW, NONE, WIDTH, Game, make_game, make_nodes
 from custard.solvers.api import Problem, Snapshot
@@ -93,7 +93,7 @@ def write(game, node, obs, mask):
     """The state s_w, base state and bounds, and what is afforded in it."""
     n = len(node.x)
     for c in range(n):
-        obs[c] = _normalise(node.x[c], game.box[LOW, c], game.box[WIDTH, c])
+        obs[c] = normalise(node.x[c], game.box[LOW, c], game.box[WIDTH, c])
     for j in range(2 * n):
         obs[n + j] = node.obs[j]
     for a in range(len(mask)):
@@ -261,8 +261,10 @@ def improve(nets: Any, moments: Any, steps: Steps, order: Any, rate: float, clip
 # -- the run ----------------------------------------------------------------------------------------------------------
 
 
-def solve_as_written(problem: Problem, rules: Rules, settings: Any, state: Any = None) -> Iterator[Snapshot]:
-    """Learn with `settings.num_envs` x `settings.num_steps` steps of the IBMDP an iteration."""
+def solve_as_written(
+    problem: Problem, rules: Rules, settings: Any, surveyed: int, state: Any = None
+) -> Iterator[Snapshot]:
+    """Learn with `settings.num_envs` x `settings.num_steps` steps of the IBMDP an iteration, after a survey's."""
     if rules.parameterised:
         raise CustardError('the preset "paper" of ppo learns no thresholds: splits must be a whole number')
     s, n, budget = settings, rules.features.n, int(settings.budget)
@@ -274,7 +276,8 @@ def solve_as_written(problem: Problem, rules: Rules, settings: Any, state: Any =
     rollouts = Rollouts(problem, rules, actor, s.num_envs, seeds, not s.bootstrap_at_limit)
     steps = make_steps(rollouts.game, s.num_steps, rollouts.env.count)
     at = np.zeros(3, dtype=np.int64)
-    selection = Selection(problem, most=64)
+    at[BASE] = surveyed
+    selection = Selection(problem, most=64, budget=budget)
     if state is not None:
         learned = from_arrays(learned, state)
         for name, array in {"at": at, **rollouts.arrays()}.items():

@@ -149,6 +149,8 @@ class Selection:
         """Make a tree the best whatever it returns, for methods that report their last one."""
         small = simplify(tree)
         self.best = Judged(tree, small, np.zeros(0), np.zeros(small.n_nodes, dtype=np.int64))
+        self.extend(self.best, self.first)
+        self._afford(self.best)
         self.extend(self.best, 8 * self.first)
         self.last = self.best.mean
 
