@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from custard.errors import CustardError
-from custard.ibmdp.splits import Rules, normalise
+from custard.ibmdp.splits import Rules, narrowed, normalise
 from custard.spaces import Base, describe
 
 __all__ = ["IBMDP", "wrapped_spaces"]
@@ -101,10 +101,7 @@ class IBMDP(gym.Wrapper, gym.utils.RecordConstructorArgs):
         if self._mask[number]:
             asked = self.rules.thresholds(self.lower[None], self.upper[None], np.array([number]), np.array([v]))
             c, v_p = (int(asked[0][0]), float(asked[1][0]))
-            if self.x[c] <= v_p:
-                self.upper[c] = min(self.upper[c], v_p)
-            else:
-                self.lower[c] = max(self.lower[c], v_p)
+            self.lower[c], self.upper[c] = narrowed(self.lower[c], self.upper[c], v_p, self.x[c] <= v_p)
             self.depth += 1
             self._mask = self.rules.mask(self.lower, self.upper, self.depth)
         self.queries += 1

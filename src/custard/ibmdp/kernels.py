@@ -1,7 +1,7 @@
 """The IBMDP's transition rule over many environments at once, compiled.
 
-Nothing is decided here: thresholds, masks and normalisation are the functions of `custard.ibmdp.splits`. Observations
-and masks are kept up to date in place; a question touches only the entries of the feature it asks about.
+Thresholds, answers and normalisation are the functions of `custard.ibmdp.splits`, compiled. Observations and masks are
+kept up to date in place; a question touches only the entries of the feature it asks about.
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -12,25 +12,26 @@ from numba import njit
 
 from custard.ibmdp import splits
 
-__all__ = ["ask", "restart"]
+__all__ = ["ask", "narrowed", "normalise", "project", "restart", "separable", "separates"]
 
-_project = njit(cache=True)(splits.project)
-_normalise = njit(cache=True)(splits.normalise)
-_smallest = njit(cache=True)(splits.smallest)
+project = njit(cache=True)(splits.project)
+narrowed = njit(cache=True)(splits.narrowed)
+normalise = njit(cache=True)(splits.normalise)
+smallest = njit(cache=True)(splits.smallest)
 
 
 @njit(cache=True)
-def _separates(integer, low, lower, upper, threshold):
+def separates(integer, low, lower, upper, threshold):
     """`splits.separates` for single numbers."""
     if integer:
-        return np.floor(threshold) >= _smallest(low, lower) and np.floor(threshold) + 1 <= np.floor(upper)
+        return np.floor(threshold) >= smallest(low, lower) and np.floor(threshold) + 1 <= np.floor(upper)
     return lower < threshold and threshold < upper
 
 
 @njit(cache=True)
-def _separable(integer, low, lower, upper):
+def separable(integer, low, lower, upper):
     """`splits.separable` for single numbers."""
-    return _smallest(low, lower) + 1 <= np.floor(upper) if integer else lower < upper
+    return smallest(low, lower) + 1 <= np.floor(upper) if integer else lower < upper
 
 
 @njit(cache=True)
@@ -71,24 +72,21 @@ def ask(
             continue
         c = (number - n_base) // per_feature
         j = (number - n_base) - c * per_feature
-        v_p = _project(lower[i, c], upper[i, c], v[i] if parameterised else fractions[j])
-        if x[i, c] <= v_p:
-            upper[i, c] = min(upper[i, c], v_p)
-            obs[i, bounds + n + c] = _normalise(upper[i, c], low[c], width[c])
-        else:
-            lower[i, c] = max(lower[i, c], v_p)
-            obs[i, bounds + c] = _normalise(lower[i, c], low[c], width[c])
+        v_p = project(lower[i, c], upper[i, c], v[i] if parameterised else fractions[j])
+        lower[i, c], upper[i, c] = narrowed(lower[i, c], upper[i, c], v_p, x[i, c] <= v_p)
+        obs[i, bounds + c] = normalise(lower[i, c], low[c], width[c])
+        obs[i, bounds + n + c] = normalise(upper[i, c], low[c], width[c])
         depth[i] += 1
         if depth[i] >= depth_limit:
             mask[i, n_base:] = False
         elif mask_useless:
             first = n_base + c * per_feature
             if parameterised:
-                mask[i, first] = _separable(integer[c], low[c], lower[i, c], upper[i, c])
+                mask[i, first] = separable(integer[c], low[c], lower[i, c], upper[i, c])
             else:
                 for k in range(per_feature):
-                    threshold = _project(lower[i, c], upper[i, c], fractions[k])
-                    mask[i, first + k] = _separates(integer[c], low[c], lower[i, c], upper[i, c], threshold)
+                    threshold = project(lower[i, c], upper[i, c], fractions[k])
+                    mask[i, first + k] = separates(integer[c], low[c], lower[i, c], upper[i, c], threshold)
     return count, limited
 
 
@@ -108,7 +106,7 @@ def restart(index, low, high, width, root_bounds, root_mask, x, lower, upper, de
             if np.isnan(x[i, c]):
                 bad = c
             if bounds:
-                obs[i, c] = _normalise(x[i, c], low[c], width[c])
+                obs[i, c] = normalise(x[i, c], low[c], width[c])
         depth[i] = 0
         queries[i] = 0
         obs[i, bounds:] = root_bounds

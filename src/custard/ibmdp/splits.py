@@ -1,8 +1,9 @@
 """The information-gathering actions <c, v>: their numbering, their projection onto the bounds, and their masks.
 
-The functions here are the only place where a threshold is computed, a value is normalised or a split is judged
-useful. They use nothing but arithmetic and NumPy's elementwise functions, so the same source serves single numbers,
-whole arrays and, compiled by numba, the loops of `custard.ibmdp.kernels`: equal inputs give equal bits everywhere.
+The functions here are the only place where a threshold is computed, an answer narrows bounds or a value is normalised.
+They use nothing but arithmetic and NumPy's elementwise functions, so the same source serves single numbers, whole
+arrays and, compiled by numba, the loops of `custard.ibmdp.kernels`: equal inputs give equal bits everywhere. Whether a
+split is useful is judged here for arrays, and there for single numbers.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from custard.actions import Actions
 from custard.errors import CustardError
 from custard.features import Features
 
-__all__ = ["PARAMETERISED", "Rules", "fractions", "normalise", "project", "separable", "separates"]
+__all__ = ["PARAMETERISED", "Rules", "fractions", "narrowed", "normalise", "project", "separable", "separates"]
 
 #: The value of `splits` that asks for continuous v (a parameterised action space) instead of p values a feature.
 PARAMETERISED = "parameterised"
@@ -30,6 +31,15 @@ def project(lower: Any, upper: Any, v: Any) -> Any:
     -1.0
     """
     return v * (upper - lower) + lower
+
+
+def narrowed(lower: Any, upper: Any, v_p: Any, yes: Any) -> Any:
+    """A feature's bounds after the question whether it is at most v_p.
+
+    >>> narrowed(-2.0, 2.0, -1.0, True), narrowed(-2.0, 2.0, -1.0, False)
+    ((-2.0, -1.0), (-1.0, 2.0))
+    """
+    return (lower, min(upper, v_p)) if yes else (max(lower, v_p), upper)
 
 
 def fractions(p: int) -> np.ndarray:

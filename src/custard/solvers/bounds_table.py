@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from custard.ibmdp.kernels import _project, _separates
+from custard.ibmdp import splits
+from custard.ibmdp.kernels import narrowed, project, separates
 from custard.ibmdp.splits import Rules, fractions
 from custard.solvers.tables import Keys, find, insert, make_keys
 
@@ -27,6 +28,7 @@ __all__ = [
     "make_nodes",
     "rate",
     "root_node",
+    "threshold_of",
     "walk",
 ]
 
@@ -91,6 +93,15 @@ def make_nodes(capacity: int, rules: Rules) -> Nodes:
 
 
 @njit(cache=True)
+def threshold_of(lattice, c, j, lower, upper):
+    """v_p of a feature's j-th question between these bounds; NaN if it is useless there and such are masked."""
+    v_p = project(lower, upper, lattice.fractions[j])
+    if lattice.mask_useless and not separates(lattice.integer[c], lattice.low[c], lower, upper, v_p):
+        return np.nan
+    return v_p
+
+
+@njit(cache=True)
 def _new_node(nodes, lattice, key):
     """A node that has not been visited; NONE if the table is full."""
     o = insert(nodes.keys, key)
@@ -106,14 +117,10 @@ def _new_node(nodes, lattice, key):
     nodes.child_best[o] = 0
     afforded = key[2 * n] < lattice.depth_limit if lattice.by_depth else True
     for c in range(n):
-        lower, upper = key[c], key[n + c]
         for j in range(p):
-            v_p = _project(lower, upper, lattice.fractions[j])
-            useful = not lattice.mask_useless or _separates(lattice.integer[c], lattice.low[c], lower, upper, v_p)
-            if afforded and useful:
-                nodes.threshold[o, c * p + j] = v_p
-            else:
-                nodes.threshold[o, c * p + j] = np.nan
+            v_p = threshold_of(lattice, c, j, key[c], key[n + c]) if afforded else np.nan
+            nodes.threshold[o, c * p + j] = v_p
+            if np.isnan(v_p):
                 nodes.q[o, base + c * p + j] = -np.inf
     return o
 
@@ -140,10 +147,7 @@ def grow(nodes, lattice, o, m, side):
     n, c = len(lattice.low), lattice.feature[m]
     key = nodes.keys.key[o].copy()
     v_p = nodes.threshold[o, m] + 0.0
-    if side == 0:
-        key[n + c] = min(key[n + c], v_p)
-    else:
-        key[c] = max(key[c], v_p)
+    key[c], key[n + c] = narrowed(key[c], key[n + c], v_p, side == 0)
     if lattice.by_depth:
         key[2 * n] += 1.0
     row = find(nodes.keys, key)
@@ -285,10 +289,7 @@ class TablePolicy:
         c, v_p = m // self.rules.per_feature, nodes.threshold[o, m]
         for side in (0, 1):
             lower, upper = nodes.keys.key[o, :n].copy(), nodes.keys.key[o, n : 2 * n].copy()
-            if side == 0:
-                upper[c] = min(upper[c], v_p)
-            else:
-                lower[c] = max(lower[c], v_p)
+            lower[c], upper[c] = splits.narrowed(lower[c], upper[c], v_p, side == 0)
             child = int(nodes.child[o, m, side]), int(nodes.child_best[o, m, side])
             below[self.rules.normalised(lower, upper).tobytes()] = child
         return a

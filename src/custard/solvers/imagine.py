@@ -14,10 +14,10 @@ import numpy as np
 from numba import njit
 
 from custard.envs.pcg64 import uniform
-from custard.ibmdp.kernels import _normalise, _project, _separates
+from custard.ibmdp.kernels import narrowed, normalise
 from custard.ibmdp.splits import Rules
 from custard.solvers import networks
-from custard.solvers.bounds_table import Lattice, make_lattice
+from custard.solvers.bounds_table import Lattice, make_lattice, threshold_of
 from custard.solvers.networks import encode_row, forward_row
 from custard.solvers.tables import NONE, Keys, find, forget_keys, insert, make_keys
 
@@ -76,9 +76,8 @@ def _node(nodes, key):
     afforded = key[2 * n] < lattice.depth_limit
     for c in range(n):
         for j in range(p):
-            v_p = _project(key[c], key[n + c], lattice.fractions[j])
-            useful = afforded and _separates(lattice.integer[c], lattice.low[c], key[c], key[n + c], v_p)
-            nodes.threshold[o, c * p + j] = v_p if useful else np.nan
+            v_p = threshold_of(lattice, c, j, key[c], key[n + c]) if afforded else np.nan
+            nodes.threshold[o, c * p + j] = v_p
             nodes.child[o, c * p + j, 0] = nodes.child[o, c * p + j, 1] = NONE
     return o
 
@@ -103,10 +102,7 @@ def _answer(nodes, o, m, x):
     if below < 0:
         for i in range(2 * n + 1):  # loops: slices would compile their error messages too
             nodes.key[i] = nodes.keys.key[o, i]
-        if side == 0:
-            nodes.key[n + c] = min(nodes.key[n + c], v_p + 0.0)
-        else:
-            nodes.key[c] = max(nodes.key[c], v_p + 0.0)
+        nodes.key[c], nodes.key[n + c] = narrowed(nodes.key[c], nodes.key[n + c], v_p + 0.0, side == 0)
         nodes.key[2 * n] += 1.0
         below = _node(nodes, nodes.key)
         nodes.child[o, m, side] = below
@@ -119,8 +115,8 @@ def _see(nodes, o, out):
     lattice = nodes.lattice
     n = len(lattice.low)
     for c in range(n):
-        out[c] = _normalise(nodes.keys.key[o, c], lattice.low[c], nodes.width[c])
-        out[n + c] = _normalise(nodes.keys.key[o, n + c], lattice.low[c], nodes.width[c])
+        out[c] = normalise(nodes.keys.key[o, c], lattice.low[c], nodes.width[c])
+        out[n + c] = normalise(nodes.keys.key[o, n + c], lattice.low[c], nodes.width[c])
 
 
 @njit(cache=True)

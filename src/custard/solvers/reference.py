@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from custard.ibmdp.env import IBMDP
+from custard.ibmdp.splits import narrowed
 from custard.tree.extract import extract
 from custard.tree.tree import Tree
 
@@ -189,9 +190,6 @@ def _greedy_leaf(env: IBMDP, values: Callable[[Node], np.ndarray]) -> Node:
         number = int(np.argmax(np.where(mask, values(node), -np.inf)))
         if number < env.rules.n_base:
             return node
-        c, v_p = env.rules.thresholds(lower[None], upper[None], np.array([number]), np.zeros(1))
-        if env.x[c[0]] <= v_p[0]:
-            upper[c[0]] = v_p[0]
-        else:
-            lower[c[0]] = v_p[0]
+        (c,), (v_p,) = env.rules.thresholds(lower[None], upper[None], np.array([number]), np.zeros(1))
+        lower[c], upper[c] = narrowed(lower[c], upper[c], v_p, env.x[c] <= v_p)
         depth += 1

@@ -16,7 +16,7 @@ import numpy as np
 
 from custard.borrowed import inner, once, outer
 from custard.envs.pcg64 import uniform
-from custard.ibmdp.kernels import _normalise, _project, _separable, _separates
+from custard.ibmdp.kernels import narrowed, normalise, project, separable, separates
 from custard.solvers.acting_data import ACTION_SPREAD, AT, BEST, DEEP, DEPTH, HIGH, LOW, NONE, SPREAD, SQUASH, WIDTH, V
 from custard.solvers.networks import encode_row, evaluate
 
@@ -79,7 +79,7 @@ def led_to(game, known, o, question, x):
     """Where a question asked at a known node leads, or NONE if that is not known; and which answer it has."""
     p = len(game.fractions)
     c = question // p
-    v_p = _project(known.bounds[o, c], known.bounds[o, len(x) + c], game.fractions[question - c * p])
+    v_p = project(known.bounds[o, c], known.bounds[o, len(x) + c], game.fractions[question - c * p])
     side = 0 if x[c] <= v_p else 1
     return known.child[o, question, side], side
 
@@ -117,14 +117,10 @@ def to_answer(game, node, action):
     c = (action - n_base) // p
     j = (action - n_base) - c * p
     low, width = game.box[LOW, c], game.box[WIDTH, c]
-    v_p = _project(node.bounds[c], node.bounds[n + c], node.knob[V] if parameterised else game.fractions[j])
-    if node.x[c] <= v_p:
-        node.bounds[n + c] = min(node.bounds[n + c], v_p)
-        node.obs[n + c] = _normalise(node.bounds[n + c], low, width)
-    else:
-        node.bounds[c] = max(node.bounds[c], v_p)
-        node.obs[c] = _normalise(node.bounds[c], low, width)
-    lower, upper = node.bounds[c], node.bounds[n + c]
+    v_p = project(node.bounds[c], node.bounds[n + c], node.knob[V] if parameterised else game.fractions[j])
+    lower, upper = narrowed(node.bounds[c], node.bounds[n + c], v_p, node.x[c] <= v_p)
+    node.bounds[c], node.bounds[n + c] = lower, upper
+    node.obs[c], node.obs[n + c] = normalise(lower, low, width), normalise(upper, low, width)
     node.number[DEPTH] += 1
     if node.number[DEPTH] >= depth_limit:
         for a in range(n_base, len(node.mask)):
@@ -132,9 +128,9 @@ def to_answer(game, node, action):
     elif mask_useless:
         for k in range(p):
             if parameterised:
-                useful = _separable(game.integer[c], low, lower, upper)
+                useful = separable(game.integer[c], low, lower, upper)
             else:
-                useful = _separates(game.integer[c], low, lower, upper, _project(lower, upper, game.fractions[k]))
+                useful = separates(game.integer[c], low, lower, upper, project(lower, upper, game.fractions[k]))
             node.mask[n_base + c * p + k] = useful
     if o >= 0:
         remember(node)

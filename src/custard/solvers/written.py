@@ -20,10 +20,11 @@ from numba import njit
 from custard.borrowed import borrowed
 from custard.envs.native import advance, begin, observe
 from custard.envs.pcg64 import streams, uniform
-from custard.ibmdp.kernels import _project, _separates
+from custard.ibmdp import splits
+from custard.ibmdp.kernels import narrowed, project
 from custard.ibmdp.splits import Rules
 from custard.solvers.api import Problem, Snapshot
-from custard.solvers.bounds_table import Lattice, make_lattice
+from custard.solvers.bounds_table import Lattice, make_lattice, threshold_of
 from custard.solvers.loops import BEGUN, GOES_ON, OVER, TERMINATED, loop
 from custard.solvers.selection import Selection
 from custard.solvers.tables import Keys, find, insert, make_keys, nearest, restore_keys
@@ -113,10 +114,7 @@ def afforded(lattice, lower, upper, depth, mask):
             mask[a] = True
             continue
         c, j = (a - lattice.n_base) // p, (a - lattice.n_base) % p
-        v_p = _project(lower[c], upper[c], lattice.fractions[j])
-        mask[a] = depth < lattice.depth_limit and (
-            not lattice.mask_useless or _separates(lattice.integer[c], lattice.low[c], lower[c], upper[c], v_p)
-        )
+        mask[a] = depth < lattice.depth_limit and not np.isnan(threshold_of(lattice, c, j, lower[c], upper[c]))
 
 
 @njit(cache=True)
@@ -170,11 +168,8 @@ def decide(w, x, k):
             return a
         count[QUESTIONS] += 1
         c = (a - base) // p
-        v_p = _project(lower[c], upper[c], lattice.fractions[(a - base) % p])
-        if x[c] <= v_p:
-            upper[c] = min(upper[c], v_p)
-        else:
-            lower[c] = max(lower[c], v_p)
+        v_p = project(lower[c], upper[c], lattice.fractions[(a - base) % p])
+        lower[c], upper[c] = narrowed(lower[c], upper[c], v_p, x[c] <= v_p)
         depth += 1
 
 
@@ -187,7 +182,7 @@ def record(w, reward):
 
 
 @njit(cache=True)
-def sweep(w, x, terminal, over, k):
+def sweep(w, x, terminal, k):
     """Learn from an episode's last step; where it did not terminate, what would have followed is looked up."""
     count, now = w.count, w.now
     target = now[REWARD]
@@ -198,11 +193,10 @@ def sweep(w, x, terminal, over, k):
         afforded(w.lattice, w.lattice.low, w.lattice.high, 0, mask)
         target += now[GAMMA_B] * w.q_o[s, _greedy(w.q[o], mask)]
     _learn(w, target)
-    if over:
-        count[OLD_O] = -1
-        count[EPISODES] += 1
-        now[RETURNS] += now[RETURN]
-        now[RETURN] = 0.0
+    count[OLD_O] = -1
+    count[EPISODES] += 1
+    now[RETURNS] += now[RETURN]
+    now[RETURN] = 0.0
 
 
 @njit(cache=True)
@@ -212,7 +206,7 @@ def turn(held, x, news, k):
     if news[1] != BEGUN:
         record(w, news[0])
         if news[1] != GOES_ON:
-            sweep(w, x, news[1] == TERMINATED, True, k)
+            sweep(w, x, news[1] == TERMINATED, k)
             return OVER
     return decide(w, x, k)
 
@@ -228,7 +222,7 @@ def run_native(w, world, params, limit, limit_ends, state, env_rng, elapsed, x, 
         elapsed[0] += 1
         record(w, reward)
         if terminal or elapsed[0] >= limit:
-            sweep(w, x, terminal or limit_ends, True, k)
+            sweep(w, x, terminal or limit_ends, k)
             begin(world, state, env_rng)
             observe(world, state, x)
             elapsed[0] = 0
@@ -252,12 +246,11 @@ class WrittenPolicy:
             lower, upper = self.level[row.tobytes()]
             answers[i] = a = self._answer(lower, upper, mask[i])
             if a >= self.rules.n_base:
-                c, v_p = self.rules.thresholds(lower[None], upper[None], np.array([a]), np.zeros(1))
-                left, right = (lower.copy(), upper.copy()), (lower.copy(), upper.copy())
-                left[1][c[0]] = min(upper[c[0]], v_p[0])
-                right[0][c[0]] = max(lower[c[0]], v_p[0])
-                for side in (left, right):
-                    below[self.rules.normalised(*side).tobytes()] = side
+                (c,), (v_p,) = self.rules.thresholds(lower[None], upper[None], np.array([a]), np.zeros(1))
+                for yes in (True, False):
+                    child = lower.copy(), upper.copy()
+                    child[0][c], child[1][c] = splits.narrowed(lower[c], upper[c], v_p, yes)
+                    below[self.rules.normalised(*child).tobytes()] = child
         self.depth, self.level = self.depth + 1, below or self.level
         return answers
 
@@ -280,7 +273,7 @@ def solve_as_written(
     w = make_written(rules, s.capacity, seeds["learner"])
     w.now[[EPSILON, ALPHA_B, ALPHA_O, GAMMA_B, ZETA]] = s.epsilon, s.alpha_b, s.alpha_o, rules.gamma_b, rules.zeta
     env: Any = loop(problem, seeds["environment"], run_native, turn, s)
-    selection = Selection(problem)
+    selection = Selection(problem, budget=s.budget)
     steps = surveyed
     if state is not None:
         steps = int(state["steps"])
