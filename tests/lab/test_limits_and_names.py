@@ -64,6 +64,28 @@ def test_a_small_budget_is_kept_judging_included(method, budget):
     assert budget / 2 <= run.steps <= 1.6 * budget
 
 
+class Ring(gym.Env):
+    """Ten places in a ring that can be told apart; the sixth pays, and nothing ends."""
+
+    observation_space, action_space = gym.spaces.Discrete(10), gym.spaces.Discrete(3)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.at = 0
+        return self.at, {}
+
+    def step(self, action):
+        self.at = (self.at + int(action) - 1) % 10
+        return self.at, float(self.at == 5), False, False, {}
+
+
+def test_where_nothing_ends_an_episode_a_table_is_learned_in_short_ones_too():
+    with pytest.warns(UserWarning, match="on episodes of 100 steps"):
+        run = custard.learn(Ring, budget=20_000)
+    assert run.steps <= 1.1 * 20_000
+    assert run.value == 96.0
+
+
 class Beyond(gym.Env):
     """Whole numbers that leave the space they were declared in."""
 

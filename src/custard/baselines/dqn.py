@@ -21,6 +21,7 @@ from custard.files import write_atomically
 from custard.lab.evaluate import rollouts
 from custard.lab.source import episode_seeds
 from custard.solvers.api import Problem
+from custard.solvers.look import unit_of
 from custard.solvers.replay import Replay
 
 __all__ = ["PRESETS", "Network", "Progress", "Settings", "train"]
@@ -168,7 +169,7 @@ def train(problem: Problem, settings: Settings, seed: int) -> Iterator[Progress]
         steps += rounds * actor.count
         if network is None and steps >= min(settings.warmup, settings.steps // 2):
             how = _scaling(problem.base.features, memory.columns["x"][: memory.full], settings.standardise)
-            unit = _unit(memory.columns["reward"][: memory.full]) if settings.standardise else 1.0
+            unit = unit_of(memory.columns["reward"][: memory.full]) if settings.standardise else 1.0
             network = _network(how, settings, state, unit)
         if network is None:
             continue
@@ -201,11 +202,6 @@ def _network(scaling: tuple[np.ndarray, np.ndarray], settings: Settings, state: 
     """The network as it is now, its values in the environment's own rewards."""
     *hidden, wv, bv, wa, ba = (np.asarray(w) for w in state[0])
     return Network(*scaling, settings.frequencies, (*hidden, *(np.float32(unit) * w for w in (wv, bv, wa, ba))))
-
-
-def _unit(rewards: np.ndarray) -> float:
-    """The size of rewards: their root mean square, or 1 where there were none."""
-    return float(np.sqrt(np.square(rewards, dtype=np.float64).mean())) or 1.0
 
 
 UPDATES, STALE = 8, 32  # of one compiled call, at least, or as many as belong to so many steps

@@ -104,7 +104,7 @@ def solve(problem: Problem, settings: Settings, state: Any = None) -> Iterator[S
     assert expert is not None
     weigh = _weighing(expert, settings.weights)
     budget = settings.budget or np.inf
-    runner = _Runner(problem, steps, problem.longest(budget))
+    runner = _Runner(problem, steps + problem.looked, problem.longest(budget))
     rng = np.random.default_rng(seeds["fit"])
     size = int(min(settings.batch_rollouts, max(2, budget / 2000)))
     drive_seeds = episode_seeds(seeds["rollouts"], settings.iterations * size)

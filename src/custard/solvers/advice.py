@@ -27,11 +27,12 @@ if TYPE_CHECKING:
 
 __all__ = ["greedy_tree", "imitations", "longest", "with_expert"]
 
-LEAST = 200_000  # steps of a budget for which an expert is trained unasked
+LEAST = 50_000  # steps of a budget for which an expert is trained unasked
 TRAINING = 300_000  # steps of its training at the most, where environments are stepped from Python
+JUDGING = 0.4  # steps of its checks for one of training
 ROUNDS = 10  # of fits to the states of the expert and of all trees before
 MOST = 20_000  # states in a fit
-EPISODES = 20  # of the expert, and of each tree
+EPISODES = 20  # of the expert, and of each tree, at the most
 
 
 def with_expert(search: Search) -> Iterator[Snapshot]:
@@ -41,6 +42,8 @@ def with_expert(search: Search) -> Iterator[Snapshot]:
     given = search.settings.expert or ("dqn" if _unasked(search) else "none")
     if given == "none":
         return
+    if not search.compiled and not search.surveyed:
+        survey(search)
     if given == "dqn":
         search.advised, search.as_advised = with_numbered_actions(search.problem, search.blank)
     before = search.real.steps
@@ -85,6 +88,7 @@ def _training(search: Search) -> Any:
     how: dict[str, Any] = {"checks": 8, "check_rollouts": 20, "standardise": True, "check_steps": longest(search)}
     if not search.compiled:  # steps are dearer than updates
         how |= {"steps_per_update": 1.0, "check_rollouts": 10, "steps": min(TRAINING, search.budget // 3)}
+        how |= {"judging": JUDGING}
     elif search.settings.budget is not None:  # else far too many to train a network in
         how |= {"steps": search.budget // 3}
     return settings_for(dqn, search.problem.preset, "tuned", how)
@@ -103,6 +107,7 @@ def imitations(
     cuts: int,
     seed: int,
     max_steps: int | None = None,
+    episodes: int = EPISODES,
 ) -> Iterator[tuple[Tree, float, int]]:
     """Trees that imitate an expert on its own states, then also on the states the trees went to (DAgger).
 
@@ -115,7 +120,7 @@ def imitations(
 
     def followed(act: Callable[[np.ndarray], np.ndarray]) -> tuple[np.ndarray, float, int]:
         met: list[np.ndarray] = []
-        seeds = episode_seeds(int(rng.integers(2**31)), EPISODES)
+        seeds = episode_seeds(int(rng.integers(2**31)), episodes)
         returns, lengths, _ = rollouts(
             lambda x: met.append(x.copy()) or act(x),  # type: ignore[func-returns-value]
             problem.source, seeds, features=problem.encoder, max_steps=max_steps,

@@ -11,13 +11,16 @@ earlier snapshot's `state()` returned: a method that gets it goes on exactly as 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+from gymnasium.wrappers import TransformReward
 
 from custard.errors import CustardError
 from custard.lab.source import DEFAULT_LIMIT, Source
+from custard.solvers.look import Look, first_look
 from custard.spaces import Base
 from custard.tree.tree import Tree
 
@@ -51,9 +54,44 @@ class Problem:
                 f"{method} needs discrete actions, but this environment has {self.base.actions.kind} ones"
             )
 
+    @cached_property
+    def look(self) -> Look:
+        """What a random episode shows."""
+        env = self.source.make()
+        seen = first_look(env, self.seeds("look")["look"])
+        if not self.source.lone:
+            env.close()
+        return seen
+
+    @property
+    def unit(self) -> float:
+        """What rewards are divided by where they are far from 1; compiled environments have none such."""
+        return 1.0 if self.native else self.look.unit
+
+    @cached_property
+    def scaled(self) -> Problem:
+        """The same with rewards of ordinary size, for networks to learn from."""
+        if self.unit == 1.0:
+            return self
+        make, unit = self.source.make, self.unit
+        learned = replace(self.source, make=lambda: TransformReward(make(), lambda reward: float(reward) / unit))
+        return replace(self, source=learned)
+
+    @property
+    def looked(self) -> int:
+        """Steps that the look takes; where environments are compiled there is none."""
+        return 0 if self.native else self.look.steps
+
     def longest(self, budget: float) -> int:
         """Steps after which episodes are cut while learning, so that one without an end does not take the budget."""
-        return self.source.limit or int(np.clip(budget / 500, 100, DEFAULT_LIMIT))
+        if self.source.limit or self.native:
+            return self.source.limit or DEFAULT_LIMIT
+        return int(np.clip(budget / (50 if self.look.ended else 500), 100, DEFAULT_LIMIT))
+
+    @property
+    def gamma_b(self) -> float:
+        """A discount of base actions: none (1) where episodes terminate by themselves and have no time limit."""
+        return 1.0 if not self.source.limit and (self.native or self.look.terminated) else 0.99
 
     def seeds(self, *purposes: str) -> dict[str, int]:
         """An independent seed for each purpose, the same for the same problem seed whatever the order."""

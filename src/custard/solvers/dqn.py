@@ -224,7 +224,8 @@ def rules_for(problem: Problem, s: Settings, budget: int) -> tuple[Rules, int]:
     features, steps = completed(problem, budget)
     depth = problem.max_depth if problem.max_depth is not None or not s.shared else s.depth
     splits = s.splits or default_splits(features)
-    return Rules(features, problem.base.actions, splits, s.zeta or 0.0, s.gamma_b, s.gamma_w, depth), steps
+    zeta = (s.zeta or 0.0) / (problem.unit if s.shared else 1.0)
+    return Rules(features, problem.base.actions, splits, zeta, s.gamma_b, s.gamma_w, depth), steps
 
 
 def zeta_by_gain(q_o: np.ndarray, most: float) -> float:
@@ -271,7 +272,7 @@ class Imagined:
         self.env: Any = (
             Native(problem, seeds["environment"], not settings.bootstrap_at_limit)
             if problem.native
-            else Foreign(problem, seeds["environment"], not settings.bootstrap_at_limit, problem.longest(budget))
+            else Foreign(problem.scaled, seeds["environment"], not settings.bootstrap_at_limit, problem.longest(budget))
         )
         self.tree, _ = self.read_off()
         self.actor = Actor(

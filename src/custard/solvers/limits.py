@@ -41,7 +41,7 @@ def find_limit(search: Search) -> None:
     if found is None:  # what was perfect in short episodes need not be
         search.sure, search.stale = False, 0
     search.time_limit, search.real.limit = found, found or search.real.cap
-    if search.model is not None:
+    if search.model is not None and search.sim is not search.real:
         search.sim = trial_world(search, search.model)
 
 

@@ -77,7 +77,9 @@ class Settings:
     budget: int | None = None  # environment steps, judging included; None: 10 or 20 million, a tenth where Python steps
     splits: int | None = None  # p, thresholds a feature; None: see `default_splits`
     zeta: float | None = None  # the reward of a question; None: see `price`
-    gamma_b: float | None = None  # discount of a base action; None: 0.99 under a time limit, else 1
+    gamma_b: float | None = (
+        None  # discount of a base action; None: 1 if nothing but a termination ends episodes, or 0.99
+    )
     gamma_w: float = 1.0  # discount of a question
     alpha_b: float = 0.0  # least learning rate of Q
     alpha_o: float = 0.02  # least learning rate of Q_o
@@ -151,7 +153,7 @@ def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | N
 
 def rules_for(problem: Problem, s: Settings, features: Features) -> Rules:
     """The IBMDP with these bounds."""
-    gamma_b = s.gamma_b if s.gamma_b is not None else (0.99 if problem.source.limit else 1.0)
+    gamma_b = problem.gamma_b if s.gamma_b is None else s.gamma_b
     splits, zeta = s.splits or default_splits(features, problem.max_depth), -0.01 if s.zeta is None else s.zeta
     return Rules(features, problem.base.actions, splits, zeta, gamma_b, s.gamma_w, problem.max_depth, s.mask)
 
@@ -190,7 +192,7 @@ class Learner:
         most = int(np.clip(self.budget // 1000, 32, 512))
         self.selection = Selection(problem, most, margin=margin, budget=self.budget)
         self.at = np.zeros(9, dtype=np.int64)
-        self.at[STEPS] = surveyed
+        self.at[STEPS] = surveyed + problem.looked
         self.final: Tree | None = None
         self.final_value, self.message = float("nan"), ""
         self.scores = np.full(4, np.inf)  # what the last tree of each kind of cycle returned

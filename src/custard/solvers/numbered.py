@@ -21,8 +21,8 @@ from custard.tree.tree import Tree
 
 __all__ = ["choice_of_vectors", "with_numbered_actions"]
 
-LEVELS = (7, 5, 3)  # values of each component, as many as keep the grid small
-MOST = 30  # vectors in a grid
+LEVELS = 5, 3  # values of a single component, and of each of several: few actions are soon told apart
+MOST = 30  # vectors
 
 
 class ByNumber(gym.ActionWrapper):
@@ -41,17 +41,17 @@ def choice_of_vectors(actions: Actions) -> np.ndarray:
     """Vectors [A, k]: all, or a grid of them; of many components the middle and either end of each.
 
     >>> choice_of_vectors(Actions("box", ("heat", "flow"), low=[0, -1], high=[1, 1])).shape
-    (25, 2)
+    (9, 2)
     """
     menu = Menu(actions)
-    if menu.all is not None:
-        return menu.all
-    for levels in LEVELS:
-        grid = [np.linspace(low, high, levels) for low, high in zip(menu.low, menu.high, strict=True)]
-        if menu.whole:
-            grid = [np.unique(np.round(values)) for values in grid]
-        if np.prod([len(values) for values in grid], dtype=float) <= MOST:
-            return np.array(list(product(*grid)))
+    whole = menu.whole and np.prod(menu.high - menu.low + 1) <= MOST
+    levels = LEVELS[0] if len(menu.low) == 1 else LEVELS[1]
+    counts = menu.high - menu.low + 1 if whole else np.full(len(menu.low), levels)
+    grid = [np.linspace(low, high, int(n)) for low, high, n in zip(menu.low, menu.high, counts, strict=True)]
+    if menu.whole:
+        grid = [np.unique(np.round(values)) for values in grid]
+    if np.prod([len(values) for values in grid], dtype=float) <= MOST:
+        return np.array(list(product(*grid)))
     middle = (menu.low + menu.high) / 2
     middle = np.floor(middle) if menu.whole else middle
     ends = [

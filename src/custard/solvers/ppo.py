@@ -59,8 +59,12 @@ class Settings:
 
     budget: int | None = None  # environment steps, judging included; None: 400,000, 200,000 where Python steps
     splits: Any = None  # p, thresholds a feature, or "parameterised"; None: that, or all cuts of whole numbers
-    zeta: float = -0.01  # the reward of a question
-    gamma_b: float | None = None  # discount of a base action; None: 0.99 under a time limit, else 1
+    zeta: float | None = (
+        None  # the reward of a question; None: -0.01, in units of the rewards where they are far from 1
+    )
+    gamma_b: float | None = (
+        None  # discount of a base action; None: 1 if nothing but a termination ends episodes, or 0.99
+    )
     gamma_w: float = 1.0  # discount of a question
     trace: float = 0.8  # lambda of the critic's targets
     hidden: int = 64  # units in each of the two hidden layers of actor and critic
@@ -104,23 +108,24 @@ class Settings:
         require_shares(self, "warmup", "greedy", "judging")
 
 
-_POTHOLE = {"gamma_b": 0.5, "trace": 0.0, "frequencies": 7, "critic_frequencies": 9, "random": 1.0, "splits": 3,
-            "epsilon_end": 0.9, "uniform_end": 1.0, "draws": 1}  # fmt: skip
+_POTHOLE = {"zeta": -0.01, "gamma_b": 0.5, "trace": 0.0, "frequencies": 7, "critic_frequencies": 9, "random": 1.0,
+            "splits": 3, "epsilon_end": 0.9, "uniform_end": 1.0, "draws": 1}  # fmt: skip
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "tuned": {
         # Judging costs many steps here and hardly any time, and only many episodes show the last rare failures.
-        "CartPole": {"budget": 80_000_000, "low": [-2.0, -2.0, -0.14, -1.4], "high": [2.0, 2.0, 0.14, 1.4],
-                     "gamma_b": 0.997, "learning_rate": 3e-4, "judging": 0.99, "draws": 24, "margin": 0.0,
-                     "episodes": 2000, "patience": 1.0},
+        "CartPole": {"low": [-2.0, -2.0, -0.14, -1.4], "high": [2.0, 2.0, 0.14, 1.4], "budget": 80_000_000,
+                     "zeta": -0.01, "gamma_b": 0.997, "learning_rate": 3e-4, "judging": 0.99, "draws": 24,
+                     "margin": 0.0, "episodes": 2000, "patience": 1.0},
+        "PrereqWorld": {"zeta": -0.01},
         "PotholeWorld": _POTHOLE,
-        "Pendulum": {"budget": 2_000_000, "deepest": 5},
+        "Pendulum": {"zeta": -0.01, "budget": 2_000_000, "deepest": 5},
     },
     # The budget counts steps of the IBMDP here, as the appendix does; what it leaves open is Stable Baselines' default.
     "paper": {
-        "": {"shared": False, "keep": False, "budget": 3_200_000, "splits": 3, "gamma_b": 1.0, "gamma_w": 1.0,
-             "deepest": 1000, "num_envs": 1, "num_steps": 1024, "epochs": 4, "minibatches": 4, "learning_rate": 2.5e-4,
-             "clip": 0.2},
+        "": {"shared": False, "keep": False, "budget": 3_200_000, "splits": 3, "zeta": -0.01, "gamma_b": 1.0,
+             "gamma_w": 1.0, "deepest": 1000, "num_envs": 1, "num_steps": 1024, "epochs": 4, "minibatches": 4,
+             "learning_rate": 2.5e-4, "clip": 0.2},
         "CartPole": {"num_steps": 512, "bootstrap_at_limit": False,
                      "low": [-2.0, -2.0, -0.14, -1.4], "high": [2.0, 2.0, 0.14, 1.4]},
         "PrereqWorld": {"splits": 1},
@@ -129,6 +134,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 NATIVE_BUDGET, FOREIGN_BUDGET = 400_000, 200_000
+PRICE = 0.01  # of a question, in rewards of their usual size
 FEW = 32  # episodes that judge a tree at first
 ITERATIONS = 20  # at least, however small the budget
 FLOOR_END, RATE_END, SPREAD_END = 0.001, 0.3, 0.1
@@ -149,13 +155,14 @@ def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | N
 
 
 def rules_for(problem: Problem, s: Settings) -> tuple[Rules, int]:
-    """The IBMDP, and the environment steps it took to see where features without bounds lie."""
+    """The IBMDP, and the environment steps it took to see where features lie and what episodes are like."""
     features, surveyed = bounded(problem, problem.seeds("bounds")["bounds"], s.budget or NATIVE_BUDGET)
-    gamma_b = s.gamma_b if s.gamma_b is not None else (0.99 if problem.source.limit else 1.0)
+    gamma_b = problem.gamma_b if s.gamma_b is None else s.gamma_b
+    zeta = -PRICE if s.zeta is None else s.zeta / problem.unit
     depth = problem.max_depth if problem.max_depth is not None else s.deepest
     whole = features.integer.all() and problem.base.actions.discrete
     splits = s.splits or (default_splits(features) if whole else PARAMETERISED)
-    return Rules(features, problem.base.actions, splits, s.zeta, gamma_b, s.gamma_w, depth), surveyed
+    return Rules(features, problem.base.actions, splits, zeta, gamma_b, s.gamma_w, depth), surveyed + problem.looked
 
 
 class Learner:
@@ -166,8 +173,9 @@ class Learner:
         s, seeds = settings, problem.seeds("learner", "environment")
         self.rules, self.surveyed = rules_for(problem, s)
         self.at = np.zeros(3, dtype=np.int64)
-        self.gammas = (self.rules.gamma_b, s.gamma_w)
-        self.fixed = replace(s, low=None, high=None, splits=None, budget=None)  # what the compiled call depends on
+        self.prices = (self.rules.zeta, self.rules.gamma_b, s.gamma_w)
+        # What the compiled call depends on:
+        self.fixed = replace(s, zeta=None, low=None, high=None, splits=None, budget=None)
         self.game: Game = make_game(self.rules, s.frequencies)
         rng, n, n_base = np.random.default_rng(seeds["learner"]), self.rules.features.n, self.rules.n_base
         n_vector = self.game.vector.shape[1]
@@ -179,7 +187,7 @@ class Learner:
         self.nets = Networks(actor, critic, ADAM.init(actor), ADAM.init(critic), scale)  # type: ignore[arg-type]
         self.order = seeds["learner"]
         where = Native if problem.native else Foreign
-        self.env: Any = where(problem, s.num_envs, seeds["environment"], not s.bootstrap_at_limit)
+        self.env: Any = where(problem.scaled, s.num_envs, seeds["environment"], not s.bootstrap_at_limit)
         count = self.env.count
         self.nodes = make_nodes(self.game, actor)
         self.rng = streams(np.random.SeedSequence(seeds["learner"]).spawn(count))
@@ -216,7 +224,7 @@ class Learner:
         shape = (2, s.epochs * s.minibatches, size // s.minibatches)
         used = shape[2] * s.minibatches
         order = np.stack([rng.permutation(size)[:used] for _ in range(2 * s.epochs)]).reshape(shape).astype(np.int32)
-        learning = (self.nets, self.rows, order, now, self.fixed, self.gammas, self.rules.parameterised)
+        learning = (self.nets, self.rows, order, now, self.fixed, self.prices, self.rules.parameterised)
         with meanwhile(improve, *learning) if self.first else nullcontext():
             at[STEPS] += self.env.run(
                 self.game, weights, *self.nodes, self.rng, explores, epsilon, self.rows, self.ended

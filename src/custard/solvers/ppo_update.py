@@ -96,10 +96,10 @@ def clipped(ratio: Any, advantage: Any, clip: float) -> Any:
 
 @partial(jax.jit, static_argnums=(4, 5, 6))
 def improve(
-    nets: Networks, rows: Rows, order: Any, now: Now, s: Settings, gammas: tuple, parameterised: bool
+    nets: Networks, rows: Rows, order: Any, now: Now, s: Settings, prices: tuple, parameterised: bool
 ) -> tuple[Networks, Any]:
     """One iteration's learning. `order` [2, epochs * minibatches, rows of one] says which rows each minibatch has."""
-    gamma_b, gamma_w = gammas
+    zeta, gamma_b, gamma_w = prices
     actor, critic, actor_moments, critic_moments, scale = nets
     count = rows.acts.size
     flat = jax.tree.map(lambda a: a.reshape(count, *a.shape[2:]), rows)
@@ -107,7 +107,7 @@ def improve(
 
     # Critic: targets, kept at mean 0 and deviation 1 by moving the last layer along (PopArt), then regression.
     after = q_values(critic, scale, rows.after, rows.meant_u, s.critic_frequencies)
-    target = targets(rows, after, s.zeta, gamma_b, gamma_w, s.trace).reshape(count)
+    target = targets(rows, after, zeta, gamma_b, gamma_w, s.trace).reshape(count)
     mean = (acts * target).sum() / acts.sum()
     deviation = jnp.sqrt((acts * (target - mean) ** 2).sum() / acts.sum())
     share = jnp.maximum(0.05, scale[2])
@@ -141,7 +141,7 @@ def improve(
         q = reached = q_values(critic, scale, flat.x, flat.u, s.critic_frequencies)
         leaf, varied_leaf = flat.leaf[:, q.shape[1] :], flat.varied_leaf
     n_base = q.shape[1]
-    asking = questions(reached, leaf, flat.asked[:, n_base:], s.zeta, gamma_w)
+    asking = questions(reached, leaf, flat.asked[:, n_base:], zeta, gamma_w)
     value = jnp.where(mask, jnp.concatenate([q, asking], axis=1), 0.0)
 
     def policy(actor: Weights, bounds: Any, mask: Any) -> Any:
@@ -159,7 +159,7 @@ def improve(
     advantage = advantage / size
     weight = now.uniform * mask / jnp.maximum(mask.sum(axis=1, keepdims=True), 1) + (1.0 - now.uniform) * pi
     if parameterised:
-        varied = questions(reached, varied_leaf, flat.varied_asked, s.zeta, gamma_w)
+        varied = questions(reached, varied_leaf, flat.varied_asked, zeta, gamma_w)
         better = jnp.where(mask[:, -n:], (varied - value[:, -n:]) / size, 0.0)
 
     # Actor: PPO's clipped surrogate, for all actions of a node.

@@ -23,7 +23,7 @@ from custard.tree.tree import Tree
 __all__ = ["Judged", "Selection", "better"]
 
 PARTS = ("feature", "threshold", "children_left", "children_right", "value")
-SHARE = 4  # judging one tree takes one part in so many of a budget, at the most
+COMPILED_SHARE, STEPPED_SHARE = 4, 10  # judging one tree takes one part in so many of a budget, at the most
 LONGER = 8  # times as many compiled episodes for a tree that does equally well in all of them, though others do not
 
 
@@ -124,7 +124,8 @@ class Selection:
         """Where episodes are long for the budget, fewer of them must do."""
         if self.most <= self.usual and self.budget < np.inf:
             steps = judged.visits.sum() / len(judged.returns)
-            affordable = max(2, int(self.budget / SHARE / max(1, steps)))
+            share = COMPILED_SHARE if self.native is not None else STEPPED_SHARE
+            affordable = max(2, int(self.budget / share / max(1, steps)))
             self.most, self.usual = min(self.most, affordable), min(self.usual, affordable)
 
     def _longer(self) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from custard.errors import CustardError
 from custard.features import Features
-from custard.solvers.advice import imitations, longest
+from custard.solvers.advice import EPISODES, imitations, longest
 from custard.solvers.mutate import random_shape, tree_of
 from custard.solvers.simulate import Compiled
 from custard.tree.simplify import simplify
@@ -53,8 +53,9 @@ def first_trees(search: Search, rng: np.random.Generator, seeds: np.ndarray) -> 
     if search.expert is not None and search.number == 0:
         for depth in depths:
             limits = depth, search.settings.max_leaves, search.cuts, int(rng.integers(2**31))
-            end = search.real.steps + IMITATING * search.budget
-            for tree, mean, used in imitations(search.advised, search.expert, *limits, longest(search)):
+            room = IMITATING * search.budget
+            end, episodes = search.real.steps + room, int(np.clip(room / (10 * search.real.length), 4, EPISODES))
+            for tree, mean, used in imitations(search.advised, search.expert, *limits, longest(search), episodes):
                 known[len(trees)] = mean
                 trees.append(search.as_advised(tree))
                 search.real.steps += used

@@ -34,12 +34,12 @@ def taken_over(features: Features, seen: Features, where: np.ndarray) -> Feature
 
 
 def completed(problem: Problem, budget: int) -> tuple[Features, int]:
-    """The features, with the range seen for the bounds of those that have none, and the steps it took to see them."""
+    """The features, with the range seen for the bounds of those that have none, and the steps it took to look."""
     features = problem.base.features
     if not features.unbounded.any():
-        return features, 0
+        return features, problem.looked
     seen, steps = survey(problem, problem.seeds("bounds")["bounds"], budget)
-    return taken_over(features, seen, features.unbounded), steps
+    return taken_over(features, seen, features.unbounded), steps + problem.looked
 
 
 def bounded(problem: Problem, seed: int, budget: int) -> tuple[Features, int]:

@@ -166,11 +166,13 @@ class Search:
     def round(self) -> Iterator[Snapshot]:
         """One round, starting from the present tree; yields on the way where steps take long."""
         rng = np.random.default_rng([self.seed, self.number])
+        if self.number == 0 and not self.surveyed:
+            survey(self)
         experience(self, rng)
         if self.number > 0:
             find_limit(self)
-        elif not self.surveyed:
-            survey(self)
+        elif self.sim is not self.real:
+            self.sim.returns(self.blank, episode_seeds(self.seed, 4), 1.0)  # how long episodes are in the table
         yield from self.under_way()
         if self.stale == 2 and self.depth < self.deepest:
             self.depth, self.present = self.depth + 1, self.best  # nothing better of this depth: allow one more
