@@ -72,6 +72,49 @@ class Balance(gym.Env):
         return np.array([self.at, self.speed]), reward, fell, self.t == 200, {}
 
 
+class Tanks(gym.Env):
+    """Two tanks in a row: a pump fills the first, and the level of the second should follow a goal that jumps."""
+
+    observation_space = gym.spaces.Box(0, 2, (3,))
+    action_space = gym.spaces.Box(0, 1, (1,))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.level, self.goal, self.t = self.np_random.uniform(0.2, 1.0, 2), self.np_random.uniform(0.3, 1.2), 0
+        return self.seen(), {}
+
+    def seen(self):
+        return np.array([*self.level, self.goal], dtype=np.float32)
+
+    def step(self, action):
+        flow = np.array([float(action[0]), *(np.array([0.5, 0.4]) * np.sqrt(self.level))])
+        self.level = (self.level - 0.2 * np.diff(flow) + self.np_random.normal(0, 0.005, 2)).clip(0, 2)
+        self.t += 1
+        if self.t % 50 == 0:
+            self.goal = self.np_random.uniform(0.3, 1.2)
+        return self.seen(), -abs(float(self.level[1]) - self.goal), False, self.t == 200, {}
+
+
+class Drone(gym.Env):
+    """A mass in the plane, pushed to the middle by two forces against the wind; forces cost, leaving costs much."""
+
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (4,), np.float64)
+    action_space = gym.spaces.Box(-1, 1, (2,))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.at, self.speed, self.t = self.np_random.uniform(-1, 1, 2), np.zeros(2), 0
+        return np.concatenate([self.at, self.speed]), {}
+
+    def step(self, action):
+        self.speed = self.speed + 0.1 * (action + np.array([0.1, 0.0])) + self.np_random.normal(0, 0.02, 2)
+        self.at = self.at + 0.1 * self.speed
+        self.t += 1
+        left = bool(np.abs(self.at).max() > 3)
+        reward = -float(np.abs(self.at).sum() + 0.1 * np.abs(action).sum()) - 100.0 * left
+        return np.concatenate([self.at, self.speed]), reward, left, self.t == 150, {}
+
+
 def first_lane_first(x: np.ndarray) -> np.ndarray:
     """Stay until the lane is empty, leave the second one when two wait in the first."""
     green, one, two = x[:, 0], x[:, 2], x[:, 3]  # features go by name: green, hour, waiting
@@ -84,9 +127,22 @@ def against_the_fall(x: np.ndarray) -> np.ndarray:
     return 1 - np.sign(lean).astype(int) * (np.abs(lean) > 0.05)
 
 
+def by_levels(x: np.ndarray) -> np.ndarray:
+    """What keeps the goal, more below it and less above, and less if the first tank is fuller than it need be."""
+    one, two, goal = x.T
+    return (0.4 * np.sqrt(goal) + 2.0 * (goal - two) - 0.5 * (one - 0.64 * two)).clip(0, 1)[:, None]
+
+
+def against_both(x: np.ndarray) -> np.ndarray:
+    """Against position, speed and wind."""
+    return (-x[:, :2] - 1.5 * x[:, 2:] - np.array([0.1, 0.0])).clip(-1, 1)
+
+
 TASKS: dict[str, tuple[type[gym.Env], Callable[[np.ndarray], np.ndarray]]] = {
     "junction": (Junction, first_lane_first),
     "balance": (Balance, against_the_fall),
+    "tanks": (Tanks, by_levels),
+    "drone": (Drone, against_both),
 }
 
 
