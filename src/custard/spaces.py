@@ -46,7 +46,6 @@ class Base:
     encode: Encode  # many observations -> [count, n]
     observe: Callable[[Any], np.ndarray]  # one observation -> [n]
     action_space: gym.Space  # of one environment
-    env_id: str | None
 
     def action(self, value: Any) -> Any:
         """A leaf's value as the environment's own action."""
@@ -94,14 +93,12 @@ def describe(
             raise CustardError(f"feature_names has {len(feature_names)} names, but there are {described.n} features")
         described = replace(described, names=tuple(feature_names))
     described = described.with_bounds(low, high)
-    spec = getattr(env, "spec", None)
     base = Base(
         features=described,
         actions=_actions_of(action_space, getattr(core, "action_names", None) or facts.actions),
         encode=lambda observations, count: checked(read(observations, count), described),
         observe=lambda observation: checked(read_one(observation), described),
         action_space=action_space,
-        env_id=spec.id if spec is not None else None,
     )
     if bounds == "estimate" and described.unbounded.any():
         base = replace(base, features=estimate_bounds(env, base, seed=seed))

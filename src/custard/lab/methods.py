@@ -16,7 +16,7 @@ from custard.errors import CustardError, one_of
 
 __all__ = ["DEFAULT", "METHODS", "method", "settings_for"]
 
-#: name -> (module, function in it)
+#: name -> module
 METHODS: dict[str, str] = {
     "tpi": "custard.solvers.tpi",
     "mfec": "custard.solvers.mfec",

@@ -101,7 +101,6 @@ def plan(mdp: FiniteMDP, max_depth: int | None, settings: Settings, *, seed: int
         lossless = lossless_tree(problem, depth, min(deadline, began + 0.3 * settings.seconds))
         if lossless.node is not None:
             state.offer(lossless.node)
-        state.lossless_ruled_out = lossless.complete and lossless.node is None
         if lossless.complete and lossless.node is not None:
             state.fewest = True
         yield state.plan("best policies looked through")
@@ -136,7 +135,7 @@ class _State:
         self.node: Node = 0
         self.value, self.leaves = -np.inf, 1 << 30
         self.bound, self.explored = problem.optimum, 0
-        self.fewest = self.lossless_ruled_out = False
+        self.fewest = False
 
     def offer(self, node: Node) -> None:
         """Keep a tree if it is better."""

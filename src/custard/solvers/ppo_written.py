@@ -32,6 +32,7 @@ from custard.solvers.api import Problem, Snapshot
 from custard.solvers.descent import descend
 from custard.solvers.drawing import BoundsNetwork
 from custard.solvers.networks import Weights, dueling, forward, make
+from custard.solvers.ppo_update import clipped
 from custard.solvers.pytrees import from_arrays, to_arrays
 from custard.solvers.reading import extract_limited
 from custard.solvers.selection import Selection
@@ -250,7 +251,7 @@ def improve(nets: Any, moments: Any, steps: Steps, order: Any, rate: float, clip
         a = (a - a.mean()) / (a.std() + 1e-8)
         new = jnp.where(mask, log_policy(nets[0], flat.obs[index], mask), 0.0)
         ratio = jnp.exp((hot * new).sum(axis=1) - old[index])
-        gain = jnp.minimum(ratio * a, jnp.clip(ratio, 1.0 - clip, 1.0 + clip) * a)
+        gain = clipped(ratio, a, clip)
         entropy = -jnp.where(mask, jnp.exp(new) * new, 0.0).sum(axis=1)
         q = (hot * dueling(forward(nets[1], flat.obs[index], jnp.tanh))).sum(axis=1)
         return -(gain + ENTROPY * entropy).mean() + CRITIC * ((q - target[index]) ** 2).mean()

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from custard.solvers.simulate import Foreign
+from custard.tree.store import ARRAYS
 from custard.tree.tree import Tree
 
 if TYPE_CHECKING:
     from custard.solvers.tpi import Search
 
 __all__ = ["restore", "state_of"]
-
-PARTS = ("feature", "threshold", "children_left", "children_right", "value")
 
 
 def state_of(search: Search) -> dict[str, np.ndarray]:
@@ -27,7 +26,7 @@ def state_of(search: Search) -> dict[str, np.ndarray]:
     data = {
         f"{name}_{part}": getattr(tree, part)
         for name, tree in (("present", search.present), ("best", search.best))
-        for part in PARTS
+        for part in ARRAYS
     }
     data["numbers"], data["hard"], data["seen"] = np.array(numbers), search.hard, np.array(search.seen)
     data["floats"] = np.array([search.value, search.real.most_a_step, search.real.length])
@@ -43,7 +42,7 @@ def restore(search: Search, state: dict[str, np.ndarray]) -> None:
     search.number, search.stale, search.real.steps, search.depth = (int(entry) for entry in state["numbers"][:4])
     search.value, search.real.most_a_step, search.real.length = map(float, state["floats"])
     search.present, search.best = (
-        Tree(**{part: state[f"{name}_{part}"] for part in PARTS}, features=search.features, actions=search.actions)  # type: ignore[arg-type]
+        Tree(**{part: state[f"{name}_{part}"] for part in ARRAYS}, features=search.features, actions=search.actions)  # type: ignore[arg-type]
         for name in ("present", "best")
     )
     search.hard, search.seen = state["hard"], state["seen"].tolist()

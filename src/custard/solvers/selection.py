@@ -18,11 +18,11 @@ from custard.lab.native import native_place, tree_rollouts
 from custard.lab.source import episode_seeds
 from custard.solvers.api import Problem
 from custard.tree.simplify import simplify
+from custard.tree.store import ARRAYS
 from custard.tree.tree import Tree
 
 __all__ = ["Judged", "Selection", "better"]
 
-PARTS = ("feature", "threshold", "children_left", "children_right", "value")
 COMPILED_SHARE, STEPPED_SHARE = 4, 10  # judging one tree takes one part in so many of a budget, at the most
 LONGER = 8  # times as many compiled episodes for a tree that does equally well in all of them, though others do not
 
@@ -95,7 +95,7 @@ class Selection:
     def show(self, tree: Tree) -> bool:
         """Judge a tree; whether it is the best from now on."""
         small = simplify(tree)
-        name = b"".join(np.ascontiguousarray(getattr(small, part)).tobytes() for part in PARTS)
+        name = b"".join(np.ascontiguousarray(getattr(small, part)).tobytes() for part in ARRAYS)
         if name in self.known:
             self.last = self.known[name]
             if self.best is not None and small == self.best.small and tree.n_leaves < self.best.tree.n_leaves:
@@ -245,7 +245,7 @@ class Selection:
             "selection.means": np.array([self.known[name] for name in names]),
         }
         if self.best is not None:
-            data |= {f"best.{part}": getattr(self.best.tree, part) for part in PARTS}
+            data |= {f"best.{part}": getattr(self.best.tree, part) for part in ARRAYS}
             data |= {"best.low": self.best.tree.features.low, "best.high": self.best.tree.features.high}
             data |= {"best.returns": self.best.returns, "best.visits": self.best.visits.copy()}
         return data
@@ -261,6 +261,6 @@ class Selection:
         self.known = dict(zip(names, data["selection.means"].tolist(), strict=True))
         if "best.feature" in data:
             features = replace(self.problem.base.features, low=data["best.low"], high=data["best.high"])
-            parts = [data[f"best.{part}"] for part in PARTS]
+            parts = [data[f"best.{part}"] for part in ARRAYS]
             tree = Tree(*parts, features=features, actions=self.problem.base.actions)
             self.best = Judged(tree, simplify(tree), data["best.returns"], data["best.visits"].copy())

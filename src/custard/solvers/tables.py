@@ -2,7 +2,8 @@
 
 A key is a vector of float64. The hash index uses open addressing, so that a look-up costs the same however full the
 table is (it is kept at most half full). The same rows lie in the buckets of a k-d tree that grows with every insertion
-and answers exact nearest-neighbour queries, so that nothing has to be rebuilt while learning. A full bucket is halved
+and answers nearest-neighbour queries (exact ones, unless only so many keys are looked at), so that nothing has to be
+rebuilt while learning. A full bucket is halved
 where its keys differ most. Few branches lead to many keys that are looked at together, which the processor fetches side
 by side; with one key a branch it would wait for each in turn.
 """
