@@ -160,6 +160,8 @@ def test_a_learned_table_behaves_like_its_environment():
         assert there == pytest.approx(here, abs=0.05)
         assert exact.returns(tree, seeds)[0] == pytest.approx(here, abs=0.04)
         assert exact.length == pytest.approx(table.length, rel=0.1)
+        everywhere = exact._values(tree, 0.0, True)[1:]  # the same over all states, not only those the tree leads to
+        assert exact._values(tree, 0.0, False)[1:] == pytest.approx(everywhere, rel=1e-6)
     assert model.q()[0].max() == pytest.approx(0.8, abs=0.08)  # the optimum without a time limit is 0.82
     again = LearnedModel(task, grid, real)
     again.restore(model.state())

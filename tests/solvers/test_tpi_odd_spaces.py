@@ -63,7 +63,7 @@ def test_a_run_broken_off_in_a_round_goes_on_as_if_it_had_not_been(tmp_path, mon
     def env():
         return Walk(gym.spaces.Box(-1, 1, (2,), np.float32))
 
-    given = dict(max_depth=2, budget=60_000, polish=20, episodes=20, states=20)
+    given = dict(max_depth=2, budget=60_000, polish=20, episodes=20, states=20, expert="none")
     whole = custard.learn(env, **given)
     judge, calls = tpi.Search.judge, []
 

@@ -226,7 +226,7 @@ class Exact(Compiled):
     def returns(self, tree: Tree, seeds: np.ndarray, noise: float = 0.0) -> np.ndarray:
         """The expected return, the same for each seed."""
         if self.last is None or self.last[0] is not tree or self.last[1] != noise:
-            self.last = tree, noise, self._values(tree, noise)
+            self.last = tree, noise, self._values(tree, noise, False)
         _, value, self.length = self.last[2]
         return np.full(len(seeds), value)
 
@@ -236,14 +236,14 @@ class Exact(Compiled):
         """States from rollouts, expected values."""
         rng = streams([*np.random.SeedSequence(seed).generate_state(64).tolist(), seed])
         x, _, _ = action_values(arrays_of(tree), self.place, self.moves, self.moves[:0], rng, count, noise)
-        q = self._values(tree, noise)[0]
+        q = self._values(tree, noise, True)[0]
         low, strides = self.params[1:3, : self.n]
         return x, q[((x - low).astype(np.int64) * strides.astype(np.int64)).sum(axis=1)]
 
-    def _values(self, tree: Tree, noise: float) -> tuple[np.ndarray, float, float]:
+    def _values(self, tree: Tree, noise: float, all_actions: bool) -> tuple[np.ndarray, float, float]:
         outcomes = *self.chances, self.after
         starts = np.diff(np.minimum(self.params[int(self.params[0, 1]) :, 0], 1.0), prepend=0.0)
-        return _expected(arrays_of(tree), outcomes, starts, self.x, self.known, self.limit, noise)
+        return _expected(arrays_of(tree), outcomes, starts, self.x, self.known, self.limit, noise, all_actions)
 
     @cached_property
     def begins(self) -> np.ndarray:
@@ -300,18 +300,44 @@ class Exact(Compiled):
 
 
 @njit(cache=True)
-def _expected(tree, outcomes, starts, x, known, limit, noise):
-    """Action values [S, A] with all steps to come, the expected return, and the expected length of an episode."""
+def _met(choice, spans, chance, after, starts):
+    """The states that episodes of one choice in each state go through."""
+    seen, states = np.zeros(len(choice), np.bool_), np.empty(len(choice), np.int64)
+    count = done = 0
+    for k in range(len(after) - len(starts), len(after)):
+        if not seen[after[k]]:
+            seen[after[k]], states[count] = True, after[k]
+            count += 1
+    while done < count:
+        s = states[done]
+        done += 1
+        for row in range(spans[s, choice[s], 0], spans[s, choice[s], 1]):
+            if chance[row] > 0.0 and not seen[after[row]]:
+                seen[after[row]], states[count] = True, after[row]
+                count += 1
+    return states[:count]
+
+
+@njit(cache=True)
+def _expected(tree, outcomes, starts, x, known, limit, noise, all_actions):
+    """Action values [S, A] with all steps to come, the expected return, and the expected length of an episode.
+
+    Without `all_actions` the first are not wanted, and only the states that the tree leads to are looked at.
+    """
     spans, reward, chance, after = outcomes
     n_states, n_actions = reward.shape
     choice = np.zeros(n_states, np.int64)
     for s in known:
         choice[s] = int(tree[4][leaf_of(tree, x[s])])
+    if noise == 0.0 and not all_actions:
+        known = _met(choice, spans, chance, after, starts)
     value, length = np.zeros(n_states), np.zeros(n_states)
     new_value, new_length = np.zeros(n_states), np.zeros(n_states)
     q = np.zeros((n_states, n_actions))
     for t in range(limit + 1):
-        change = scale = 0.0
+        if t == limit and not all_actions:
+            break
+        change = scale = drift = 0.0
         for s in known:
             v = u = 0.0
             for a in range(n_actions):
@@ -327,11 +353,12 @@ def _expected(tree, outcomes, starts, x, known, limit, noise):
                 u += share * steps
             new_value[s], new_length[s] = v, u
             change, scale = max(change, abs(v - value[s])), max(scale, abs(v))
+            drift = max(drift, abs(u - length[s]) / u)
         if t >= limit:
             break
         value, new_value = new_value, value
         length, new_length = new_length, length
-        if change <= 1e-8 * scale:
+        if change <= 1e-8 * scale and (all_actions or drift <= 1e-8):
             limit = min(limit, t + 1)  # nothing changes any more: once more for the values of all actions
     mean = steps = 0.0
     for k in range(len(starts)):

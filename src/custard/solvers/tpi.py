@@ -98,6 +98,7 @@ HOPE = 0.5  # the share of episodes in which a tree of fewer leaves should be pe
 FIRST_DEPTH, LAST_DEPTH = 3, 5  # without a depth limit trees grow while that pays
 MOST_LEAVES = 4096
 CHEAP = 0.2  # what a small change to a tree costs at least, in shares of a full comparison
+VISITS = 10  # steps of the budget for each pair of state and action, at the least, for a table to be learned
 COMPARISON = 30_000  # compiled steps that comparing two trees takes, about
 
 PRESETS: dict[str, dict[str, dict[str, object]]] = {"tuned": {}}
@@ -144,7 +145,8 @@ class Search:
         self.cuts = settings.cuts or {1: 4000, 2: 40}.get(self.features.n, 15)
         grid = Grid(problem)
         self.sim = self.real
-        self.table = Expert(problem, grid) if grid.possible else None
+        known_soon = grid.possible and (self.compiled or VISITS * grid.n_states * grid.n_actions <= self.budget)
+        self.table = Expert(problem, grid) if known_soon else None
         self.model = (
             LearnedModel(problem, grid, self.real)
             if self.table is not None and isinstance(self.real, Foreign)
