@@ -43,6 +43,31 @@ def test_help_and_version(capsys):
     assert "custard " in custard("--version", capsys=capsys)[1]
 
 
+def test_a_list_given_in_several_pieces_is_one_list(tree, tmp_path, capsys):
+    pytest.importorskip("z3", reason="z3-solver is not installed")
+    for pieces in (["--assert", "push_left", "--assert", "true"], ["--assert", "push_left", "true"]):
+        code, out, _ = custard("verify", tree, *pieces, capsys=capsys)
+        assert code == 1
+        assert out.startswith("does not hold: push_left\n")
+        assert out.endswith("holds within the features' bounds: true\n")
+    Tree.load(tree).with_origin(seed=1).save(tmp_path / "same.json")
+    base = describe(gym.make("CartPole-v1"))
+    Tree.leaf(0, base.features, base.actions).save(tmp_path / "other.json")
+    same = ["--same", tmp_path / "other.json", "--json", f"--same={tmp_path / 'same.json'}"]
+    code, out, _ = custard("verify", tree, *same, capsys=capsys)
+    assert (code, [result["holds"] for result in json.loads(out)]) == (1, [False, True])
+    obs = ["--obs", 0, -1, "--obs=-0.5", "--obs", "-inf", "--fixed", "pole_angle", "--fixed", "pole_velocity"]
+    told = json.loads(custard("explain", tree, *obs, "--json", capsys=capsys)[1])
+    assert [told["observation"][name] for name in ("cart_position", "cart_velocity", "pole_angle")] == [0, -1, -0.5]
+    assert told["unreachable"] == ["push_right"]
+    limits = ["--set", "episodes=50", "--env-args", "m=2", "--set", "states=500", "--env_args", "rho=0.5"]
+    words = ["custard/PrereqWorld-v0", *limits, "--out", tmp_path / "run", "--budget", 2000, "--episodes", 0]
+    assert custard("train", *words, capsys=capsys)[0] == 0
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["env_kwargs"] == {"m": 2, "rho": 0.5}
+    assert (config["settings"]["episodes"], config["settings"]["states"]) == (50, 500)
+
+
 def test_show(tree, capsys):
     code, out, _ = custard("show", tree, capsys=capsys)
     assert code == 0

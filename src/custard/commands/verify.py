@@ -27,8 +27,8 @@ class Command:
     anywhere: bool = False
     """Let assertions range over all numbers, not only those within the features' bounds."""
 
-    same: Path | None = None
-    """Another tree: prove that both decide alike on every observation."""
+    same: tuple[Path, ...] = ()
+    """Other trees: prove that each decides as this one on every observation."""
 
     safe_steps: int | None = None
     """CartPole: prove that from every start the pole stays up for this many steps."""
@@ -61,8 +61,7 @@ class Command:
 
         tree = load_tree(self.tree)
         results = [self._assertion(tree, text) for text in self.assertions]
-        if self.same is not None:
-            results.append(self._same(tree))
+        results += [self._same(tree, other) for other in self.same]
         if self.safe_steps is not None:
             results.append(self._safe(tree))
         if self.value or self.reach is not None:
@@ -92,24 +91,20 @@ class Command:
         says = f"does not hold: {shown}\n  counterexample: {_state(state)} → {one_line(action)}"
         return {**found, "counterexample": state, "action": action, "leaf": verdict.leaf, "says": says}
 
-    def _same(self, tree: Tree) -> dict[str, Any]:
+    def _same(self, tree: Tree, path: Path) -> dict[str, Any]:
         from custard.commands.common import load_tree
         from custard.tree.text import one_line
         from custard.tree.verify import difference
 
-        assert self.same is not None
-        other = load_tree(self.same)
+        other = load_tree(path)
         point = difference(tree, other)
         if point is None:
-            return {
-                "same": str(self.same),
-                "holds": True,
-                "says": "holds: both trees decide alike on every observation",
-            }
+            says = "holds: both trees decide alike on every observation"
+            return {"same": str(path), "holds": True, "says": says}
         state = dict(zip(tree.features.names, point.tolist(), strict=True))
         one, two = (one_line(t.actions.name(t.act(point))) for t in (tree, other))
         says = f"the trees differ at {_state(state)}: {one} against {two}"
-        return {"same": str(self.same), "holds": False, "counterexample": state, "says": says}
+        return {"same": str(path), "holds": False, "counterexample": state, "says": says}
 
     def _safe(self, tree: Tree) -> dict[str, Any]:
         from custard.tree.safety import prove_safe
