@@ -132,6 +132,28 @@ def test_prism_of_a_finite_environment(capsys: pytest.CaptureFixture, tmp_path: 
     assert out == "reaches has_0 == 1 ever with probability 1 (2 target states)\n"
 
 
+def test_exact_values_are_those_within_the_time_limit(capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
+    base = custard.describe(gym.make("FrozenLake-v1"))
+    walk = Tree.stump(0, 1.5, 1, 2, base.features, base.actions)  # down, then right
+    walk.with_origin(env="FrozenLake-v1").save(tmp_path / "lake.json")
+    _, out, _ = call(capsys, "verify", tmp_path / "lake.json", "--value", "--json")
+    (found,) = json.loads(out)
+    assert (found["limit"], round(found["optimum"], 3)) == (100, 0.744)  # 0.8235 if episodes never ended
+    returns = custard.evaluate(walk, "FrozenLake-v1", 2000).mean
+    assert found["value"] == pytest.approx(returns, abs=0.03)
+    code, out, _ = call(capsys, "verify", tmp_path / "lake.json", "--value", "--env-args", "max_episode_steps=1")
+    assert (code, out) == (
+        0, "exact value 0, optimum 0 over all policies of FrozenLake-v1, within its time limit of 1 step\n"
+    )  # fmt: skip
+    mdp = gym.make("custard/PrereqWorld-v0", m=3).unwrapped.mdp()
+    loop = Tree.leaf(0, mdp.features, mdp.actions).with_origin(env="custard/PrereqWorld-v0", env_kwargs={"m": 3})
+    loop.save(tmp_path / "loop.json")
+    for limit, value in ((10, -10.0), (-1, None)):
+        words = ("--value", "--env-args", f"max_episode_steps={limit}", "--json")
+        code, out, _ = call(capsys, "verify", tmp_path / "loop.json", *words)
+        assert (code, json.loads(out)[0]["value"], "holds" in json.loads(out)[0]) == (0, value, False)
+
+
 def test_verify(capsys: pytest.CaptureFixture, tree: Path) -> None:
     pytest.importorskip("z3", reason="z3-solver is not installed")
     code, out, _ = call(capsys, "verify", tree, "--assert", "pole_angle > 0.1 and pole_velocity > 0.5 -> push_right")

@@ -37,13 +37,13 @@ class Command:
     """Time for that proof."""
 
     value: bool = False
-    """Finite MDPs: the tree's exact value, beside the optimum."""
+    """Finite MDPs: the tree's exact value within the environment's time limit, beside the optimum."""
 
     reach: str | None = None
     """Finite MDPs: the probability of reaching a state where this condition on features holds."""
 
     within: int | None = None
-    """Steps in which to reach it; ever, unless given."""
+    """Steps in which to reach it; ever, unless given: no time limit of the environment counts then."""
 
     env: str | None = None
     """The environment for --value and --reach; the one the tree was learned in, unless given."""
@@ -73,7 +73,7 @@ class Command:
         else:
             for result in results:
                 print(result["says"])
-        return 0 if all(result["holds"] in (True, "") for result in results) else 1
+        return 0 if all(result.get("holds", True) is True for result in results) else 1
 
     def _assertion(self, tree: Tree, text: str) -> dict[str, Any]:
         from custard.tree.text import one_line
@@ -108,10 +108,11 @@ class Command:
 
     def _safe(self, tree: Tree) -> dict[str, Any]:
         from custard.tree.safety import prove_safe
+        from custard.tree.text import plural
 
         assert self.safe_steps is not None
         result = prove_safe(tree, self.safe_steps, seconds=self.seconds)
-        says = f"proved for {result.proved} steps: from every start within ±0.05 the pole stays up"
+        says = f"proved for {result.proved} {plural('step', result.proved)}: from every start within ±0.05 the pole stays up"
         if result.failing_start is not None:
             start = ", ".join(repr(v) for v in result.failing_start.tolist())
             says = f"refuted: from the start ({start}) the pole falls at step {result.fails_at}\n  {says}"
@@ -127,33 +128,32 @@ class Command:
         }  # fmt: skip
 
     def _finite(self, tree: Tree) -> list[dict[str, Any]]:
-        import numpy as np
-
         from custard.commands.common import assignments, environment_of
         from custard.lab.source import source
         from custard.planning.evaluate import tree_value
         from custard.planning.model import model_of
         from custard.planning.reach import reach_probability
         from custard.planning.solve import optimal_value
-        from custard.tree.text import one_line
+        from custard.tree.text import one_line, plural
         from custard.tree.verify import where_holds
 
         env, kwargs = environment_of(tree, self.env, assignments(self.env_args, "--env-args"))
-        mdp = model_of(source(env, kwargs))
+        mdp = model_of(source(env, kwargs), limit=True)  # so that the value is what episodes would show
         results: list[dict[str, Any]] = []
         if self.value:
             value, best = tree_value(tree, mdp), optimal_value(mdp)
             says = f"exact value {value:.6g}, optimum {best:.6g} over all policies of {env}"
-            plain = [number if np.isfinite(number) else str(number) for number in (value, best)]  # JSON has no infinity
-            results.append({"value": plain[0], "optimum": plain[1], "holds": "", "says": says})
+            if mdp.horizon is not None:
+                says += f", within its time limit of {mdp.horizon:,} {plural('step', mdp.horizon)}"
+            results.append({"value": value, "optimum": best, "limit": mdp.horizon, "says": says})
         if self.reach is not None:
             target = where_holds(self.reach, mdp.x, mdp.features)
-            probability = reach_probability(tree, mdp, target, self.within)
-            when = "ever" if self.within is None else f"within {self.within} steps"
+            count, probability = int(target.sum()), reach_probability(tree, mdp, target, self.within)
+            when = "ever" if self.within is None else f"within {self.within} {plural('step', self.within)}"
             what = f"reaches {one_line(self.reach)} {when}"
-            says = f"{what} with probability {probability:.9g} ({int(target.sum())} target states)"
+            says = f"{what} with probability {probability:.9g} ({count} target {plural('state', count)})"
             found = {"reach": self.reach, "within": self.within, "probability": probability}
-            results.append({**found, "holds": "", "says": says})
+            results.append({**found, "says": says})
         return results
 
 

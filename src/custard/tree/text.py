@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from custard.tree.tree import Tree
 
-__all__ = ["draw_text", "number", "one_line"]
+__all__ = ["draw_text", "number", "one_line", "plural"]
 
 
 def number(value: float) -> str:
@@ -26,6 +26,15 @@ def one_line(name: str) -> str:
     'a b'
     """
     return "".join(c if c.isprintable() else " " for c in name)
+
+
+def plural(noun: str, count: int) -> str:
+    """A noun beside a number.
+
+    >>> plural("step", 1), plural("step", 2), plural("leaf", 0)
+    ('step', 'steps', 'leaves')
+    """
+    return noun if count == 1 else {"leaf": "leaves"}.get(noun, f"{noun}s")
 
 
 def draw_text(tree: Tree, max_lines: int = 1000) -> str:
