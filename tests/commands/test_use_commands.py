@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import gymnasium as gym
+import numpy as np
 import pytest
+from hypothesis import given, settings
 
 import custard
 from custard import Actions, Features, Tree
 from custard.cli import main
+from custard.commands.explain import Command as Explain
+from tests.strategies import probing_points, random_tree, seeds
 
 
 @pytest.fixture
@@ -81,6 +86,50 @@ def test_explain_says_thresholds_not_the_floats_beside_them(capsys: pytest.Captu
     assert "b if x rose from -0.3 to just above 0 (" in out
     _, out, _ = call(capsys, "explain", tmp_path, "--obs", "x=nan")
     assert "a if x changed from nan to 0 (" in out
+
+
+@settings(max_examples=150, deadline=None)
+@given(seeds)
+def test_the_numbers_that_explain_prints_do_what_it_says(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    made = random_tree(rng, n=2, splits=5)
+    x = probing_points(made, rng, 1)[0]
+    told = Explain(Path("tree.json"), tuple(repr(float(value)) for value in x))._decision(made)
+    condition = told["rule"].partition(" → ")[0]
+    assert condition == "always" or true_of(condition, x)
+    for change in told["counterfactuals"]:
+        before, after = x.copy(), x.copy()
+        for c, start, above, end in re.findall(r"f(\d) \w+ from (\S+) to (just above )?(\S+)", change["change"]):
+            before[int(c)] = float(start)
+            after[int(c)] = np.nextafter(float(end), np.inf) if above else float(end)
+            assert start != end or x[int(c)] == float(end)
+        assert made.actions.name(made.act(before)) == told["action"], change
+        assert made.actions.name(made.act(after)) == change["action"], change
+        if condition != "always":
+            assert true_of(condition, before)
+            assert not true_of(condition, after)
+
+
+def true_of(condition: str, x: np.ndarray) -> bool:
+    """Whether a rule holds as it is printed; NaN goes right, as in the tree."""
+    holds = []
+    for part in condition.split(" and "):
+        low, c, sign, high = re.fullmatch(r"(?:(\S+) < )?f(\d) (≤|>) (\S+)", part).groups()
+        most = x[int(c)] <= float(high)
+        holds.append(most == (sign == "≤") and (low is None or not x[int(c)] <= float(low)))
+    return all(holds)
+
+
+def test_large_numbers_are_told_apart(capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
+    for kind, offset in (("integer", 0.0), ("real", 0.5)):
+        features = Features(("x",), [1e9], [1e9 + 4], (kind,))
+        cuts = [1e9 + 2 + offset, 1e9 + 1 + offset]
+        columns = ([0, 0, -1, -1, -1], [*cuts, 0, 0, 0], [1, 3, -1, -1, -1], [2, 4, -1, -1, -1], [0, 0, 0, 1, 2])
+        Tree(*columns, features, Actions("discrete", ("a", "b", "c"))).save(tmp_path / "tree.json")
+        _, out, _ = call(capsys, "show", tmp_path / "tree.json")
+        assert all(f"x ≤ {cut:.16g}?" in out for cut in cuts)
+        _, out, _ = call(capsys, "explain", tmp_path / "tree.json", "--obs", 1e9 + 2)
+        assert f"b if x fell from 1000000002 to {cuts[1]:.16g}" in out
 
 
 def test_names_cannot_steer_the_terminal(capsys: pytest.CaptureFixture, tmp_path: Path) -> None:

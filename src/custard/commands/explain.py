@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 if TYPE_CHECKING:
-    from custard.tree.explain import Change
+    from custard.tree.explain import Change, Explanation
     from custard.tree.tree import Tree
 
 __all__ = ["Command"]
@@ -74,7 +75,7 @@ class Command:
         x, names = told.observation, tree.features.names
         changes = []
         for change in told.changes:
-            moves = [_move(tree, c, x[c], change) for c in change.features]
+            moves = [_move(tree, c, told, change) for c in change.features]
             changes.append({
                 "action": tree.actions.name(change.action), "change": " and ".join(moves), "distance": change.distance,
                 "observation": dict(zip(names, change.observation.tolist(), strict=True)),
@@ -105,16 +106,34 @@ class Command:
         }  # fmt: skip
 
 
-def _move(tree: Tree, c: int, before: float, change: Change) -> str:
-    """How one feature changes, in words."""
-    from custard.tree.text import number, one_line
+def _move(tree: Tree, c: int, told: Explanation, change: Change) -> str:
+    """How one feature changes, in words: with so many digits that each number leads where the sentence says."""
+    from custard.tree.text import bound_text, near, number, one_line
 
-    after = change.observation[c]
-    how = "rose" if after > before else "fell" if after < before else "changed"
-    to = number(after)
+    before, after = float(told.observation[c]), float(change.observation[c])
+    above, most = tree.box(told.path[-1]).get(c, (-math.inf, math.inf))
+    low, high = tree.box(change.leaf)[c]
+    least, greatest = (float(bound_text(tree, c, edge, before)) for edge in (above, most))  # as the rule shows them
+
+    def stays(shown: float) -> bool:
+        alike = all((shown < other) == (before < other) for other in (after, low))
+        apart = shown not in (after, low) or shown == before
+        return alike and apart and above < shown <= most and least < shown <= greatest and near(tree, c, shown, before)
+
+    def leads(shown: float) -> bool:
+        as_told = (shown > start) == (after > before) and shown != start
+        crosses = (least < shown <= greatest) == (above < after <= most)  # the rule's bounds, or stays within them
+        return as_told and crosses and low < shown <= high and near(tree, c, shown, after)
+
+    def opens(shown: float) -> bool:
+        return low <= shown < high and start <= shown and near(tree, c, shown, low)
+
+    begins = number(before, stays)
+    start, to = float(begins), ""
     if after > before and not tree.features.integer[c]:
-        to = f"just above {number(tree.box(change.leaf)[c][0])}"  # the float after 0 is no number for people
-    return f"{one_line(tree.features.names[c])} {how} from {number(before)} to {to}"
+        to = f"just above {number(low, opens)}"  # the float after 0 is no number for people
+    how = "rose" if after > before else "fell" if after < before else "changed"
+    return f"{one_line(tree.features.names[c])} {how} from {begins} to {to or number(after, leads)}"
 
 
 def parse_observation(tree: Tree, texts: tuple[str, ...]) -> list[float]:

@@ -112,7 +112,8 @@ class Command:
 
         assert self.safe_steps is not None
         result = prove_safe(tree, self.safe_steps, seconds=self.seconds)
-        says = f"proved for {result.proved} {plural('step', result.proved)}: from every start within ±0.05 the pole stays up"
+        steps = f"{result.proved} {plural('step', result.proved)}"
+        says = f"proved for {steps}: from every start within ±0.05 the pole stays up"
         if result.failing_start is not None:
             start = ", ".join(repr(v) for v in result.failing_start.tolist())
             says = f"refuted: from the start ({start}) the pole falls at step {result.fails_at}\n  {says}"
