@@ -85,6 +85,13 @@ def test_evaluate(tree, capsys):
     assert len(data["returns"]) == 20
 
 
+def test_one_episode_has_no_interval(tree, capsys):
+    out = custard("evaluate", tree, "--episodes", 1, capsys=capsys)[1]
+    assert " ± – (no interval) over 1 episode of " in out
+    data = json.loads(custard("evaluate", tree, "--episodes", 1, "--json", capsys=capsys)[1])
+    assert (data["std"], data["ci95"]) == (None, None)
+
+
 def test_train_writes_a_whole_run(tmp_path, capsys):
     out = tmp_path / "run"
     code, text, err = custard("train", *GOOD, "--seed", 1, "--out", out, capsys=capsys)

@@ -101,6 +101,14 @@ def test_the_runs_own_evaluation_is_shown(tmp_path: Path) -> None:
         assert data_of(write_report(where))["evaluation"] is None
 
 
+def test_one_episode_has_no_interval(tmp_path: Path) -> None:
+    where = run_directory(tmp_path / "run", CARTPOLE)
+    (where / "evaluation.json").write_text(json.dumps(custard.evaluate(CARTPOLE, "CartPole-v1", 1).to_json()))
+    shown = data_of(write_report(where))
+    assert (shown["evaluation"]["episodes"], shown["evaluation"]["ci95"]) == (1, None)
+    assert shown["facts"][0][2] == "in one episode"
+
+
 def test_environments_that_draw_nothing_still_replay(tmp_path: Path) -> None:
     mdp = gym.make("custard/PrereqWorld-v0", m=3).unwrapped.mdp()
     tree = Tree.stump(2, 0.5, 2, 0, mdp.features, mdp.actions)
