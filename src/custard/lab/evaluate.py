@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -110,6 +111,9 @@ def evaluate(
     (20, True)
     """
     require_whole(1, episodes=episodes, max_steps=max_steps)
+    if not isinstance(policy, Tree) and not callable(policy):
+        hint = f": Tree.load({str(policy)!r}) reads a tree from its file" if isinstance(policy, (str, Path)) else ""
+        raise CustardError(f"a policy is a Tree or a function to actions, not a {type(policy).__name__}{hint}")
     if isinstance(env, IBMDP):
         if not isinstance(policy, Tree):
             return _on_ibmdp(policy, env, episodes, seed)
