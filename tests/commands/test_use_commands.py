@@ -218,6 +218,44 @@ def test_verify(capsys: pytest.CaptureFixture, tree: Path) -> None:
     assert "proved for 10 steps" in out
 
 
+def test_a_proof_of_nothing_says_so(capsys: pytest.CaptureFixture, tree: Path) -> None:
+    pytest.importorskip("z3", reason="z3-solver is not installed")
+    for assertion in ("pole_angle > 5 -> push_left", "pole_angle > 0 -> pole_angle < 0 -> push_left"):
+        code, out, _ = call(capsys, "verify", tree, "--assert", assertion)
+        assert code == 0
+        assert out == f"holds, but nothing meets its premise within the features' bounds: {assertion}\n"
+    # Something meets these, and only numbers beyond the bounds meet the next.
+    for assertion in (
+        "pole_angle > 0.1 -> push_right or cart_velocity > -0.4",
+        "pole_angle > 0 -> not push_left or true",
+    ):
+        assert "nothing meets" not in call(capsys, "verify", tree, "--assert", assertion)[1]
+    _, out, _ = call(capsys, "verify", tree, "--assert", "pole_angle > 5 -> true", "--anywhere", "--json")
+    assert (json.loads(out)[0]["holds"], json.loads(out)[0]["vacuous"]) == (True, False)
+
+
+def test_a_directory_of_several_seeds_leads_to_one_of_them(capsys: pytest.CaptureFixture, tree: Path) -> None:
+    runs = tree.parent / "runs"
+    (runs / "seed-0").mkdir(parents=True)
+    for command in ("show", "evaluate", "report", "explain"):
+        code, _, err = call(capsys, command, runs)
+        assert (code, err.endswith(f"name one of them, such as {runs / 'seed-0'}\n")) == (2, True)
+
+
+def test_a_tree_from_nowhere_is_told_how_to_name_the_environment(capsys: pytest.CaptureFixture, tree: Path) -> None:
+    Tree.from_json({**Tree.load(tree).to_json(), "origin": {}}).save(tree)
+    assert f"as in custard evaluate {tree} CartPole-v1" in call(capsys, "evaluate", tree)[2]
+    assert "as in --env CartPole-v1" in call(capsys, "explain", tree)[2]
+
+
+def test_an_unknown_name_beside_features_only(capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
+    mdp = gym.make("custard/PrereqWorld-v0", m=2).unwrapped.mdp()
+    small = Tree.leaf(0, mdp.features, mdp.actions).with_origin(env="custard/PrereqWorld-v0", env_kwargs={"m": 2})
+    small.save(tmp_path / "small.json")
+    _, _, err = call(capsys, "verify", tmp_path / "small.json", "--reach", "foo == 1")
+    assert "there are has_0, has_1 in 'foo == 1'" in err
+
+
 def test_report(capsys: pytest.CaptureFixture, tree: Path) -> None:
     (tree.parent / "config.json").write_text(json.dumps({"env": "CartPole-v1", "method": "mfec"}))
     code, out, _ = call(capsys, "report", tree.parent, "--episodes", 5, "--out", tree.parent / "r.html", "--json")
@@ -231,6 +269,19 @@ def test_report(capsys: pytest.CaptureFixture, tree: Path) -> None:
         (["explain", "TREE", "--obs", "1", "2"], "4 values"),
         (["explain", "TREE", "--obs", "a", "b", "c", "d"], "numbers or name=value"),
         (["explain", "TREE", "--obs", "cart_position=1"], "--obs lacks cart_velocity"),
+        (["explain", "TREE", "--obs", "pole_angle=0", "1", "2", "3"], "--obs mixes names and numbers"),
+        (["explain", "TREE", "--obs", "pole_angle=0", "pole_angle=1"], "--obs gives pole_angle more than once"),
+        (["explain", "TREE", "--fixed", "pole_angle"], "--fixed holds features of an observation as they are: give"),
+        (["explain", "TREE", "--obs", "0", "0", "0", "0", "--episodes", "3"], "--episodes is for usage"),
+        (["explain", "TREE", "--obs", "0", "0", "0", "0", "--env-args", "a=3"], "--env-args is for usage"),
+        (["show", "TREE", "--episodes", "3"], "--episodes shows in pictures only: give --png"),
+        (["show", "TREE", "--png", "tree.png", "--env", "CartPole-v1"], "give --episodes too"),
+        (["verify", "TREE", "--safe-steps", "10", "--seconds", "-1"], "--seconds -1 must be more than 0"),
+        (["verify", "TREE", "--same", "TREE", "--within", "3"], "give --reach too"),
+        (["verify", "TREE", "--same", "TREE", "--anywhere"], "give --assert too"),
+        (["report", "TREE"], "is a file: name the run directory it is in"),
+        (["sweep", "--file", "nowhere.toml"], "cannot read nowhere.toml: No such file or directory"),
+        (["train", "CartPole-v1", "--method", "mfec", "--max-leaves", "3"], "mfec has no limit of leaves: give --max"),
         (["explain", "TREE", "--obs", "0", "0", "0", "0", "--fixed", "poleangle"], "did you mean 'pole_angle'"),
         (["export", "TREE", "--format", "cc"], "unknown format 'cc'"),
         (["export", "TREE", "--format", "onnx"], "name a file with --out"),

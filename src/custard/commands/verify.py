@@ -60,6 +60,12 @@ class Command:
         from custard.errors import CustardError
 
         tree = load_tree(self.tree)
+        if not self.seconds > 0:
+            raise CustardError(f"--seconds {self.seconds:g} must be more than 0")
+        if self.within is not None and self.reach is None:
+            raise CustardError("--within says in how many steps to reach something: give --reach too")
+        if self.anywhere and not self.assertions:
+            raise CustardError("--anywhere says where assertions must hold: give --assert too")
         results = [self._assertion(tree, text) for text in self.assertions]
         results += [self._same(tree, other) for other in self.same]
         if self.safe_steps is not None:
@@ -83,7 +89,8 @@ class Command:
         where = "within the features' bounds" if verdict.bounded else "everywhere"
         found: dict[str, Any] = {"assertion": text, "holds": verdict.holds, "bounded": verdict.bounded}
         if verdict.holds:
-            return {**found, "says": f"holds {where}: {shown}"}
+            how = f"holds, but nothing meets its premise {where}" if verdict.vacuous else f"holds {where}"
+            return {**found, "vacuous": verdict.vacuous, "says": f"{how}: {shown}"}
         if verdict.counterexample is None:
             return {**found, "says": f"undecided: false for some real numbers, no float64 found that shows it: {shown}"}
         state = dict(zip(tree.features.names, verdict.counterexample.tolist(), strict=True))
