@@ -7,6 +7,7 @@ import dataclasses
 import importlib
 import io
 import os
+import re
 import sys
 import typing
 import warnings
@@ -35,10 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="custard.plain")
-    warnings.formatwarning = lambda message, *_, **__: f"custard: {message}\n"  # nobody here looks for its line
+    warnings.formatwarning = _warning
     try:
         arguments = _joined(arguments)
-        command: Any = tyro.cli(_union(), args=arguments, prog="custard", description=__doc__, config=_CONFIG)
+        command: Any = tyro.cli(_union(), args=arguments, prog="custard", description=_ABOUT, config=_CONFIG)
         code = command.run()
         if sys.stdout is not None:  # closed by whoever called
             sys.stdout.flush()
@@ -62,6 +63,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _drop_output() -> None:
     """Nobody takes what is still to be written: leave nothing that Python would fail to write at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+_ABOUT = """Small decision trees that are the policy: learn one for any Gymnasium environment, judge it, draw it,
+explain its decisions, prove things about it, and write it as Python, C, Rust and more. `custard COMMAND --help` lists
+a command's options; `custard --version` says which version this is."""
+
+
+def _warning(message: Warning | str, *_: object, **__: object) -> str:
+    """A warning in one line, since nobody here looks for its place; without Gymnasium's colours outside a terminal."""
+    coloured = sys.stderr is not None and sys.stderr.isatty()
+    said = str(message) if coloured else re.sub("\x1b\\[[0-9;]*m", "", str(message))
+    return f"custard: {said}\n"
 
 
 _PLAIN = {"≤": "<=", "→": "->", "±": "+-", "×": "x", "…": "...", "•": "*", "├": "|", "└": "`", "│": "|", "─": "-"}

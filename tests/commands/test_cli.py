@@ -10,7 +10,7 @@ from pathlib import Path
 import gymnasium as gym
 import pytest
 
-from custard import Tree, describe
+from custard import Tree, cli, describe
 from custard.cli import main
 
 GOOD = ["custard/PrereqWorld-v0", "--env-args", "m=4"]
@@ -40,6 +40,8 @@ def test_help_and_version(capsys):
     assert code == 0
     for name in ("train", "evaluate", "show"):
         assert name in out
+    assert "decision trees" in out
+    assert "--version" in out
     assert "custard " in custard("--version", capsys=capsys)[1]
 
 
@@ -157,6 +159,22 @@ def test_mistakes_are_one_line_and_exit_code_two(arguments, message, tree, tmp_p
 @pytest.mark.parametrize("arguments", [[], ["fly"], ["train"], ["evaluate", "x", "--episodes", "many"]])
 def test_usage_errors_exit_with_code_two(arguments, capsys):
     assert custard(*arguments, capsys=capsys)[0] == 2
+
+
+def test_resuming_nothing_says_so(tmp_path, capsys):
+    words = ["train", *GOOD, "--resume", "--budget", 2000, "--episodes", 0, "--json"]
+    for seeds in ([], ["--seeds", 1]):
+        out = tmp_path / f"run{len(seeds)}"
+        said = f"note: there is no run in {out} to resume: a new one begins\n"
+        assert custard(*words, "--out", out, *seeds, capsys=capsys)[2].count(said) == 1
+        assert said not in custard(*words, "--out", out, *seeds, capsys=capsys)[2]
+
+
+def test_warnings_have_colours_in_a_terminal_only(monkeypatch):
+    yellow = "\x1b[33mWARN: old\x1b[0m"
+    assert cli._warning(yellow) == "custard: WARN: old\n"
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert cli._warning(yellow) == f"custard: {yellow}\n"
 
 
 def test_bad_tree_files(tmp_path, capsys):

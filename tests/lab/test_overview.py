@@ -39,7 +39,7 @@ def test_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) ->
     with Overview("demo", [second], [first], workers=1, notes=["look here"], enabled=True) as overview:
         overview.finished({**second, "error": "gone wrong"})
     assert capsys.readouterr().err.splitlines() == [
-        "demo: 1 trials to run, 1 done before",
+        "demo: 1 trial to run, 1 done before",
         "[2/2] CartPole-v1 tpi depth ≤ 2 seed 1: failed: gone wrong",
         "note: look here",
     ]

@@ -11,6 +11,7 @@ from typing import Any
 from custard.lab.readable import readable
 from custard.lab.store import Row, numbered
 from custard.lab.summary import label, summary, table
+from custard.tree.text import plural
 
 __all__ = ["Overview", "duration"]
 
@@ -36,8 +37,9 @@ class Overview:
                 self.live = Live(console=console, get_renderable=self._picture, refresh_per_second=2, transient=True)
                 self.live.start()
             elif self.waiting:
+                count = len(self.waiting)
                 had = f", {len(self.rows)} done before" if self.rows else ""
-                self._say(f"{self.title + ': ' if self.title else ''}{len(self.waiting)} trials to run{had}")
+                self._say(f"{self.title + ': ' if self.title else ''}{count} {plural('trial', count)} to run{had}")
         return self
 
     def started(self, name: str) -> None:
@@ -103,9 +105,10 @@ def told(row: Mapping[str, Any]) -> str:
     head = f"{label(row)} seed {row['seed']}:"
     if row["error"] != "":
         return f"{head} failed: {row['error']}"
+    leaves = int(float(row["leaves"]))
     return (
         f"{head} return {readable(float(row['return']))[0]}, depth {int(float(row['depth']))}, "
-        f"{int(float(row['leaves']))} leaves, {float(row['seconds']):.1f} s"
+        f"{leaves} {plural('leaf', leaves)}, {float(row['seconds']):.1f} s"
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from custard.lab.readable import readable
 from custard.solvers.api import Snapshot
+from custard.tree.text import plural
 
 __all__ = ["Display"]
 
@@ -73,14 +74,14 @@ def facts(snapshot: Snapshot, short: bool = False) -> str:
     >>> facts(Snapshot(steps=1500, tree=None, value=float("nan")))
     '1,500 steps, no tree yet'
     """
-    parts = [f"{snapshot.steps:,} steps"]
+    parts = [f"{snapshot.steps:,} {plural('step', snapshot.steps)}"]
     if "return" in snapshot.metrics:
         parts.append(f"return {snapshot.metrics['return']:.1f}")
     if snapshot.tree is None:
         parts.append("no tree yet")
     else:
         (value,), tree = readable(snapshot.value), snapshot.tree
-        parts.append(f"best tree {value}, depth {tree.depth}, {tree.n_leaves} leaves")
+        parts.append(f"best tree {value}, depth {tree.depth}, {tree.n_leaves} {plural('leaf', tree.n_leaves)}")
     if snapshot.message and (not short or snapshot.tree is None):
         parts.append(snapshot.message)
     return ", ".join(parts)
