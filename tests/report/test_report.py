@@ -366,6 +366,27 @@ def test_a_phone_has_no_sideways_scroll(browser: Any, report: Path, scheme: str)
     shown.close()
 
 
+@pytest.mark.parametrize(("width", "height"), [(500, 1000), (1300, 940)])
+def test_a_tree_of_six_leaves_opens_whole_and_readable(browser: Any, tmp_path: Path, width: int, height: int) -> None:
+    names = tuple(f"a_feature_with_a_long_name_{c}" for c in range(4))
+    features = Features(names, BASE.features.low, BASE.features.high, BASE.features.kinds)
+    tree = Tree(
+        [2, 3, 3, -1, 1, -1, 1, -1, -1, -1, -1], [0.0, 0.5, -0.5, 0, -0.3, 0, 0.2, 0, 0, 0, 0],
+        [1, 3, 5, -1, 7, -1, 9, -1, -1, -1, -1], [2, 4, 6, -1, 8, -1, 10, -1, -1, -1, -1],
+        [0, 0, 0, 0, 0, 1, 0, 1, 0, 0, 1], features, BASE.actions,
+    )  # fmt: skip
+    where = run_directory(tmp_path / "run", tree, env="nowhere/Missing-v0")
+    shown = Page(browser, write_report(where), viewport={"width": width, "height": height})
+    page = shown.page
+    panel = page.locator("#tree").bounding_box()
+    for box in (node.bounding_box() for node in page.locator("#tree .node .shape").all()):
+        assert box["x"] >= panel["x"]
+        assert box["x"] + box["width"] <= panel["x"] + panel["width"]
+        assert panel["y"] <= box["y"] <= panel["y"] + panel["height"] - box["height"]
+    assert page.locator("#tree .inner text").first.bounding_box()["height"] > 0.75 * 15  # a line of 13 px
+    shown.close()
+
+
 def full_tree(depth: int) -> Tree:
     rng = np.random.default_rng(0)
     inner, count = 2**depth - 1, 2 ** (depth + 1) - 1
@@ -443,10 +464,10 @@ def test_a_large_tree_is_walked_without_losing_sight_of_it(browser: Any, large: 
         before = shown.page.evaluate(PLACE, node)[1:]
         shown.page.mouse.click(*before)
         assert shown.page.evaluate(PLACE, node)[1:] == pytest.approx(before, abs=1)
-    assert shown.page.evaluate("growsDown")
+    assert shown.page.evaluate("shape === 'down'")
     shown.page.click("#fit")
     shown.page.click('[data-node="13"]')  # unfolds, to the right again
-    assert not shown.page.evaluate("growsDown")
+    assert not shown.page.evaluate("shape === 'down'")
     assert [shown.page.evaluate(PLACE, node)[0] for node in (13, 27, 28)] == [True, True, True]
     shown.close()
 
