@@ -299,6 +299,16 @@ def test_a_change_names_the_threshold_itself(browser: Any, tmp_path: Path) -> No
     shown.close()
 
 
+def test_a_change_is_told_with_the_digits_it_needs(browser: Any, tmp_path: Path) -> None:
+    tree = Tree.stump(3, 0.123456, 0, 1, BASE.features, BASE.actions)  # 0.1235 would be on the other side
+    shown = Page(browser, write_report(run_directory(tmp_path / "run", tree, env="nowhere/Missing-v0")))
+    shown.set(3, 0.5)
+    assert "fell to 0.123456" in shown.page.inner_text("#others")
+    shown.set(3, 0.1)
+    assert "rose above 0.1235" in shown.page.inner_text("#others")
+    shown.close()
+
+
 def test_sliders_of_whole_numbers_give_whole_numbers(browser: Any, tmp_path: Path) -> None:
     features = Features(("count", "b"), [-np.inf, 0], [np.inf, 1], ("integer", "binary"))
     tree = Tree.stump(0, 3.4, 0, 1, features, BASE.actions)

@@ -3,7 +3,7 @@
 // A real feature that rises goes just above a threshold: the threshold is what a person wants to read.
 function change(c, to, above) {
   if (Number.isNaN(x[c])) return `became ${fmt(to)}`;
-  return to < x[c] ? `fell to ${fmt(to)}` : F[c].kind === "real" ? `rose above ${fmt(above)}` : `rose to ${fmt(to)}`;
+  return to < x[c] ? `fell to ${fmt(to, (shown) => above < shown && shown <= to)}` : F[c].kind === "real" ? `rose above ${fmt(above, (shown) => shown >= above)}` : `rose to ${fmt(to)}`;
 }
 function decide() {
   const path = pathOf(x), leaf = path[path.length - 1];

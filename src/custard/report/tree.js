@@ -21,11 +21,15 @@ function make(node, attrs, text) {
   if (text !== undefined) node.textContent = text;
   return node;
 }
-function fmt(v) {
+// Four digits, or as many as it takes for the printed number to be one that `keeps` the sentence true.
+function fmt(v, keeps = () => true) {
   if (Number.isNaN(v)) return "NaN";
   if (!Number.isFinite(v)) return v > 0 ? "∞" : "−∞";
-  if (v !== 0 && (Math.abs(v) >= 1e6 || Math.abs(v) < 1e-4)) return v.toExponential(2).replace(/-/g, "−");
-  return String(Number(v.toPrecision(4))).replace("-", "−");
+  const power = v !== 0 && (Math.abs(v) >= 1e6 || Math.abs(v) < 1e-4);
+  for (let digits = 4; ; digits++) {
+    const text = power ? v.toExponential(digits - 2) : String(Number(v.toPrecision(digits)));
+    if (digits > 17 || keeps(Number(text))) return text.replace(/-/g, "−");
+  }
 }
 const percent = (s) => (s === 0 ? "never visited" : s < 0.001 ? "< 0.1 %" : `${Number((100 * s).toPrecision(3))} %`);
 const clip = (s, most) => (s.length > most ? s.slice(0, most - 1) + "…" : s);
