@@ -75,6 +75,9 @@ def test_action_spaces(space, kind, n, size):
     space.seed(0)
     sample = space.sample()
     assert space.contains(base.action(np.ravel(sample) if kind != "discrete" else sample))
+    if kind != "discrete":
+        with pytest.raises(CustardError, match=r"an action is one number for each of .*, got an array of shape"):
+            base.action(np.zeros((1, size + 1)))
 
 
 @pytest.mark.parametrize(

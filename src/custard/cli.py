@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import codecs
+import dataclasses
 import importlib
 import io
 import os
+import re
 import sys
+import typing
 import warnings
 from collections.abc import Sequence
 from typing import Annotated, Any, Union
@@ -33,9 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="custard.plain")
-    warnings.formatwarning = lambda message, *_, **__: f"custard: {message}\n"  # nobody here looks for its line
+    warnings.formatwarning = _warning
     try:
-        command: Any = tyro.cli(_union(), args=arguments, prog="custard", description=__doc__, config=_CONFIG)
+        arguments = _joined(arguments)
+        command: Any = tyro.cli(_union(), args=arguments, prog="custard", description=_ABOUT, config=_CONFIG)
         code = command.run()
         if sys.stdout is not None:  # closed by whoever called
             sys.stdout.flush()
@@ -61,6 +65,18 @@ def _drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
+_ABOUT = """Small decision trees that are the policy: learn one for any Gymnasium environment, judge it, draw it,
+explain its decisions, prove things about it, and write it as Python, C, Rust and more. `custard COMMAND --help` lists
+a command's options; `custard --version` says which version this is."""
+
+
+def _warning(message: Warning | str, *_: object, **__: object) -> str:
+    """A warning in one line, since nobody here looks for its place; without Gymnasium's colours outside a terminal."""
+    coloured = sys.stderr is not None and sys.stderr.isatty()
+    said = str(message) if coloured else re.sub("\x1b\\[[0-9;]*m", "", str(message))
+    return f"custard: {said}\n"
+
+
 _PLAIN = {"≤": "<=", "→": "->", "±": "+-", "×": "x", "…": "...", "•": "*", "├": "|", "└": "`", "│": "|", "─": "-"}
 
 
@@ -83,3 +99,63 @@ def _union() -> Any:
         module = importlib.import_module(f"custard.commands.{name}")
         parts.append(Annotated[module.Command, tyro.conf.subcommand(name)])
     return Union[tuple(parts)]  # noqa: UP007
+
+
+def _joined(arguments: list[str]) -> list[str]:
+    """The arguments with each list's values behind its last mention: tyro would forget those of the ones before.
+
+    An option of one value must be given once, for the same reason: a property that nobody checks must not seem proved.
+
+    >>> _joined(["verify", "tree.json", "--assert", "a", "b", "--json", "--assert=c"])
+    ['verify', 'tree.json', '--json', '--assert', 'a', 'b', 'c']
+    """
+    if not arguments or arguments[0] not in COMMANDS:
+        return arguments
+    takes = _options(importlib.import_module(f"custard.commands.{arguments[0]}").Command)
+    ended = arguments.index("--") if "--" in arguments else len(arguments)
+    runs: list[list[str]] = [[]]  # each an option with what stands behind it
+    for word in arguments[:ended]:
+        if _is_option(word):
+            runs.append([])
+        runs[-1].append(word)
+    mentions: dict[str, list[int]] = {}
+    for k, run in enumerate(runs[1:], start=1):
+        mentions.setdefault(run[0].partition("=")[0].replace("_", "-"), []).append(k)
+    for name, places in mentions.items():
+        if len(places) > 1 and takes.get(name) == "one":
+            raise CustardError(f"{name} is given {len(places)} times, but takes one value: give it once")
+        if takes.get(name) == "some" and not all(_values(runs[k]) for k in places):
+            raise CustardError(f"{name} is given without a value: give one or several, or leave it out")
+        if len(places) > 1 and takes.get(name) in ("some", "any"):
+            runs[places[-1]] = [name, *(value for k in places for value in _values(runs[k]))]
+            for k in places[:-1]:
+                runs[k] = []
+    return [word for run in runs for word in run] + arguments[ended:]
+
+
+def _values(run: list[str]) -> list[str]:
+    """What stands behind an option, also behind its equals sign."""
+    _, equals, value = run[0].partition("=")
+    return [*([value] if equals else []), *run[1:]]
+
+
+def _is_option(word: str) -> bool:
+    """Whether tyro takes a word for an option rather than for a value such as -0.5 or -inf."""
+    letters = word.lstrip("-")
+    return word.startswith("-") and letters[:1].isalpha() and letters.lower() not in ("inf", "infinity", "nan")
+
+
+def _options(command: type) -> dict[str, str]:
+    """The options of a command, and what each takes: "one" value, "some", "any" number of them, or "none"."""
+    found: dict[str, str] = {}
+    for name, hint in typing.get_type_hints(command, include_extras=True).items():
+        kind, *about = typing.get_args(hint) if typing.get_origin(hint) is Annotated else (hint,)
+        if dataclasses.is_dataclass(kind):
+            found |= _options(typing.cast(type, kind))
+        elif tyro.conf.Positional not in about:
+            called = next((part.name for part in about if getattr(part, "name", None)), name)
+            lists = tuple in (typing.get_origin(kind), *map(typing.get_origin, typing.get_args(kind)))
+            # No value says something only where it takes the place of values.
+            many = "any" if getattr(command, name, None) else "some"
+            found["--" + called.replace("_", "-")] = many if lists else "none" if kind is bool else "one"
+    return found

@@ -51,7 +51,11 @@ class Base:
         """A leaf's value as the environment's own action."""
         if self.actions.discrete:
             return int(value)
-        shaped = np.asarray(value).reshape(self.action_space.shape)
+        shaped = np.asarray(value)
+        if shaped.size != self.actions.size:
+            names = ", ".join(self.actions.names)
+            raise CustardError(f"an action is one number for each of {names}, got an array of shape {shaped.shape}")
+        shaped = shaped.reshape(self.action_space.shape)
         return shaped.astype(self.action_space.dtype)
 
 

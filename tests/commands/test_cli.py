@@ -10,7 +10,7 @@ from pathlib import Path
 import gymnasium as gym
 import pytest
 
-from custard import Tree, describe
+from custard import Tree, cli, describe
 from custard.cli import main
 
 GOOD = ["custard/PrereqWorld-v0", "--env-args", "m=4"]
@@ -40,7 +40,34 @@ def test_help_and_version(capsys):
     assert code == 0
     for name in ("train", "evaluate", "show"):
         assert name in out
+    assert "decision trees" in out
+    assert "--version" in out
     assert "custard " in custard("--version", capsys=capsys)[1]
+
+
+def test_a_list_given_in_several_pieces_is_one_list(tree, tmp_path, capsys):
+    pytest.importorskip("z3", reason="z3-solver is not installed")
+    for pieces in (["--assert", "push_left", "--assert", "true"], ["--assert", "push_left", "true"]):
+        code, out, _ = custard("verify", tree, *pieces, capsys=capsys)
+        assert code == 1
+        assert out.startswith("does not hold: push_left\n")
+        assert out.endswith("holds within the features' bounds: true\n")
+    Tree.load(tree).with_origin(seed=1).save(tmp_path / "same.json")
+    base = describe(gym.make("CartPole-v1"))
+    Tree.leaf(0, base.features, base.actions).save(tmp_path / "other.json")
+    same = ["--same", tmp_path / "other.json", "--json", f"--same={tmp_path / 'same.json'}"]
+    code, out, _ = custard("verify", tree, *same, capsys=capsys)
+    assert (code, [result["holds"] for result in json.loads(out)]) == (1, [False, True])
+    obs = ["--obs", 0, -1, "--obs=-0.5", "--obs", "-inf", "--fixed", "pole_angle", "--fixed", "pole_velocity"]
+    told = json.loads(custard("explain", tree, *obs, "--json", capsys=capsys)[1])
+    assert [told["observation"][name] for name in ("cart_position", "cart_velocity", "pole_angle")] == [0, -1, -0.5]
+    assert told["unreachable"] == ["push_right"]
+    limits = ["--set", "episodes=50", "--env-args", "m=2", "--set", "states=500", "--env_args", "rho=0.5"]
+    words = ["custard/PrereqWorld-v0", *limits, "--out", tmp_path / "run", "--budget", 2000, "--episodes", 0]
+    assert custard("train", *words, capsys=capsys)[0] == 0
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["env_kwargs"] == {"m": 2, "rho": 0.5}
+    assert (config["settings"]["episodes"], config["settings"]["states"]) == (50, 500)
 
 
 def test_show(tree, capsys):
@@ -58,6 +85,13 @@ def test_evaluate(tree, capsys):
     data = json.loads(custard("evaluate", tree, "--episodes", 20, "--json", capsys=capsys)[1])
     assert data["env"] == "CartPole-v1"
     assert len(data["returns"]) == 20
+
+
+def test_one_episode_has_no_interval(tree, capsys):
+    out = custard("evaluate", tree, "--episodes", 1, capsys=capsys)[1]
+    assert " ± – (no interval) over 1 episode of " in out
+    data = json.loads(custard("evaluate", tree, "--episodes", 1, "--json", capsys=capsys)[1])
+    assert (data["std"], data["ci95"]) == (None, None)
 
 
 def test_train_writes_a_whole_run(tmp_path, capsys):
@@ -125,6 +159,22 @@ def test_mistakes_are_one_line_and_exit_code_two(arguments, message, tree, tmp_p
 @pytest.mark.parametrize("arguments", [[], ["fly"], ["train"], ["evaluate", "x", "--episodes", "many"]])
 def test_usage_errors_exit_with_code_two(arguments, capsys):
     assert custard(*arguments, capsys=capsys)[0] == 2
+
+
+def test_resuming_nothing_says_so(tmp_path, capsys):
+    words = ["train", *GOOD, "--resume", "--budget", 2000, "--episodes", 0, "--json"]
+    for seeds in ([], ["--seeds", 1]):
+        out = tmp_path / f"run{len(seeds)}"
+        said = f"note: there is no run in {out} to resume: a new one begins\n"
+        assert custard(*words, "--out", out, *seeds, capsys=capsys)[2].count(said) == 1
+        assert said not in custard(*words, "--out", out, *seeds, capsys=capsys)[2]
+
+
+def test_warnings_have_colours_in_a_terminal_only(monkeypatch):
+    yellow = "\x1b[33mWARN: old\x1b[0m"
+    assert cli._warning(yellow) == "custard: WARN: old\n"
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert cli._warning(yellow) == f"custard: {yellow}\n"
 
 
 def test_bad_tree_files(tmp_path, capsys):

@@ -57,6 +57,10 @@ def refused(capsys, words):
         ("compare NoSuch-v0 --methods tpi", "unknown environment 'NoSuch-v0'"),
         ("sweep CartPole-v1 --episodes 0", "episodes=0 must be"),
         ("frontier NoSuch-v0", "unknown environment 'NoSuch-v0'"),
+        ("train CartPole-v1 --seed 1 --seed=2", "--seed is given 2 times, but takes one value"),
+        ("verify tree.json --reach a --reach b", "--reach is given 2 times, but takes one value"),
+        ("verify tree.json --same tree.json --assert", "--assert is given without a value"),
+        ("explain tree.json --obs", "--obs is given without a value"),
     ],
 )
 def test_numbers_that_cannot_be(tree, tmp_path, capsys, words, message):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,9 @@ def test_frontier(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*how, "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert [(point["leaves"], point["return"]) for point in found["frontier"]] == [(1, -1000.0), (3, -2.0)]
+    places = [shlex.split(point["command"])[-2:] for point in found["frontier"]]
+    assert [option for option, _ in places] == ["--out", "--out"]
+    assert len({place for _, place in places}) == 2  # so that each command can be given after the other
     assert json.loads((tmp_path / "frontier.json").read_text()) == found
     assert [(tmp_path / name).read_bytes() for name in ("frontier.png", "frontier.svg")] == pictures
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import gymnasium as gym
+import numpy as np
 import pytest
+from hypothesis import given, settings
 
 import custard
 from custard import Actions, Features, Tree
 from custard.cli import main
+from custard.commands.explain import Command as Explain
+from tests.strategies import probing_points, random_tree, seeds
 
 
 @pytest.fixture
@@ -83,6 +88,50 @@ def test_explain_says_thresholds_not_the_floats_beside_them(capsys: pytest.Captu
     assert "a if x changed from nan to 0 (" in out
 
 
+@settings(max_examples=150, deadline=None)
+@given(seeds)
+def test_the_numbers_that_explain_prints_do_what_it_says(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    made = random_tree(rng, n=2, splits=5)
+    x = probing_points(made, rng, 1)[0]
+    told = Explain(Path("tree.json"), tuple(repr(float(value)) for value in x))._decision(made)
+    condition = told["rule"].partition(" → ")[0]
+    assert condition == "always" or true_of(condition, x)
+    for change in told["counterfactuals"]:
+        before, after = x.copy(), x.copy()
+        for c, start, above, end in re.findall(r"f(\d) \w+ from (\S+) to (just above )?(\S+)", change["change"]):
+            before[int(c)] = float(start)
+            after[int(c)] = np.nextafter(float(end), np.inf) if above else float(end)
+            assert start != end or x[int(c)] == float(end)
+        assert made.actions.name(made.act(before)) == told["action"], change
+        assert made.actions.name(made.act(after)) == change["action"], change
+        if condition != "always":
+            assert true_of(condition, before)
+            assert not true_of(condition, after)
+
+
+def true_of(condition: str, x: np.ndarray) -> bool:
+    """Whether a rule holds as it is printed; NaN goes right, as in the tree."""
+    holds = []
+    for part in condition.split(" and "):
+        low, c, sign, high = re.fullmatch(r"(?:(\S+) < )?f(\d) (≤|>) (\S+)", part).groups()
+        most = x[int(c)] <= float(high)
+        holds.append(most == (sign == "≤") and (low is None or not x[int(c)] <= float(low)))
+    return all(holds)
+
+
+def test_large_numbers_are_told_apart(capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
+    for kind, offset in (("integer", 0.0), ("real", 0.5)):
+        features = Features(("x",), [1e9], [1e9 + 4], (kind,))
+        cuts = [1e9 + 2 + offset, 1e9 + 1 + offset]
+        columns = ([0, 0, -1, -1, -1], [*cuts, 0, 0, 0], [1, 3, -1, -1, -1], [2, 4, -1, -1, -1], [0, 0, 0, 1, 2])
+        Tree(*columns, features, Actions("discrete", ("a", "b", "c"))).save(tmp_path / "tree.json")
+        _, out, _ = call(capsys, "show", tmp_path / "tree.json")
+        assert all(f"x ≤ {cut:.16g}?" in out for cut in cuts)
+        _, out, _ = call(capsys, "explain", tmp_path / "tree.json", "--obs", 1e9 + 2)
+        assert f"b if x fell from 1000000002 to {cuts[1]:.16g}" in out
+
+
 def test_names_cannot_steer_the_terminal(capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
     hostile = "\x1b]0;evil\x07\n\u202e\u2066"
     features = Features((f"x{hostile}", f"y{hostile}"), [-1, -1], [1, 1])
@@ -132,6 +181,28 @@ def test_prism_of_a_finite_environment(capsys: pytest.CaptureFixture, tmp_path: 
     assert out == "reaches has_0 == 1 ever with probability 1 (2 target states)\n"
 
 
+def test_exact_values_are_those_within_the_time_limit(capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
+    base = custard.describe(gym.make("FrozenLake-v1"))
+    walk = Tree.stump(0, 1.5, 1, 2, base.features, base.actions)  # down, then right
+    walk.with_origin(env="FrozenLake-v1").save(tmp_path / "lake.json")
+    _, out, _ = call(capsys, "verify", tmp_path / "lake.json", "--value", "--json")
+    (found,) = json.loads(out)
+    assert (found["limit"], round(found["optimum"], 3)) == (100, 0.744)  # 0.8235 if episodes never ended
+    returns = custard.evaluate(walk, "FrozenLake-v1", 2000).mean
+    assert found["value"] == pytest.approx(returns, abs=0.03)
+    code, out, _ = call(capsys, "verify", tmp_path / "lake.json", "--value", "--env-args", "max_episode_steps=1")
+    assert (code, out) == (
+        0, "exact value 0, optimum 0 over all policies of FrozenLake-v1, within its time limit of 1 step\n"
+    )  # fmt: skip
+    mdp = gym.make("custard/PrereqWorld-v0", m=3).unwrapped.mdp()
+    loop = Tree.leaf(0, mdp.features, mdp.actions).with_origin(env="custard/PrereqWorld-v0", env_kwargs={"m": 3})
+    loop.save(tmp_path / "loop.json")
+    for limit, value in ((10, -10.0), (-1, None)):
+        words = ("--value", "--env-args", f"max_episode_steps={limit}", "--json")
+        code, out, _ = call(capsys, "verify", tmp_path / "loop.json", *words)
+        assert (code, json.loads(out)[0]["value"], "holds" in json.loads(out)[0]) == (0, value, False)
+
+
 def test_verify(capsys: pytest.CaptureFixture, tree: Path) -> None:
     pytest.importorskip("z3", reason="z3-solver is not installed")
     code, out, _ = call(capsys, "verify", tree, "--assert", "pole_angle > 0.1 and pole_velocity > 0.5 -> push_right")
@@ -147,6 +218,44 @@ def test_verify(capsys: pytest.CaptureFixture, tree: Path) -> None:
     assert "proved for 10 steps" in out
 
 
+def test_a_proof_of_nothing_says_so(capsys: pytest.CaptureFixture, tree: Path) -> None:
+    pytest.importorskip("z3", reason="z3-solver is not installed")
+    for assertion in ("pole_angle > 5 -> push_left", "pole_angle > 0 -> pole_angle < 0 -> push_left"):
+        code, out, _ = call(capsys, "verify", tree, "--assert", assertion)
+        assert code == 0
+        assert out == f"holds, but nothing meets its premise within the features' bounds: {assertion}\n"
+    # Something meets these, and only numbers beyond the bounds meet the next.
+    for assertion in (
+        "pole_angle > 0.1 -> push_right or cart_velocity > -0.4",
+        "pole_angle > 0 -> not push_left or true",
+    ):
+        assert "nothing meets" not in call(capsys, "verify", tree, "--assert", assertion)[1]
+    _, out, _ = call(capsys, "verify", tree, "--assert", "pole_angle > 5 -> true", "--anywhere", "--json")
+    assert (json.loads(out)[0]["holds"], json.loads(out)[0]["vacuous"]) == (True, False)
+
+
+def test_a_directory_of_several_seeds_leads_to_one_of_them(capsys: pytest.CaptureFixture, tree: Path) -> None:
+    runs = tree.parent / "runs"
+    (runs / "seed-0").mkdir(parents=True)
+    for command in ("show", "evaluate", "report", "explain"):
+        code, _, err = call(capsys, command, runs)
+        assert (code, err.endswith(f"name one of them, such as {runs / 'seed-0'}\n")) == (2, True)
+
+
+def test_a_tree_from_nowhere_is_told_how_to_name_the_environment(capsys: pytest.CaptureFixture, tree: Path) -> None:
+    Tree.from_json({**Tree.load(tree).to_json(), "origin": {}}).save(tree)
+    assert f"as in custard evaluate {tree} CartPole-v1" in call(capsys, "evaluate", tree)[2]
+    assert "as in --env CartPole-v1" in call(capsys, "explain", tree)[2]
+
+
+def test_an_unknown_name_beside_features_only(capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
+    mdp = gym.make("custard/PrereqWorld-v0", m=2).unwrapped.mdp()
+    small = Tree.leaf(0, mdp.features, mdp.actions).with_origin(env="custard/PrereqWorld-v0", env_kwargs={"m": 2})
+    small.save(tmp_path / "small.json")
+    _, _, err = call(capsys, "verify", tmp_path / "small.json", "--reach", "foo == 1")
+    assert "there are has_0, has_1 in 'foo == 1'" in err
+
+
 def test_report(capsys: pytest.CaptureFixture, tree: Path) -> None:
     (tree.parent / "config.json").write_text(json.dumps({"env": "CartPole-v1", "method": "mfec"}))
     code, out, _ = call(capsys, "report", tree.parent, "--episodes", 5, "--out", tree.parent / "r.html", "--json")
@@ -160,6 +269,19 @@ def test_report(capsys: pytest.CaptureFixture, tree: Path) -> None:
         (["explain", "TREE", "--obs", "1", "2"], "4 values"),
         (["explain", "TREE", "--obs", "a", "b", "c", "d"], "numbers or name=value"),
         (["explain", "TREE", "--obs", "cart_position=1"], "--obs lacks cart_velocity"),
+        (["explain", "TREE", "--obs", "pole_angle=0", "1", "2", "3"], "--obs mixes names and numbers"),
+        (["explain", "TREE", "--obs", "pole_angle=0", "pole_angle=1"], "--obs gives pole_angle more than once"),
+        (["explain", "TREE", "--fixed", "pole_angle"], "--fixed holds features of an observation as they are: give"),
+        (["explain", "TREE", "--obs", "0", "0", "0", "0", "--episodes", "3"], "--episodes is for usage"),
+        (["explain", "TREE", "--obs", "0", "0", "0", "0", "--env-args", "a=3"], "--env-args is for usage"),
+        (["show", "TREE", "--episodes", "3"], "--episodes shows in pictures only: give --png"),
+        (["show", "TREE", "--png", "tree.png", "--env", "CartPole-v1"], "give --episodes too"),
+        (["verify", "TREE", "--safe-steps", "10", "--seconds", "-1"], "--seconds -1 must be more than 0"),
+        (["verify", "TREE", "--same", "TREE", "--within", "3"], "give --reach too"),
+        (["verify", "TREE", "--same", "TREE", "--anywhere"], "give --assert too"),
+        (["report", "TREE"], "is a file: name the run directory it is in"),
+        (["sweep", "--file", "nowhere.toml"], "cannot read nowhere.toml: No such file or directory"),
+        (["train", "CartPole-v1", "--method", "mfec", "--max-leaves", "3"], "mfec has no limit of leaves: give --max"),
         (["explain", "TREE", "--obs", "0", "0", "0", "0", "--fixed", "poleangle"], "did you mean 'pole_angle'"),
         (["export", "TREE", "--format", "cc"], "unknown format 'cc'"),
         (["export", "TREE", "--format", "onnx"], "name a file with --out"),

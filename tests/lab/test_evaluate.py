@@ -24,6 +24,13 @@ def test_the_same_episodes_however_they_are_run():
     assert (evaluate(LEAN, "CartPole-v1", episodes=30, seed=5).returns != by_id.returns).any()
 
 
+def test_what_is_no_policy_is_one_line():
+    with pytest.raises(CustardError, match=r"not a str: Tree.load\('tree.json'\) reads a tree"):
+        evaluate("tree.json", "CartPole-v1")
+    with pytest.raises(CustardError, match="a policy is a Tree or a function to actions, not a int"):
+        evaluate(3, "CartPole-v1")
+
+
 def test_against_a_plain_loop():
     from custard.lab.source import episode_seeds
 
@@ -133,7 +140,8 @@ def test_toy_text_is_encoded():
 @pytest.mark.parametrize(
     ("env", "message"),
     [
-        ("CartPol-v1", "did you mean 'CartPole-v1'"), ("nothing:Env-v0", "nothing"),
+        ("CartPol-v1", "did you mean 'CartPole-v1'"), ("Foo-v1", "unknown environment 'Foo-v1'. Give"),
+        ("CartPole-v7", "did you mean 'CartPole-v"), ("nothing:Env-v0", "nothing"),
         ("MountainCar-v0", "environment has position"),
         (3, "an environment is an id"), (lambda: 3, "returned int"), ("CartPole-v99", "CartPole"),
         (gym.make_vec("CartPole-v1", num_envs=2), "not a vector environment"),

@@ -1,13 +1,16 @@
 """Runs: kept, interrupted, resumed."""
 
 import csv
+import io
 import json
 
+import gymnasium as gym
 import numpy as np
 import pytest
+from rich.console import Console
 
 import custard
-from custard import CustardError, Tree
+from custard import CustardError, Tree, describe
 from custard.lab import learn as learning
 from custard.lab.methods import METHODS, settings_for
 from custard.lab.progress import Display, facts
@@ -125,6 +128,27 @@ def test_seeds_for_purposes_are_independent_and_stable():
 
 def test_facts():
     assert facts(Snapshot(10, None, float("nan"), metrics={"return": 1.25})) == "10 steps, return 1.2, no tree yet"
+
+
+@pytest.mark.parametrize(
+    ("width", "shown"),
+    [
+        (120, f"title  {'━' * 24}  100 steps  return 7.0  best tree 9.00  depth 1  2 leaves  0 s  about 9 s left"),
+        (80, f"{'━' * 10}  100 steps  best tree 9.00  depth 1  2 leaves  0 s  about 9 s left"),
+        (60, f"{'━' * 10}  100 steps  best tree 9.00  about 9 s left"),
+        (50, "100 steps  best tree 9.00  about 9 s left"),
+        (30, "100 steps  best tree 9.00"),
+        (5, "100 …"),
+    ],
+)
+def test_a_narrow_terminal_shows_what_matters_most(width, shown):
+    base = describe(gym.make("CartPole-v1"))
+    tree = Tree.stump(2, 0.0, 0, 1, base.features, base.actions)
+    display = Display("title", enabled=False)
+    display.show(Snapshot(100, tree, 9.0, budget=1000, metrics={"return": 7.0}), 1.0)
+    text = io.StringIO()
+    Console(file=text, width=width).print(display._picture(width))
+    assert text.getvalue() == shown + "\n"
 
 
 def test_plain_lines_where_there_is_no_terminal(capsys):

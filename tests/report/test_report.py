@@ -101,6 +101,14 @@ def test_the_runs_own_evaluation_is_shown(tmp_path: Path) -> None:
         assert data_of(write_report(where))["evaluation"] is None
 
 
+def test_one_episode_has_no_interval(tmp_path: Path) -> None:
+    where = run_directory(tmp_path / "run", CARTPOLE)
+    (where / "evaluation.json").write_text(json.dumps(custard.evaluate(CARTPOLE, "CartPole-v1", 1).to_json()))
+    shown = data_of(write_report(where))
+    assert (shown["evaluation"]["episodes"], shown["evaluation"]["ci95"]) == (1, None)
+    assert shown["facts"][0][2] == "in one episode"
+
+
 def test_environments_that_draw_nothing_still_replay(tmp_path: Path) -> None:
     mdp = gym.make("custard/PrereqWorld-v0", m=3).unwrapped.mdp()
     tree = Tree.stump(2, 0.5, 2, 0, mdp.features, mdp.actions)
@@ -291,6 +299,16 @@ def test_a_change_names_the_threshold_itself(browser: Any, tmp_path: Path) -> No
     shown.close()
 
 
+def test_a_change_is_told_with_the_digits_it_needs(browser: Any, tmp_path: Path) -> None:
+    tree = Tree.stump(3, 0.123456, 0, 1, BASE.features, BASE.actions)  # 0.1235 would be on the other side
+    shown = Page(browser, write_report(run_directory(tmp_path / "run", tree, env="nowhere/Missing-v0")))
+    shown.set(3, 0.5)
+    assert "fell to 0.123456" in shown.page.inner_text("#others")
+    shown.set(3, 0.1)
+    assert "rose above 0.1235" in shown.page.inner_text("#others")
+    shown.close()
+
+
 def test_sliders_of_whole_numbers_give_whole_numbers(browser: Any, tmp_path: Path) -> None:
     features = Features(("count", "b"), [-np.inf, 0], [np.inf, 1], ("integer", "binary"))
     tree = Tree.stump(0, 3.4, 0, 1, features, BASE.actions)
@@ -355,6 +373,27 @@ def test_a_phone_has_no_sideways_scroll(browser: Any, report: Path, scheme: str)
     dark = shown.page.evaluate("getComputedStyle(document.body).backgroundColor")
     shown.page.click("#theme")
     assert shown.page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
+    shown.close()
+
+
+@pytest.mark.parametrize(("width", "height"), [(500, 1000), (1300, 940)])
+def test_a_tree_of_six_leaves_opens_whole_and_readable(browser: Any, tmp_path: Path, width: int, height: int) -> None:
+    names = tuple(f"a_feature_with_a_long_name_{c}" for c in range(4))
+    features = Features(names, BASE.features.low, BASE.features.high, BASE.features.kinds)
+    tree = Tree(
+        [2, 3, 3, -1, 1, -1, 1, -1, -1, -1, -1], [0.0, 0.5, -0.5, 0, -0.3, 0, 0.2, 0, 0, 0, 0],
+        [1, 3, 5, -1, 7, -1, 9, -1, -1, -1, -1], [2, 4, 6, -1, 8, -1, 10, -1, -1, -1, -1],
+        [0, 0, 0, 0, 0, 1, 0, 1, 0, 0, 1], features, BASE.actions,
+    )  # fmt: skip
+    where = run_directory(tmp_path / "run", tree, env="nowhere/Missing-v0")
+    shown = Page(browser, write_report(where), viewport={"width": width, "height": height})
+    page = shown.page
+    panel = page.locator("#tree").bounding_box()
+    for box in (node.bounding_box() for node in page.locator("#tree .node .shape").all()):
+        assert box["x"] >= panel["x"]
+        assert box["x"] + box["width"] <= panel["x"] + panel["width"]
+        assert panel["y"] <= box["y"] <= panel["y"] + panel["height"] - box["height"]
+    assert page.locator("#tree .inner text").first.bounding_box()["height"] > 0.75 * 15  # a line of 13 px
     shown.close()
 
 
@@ -435,10 +474,10 @@ def test_a_large_tree_is_walked_without_losing_sight_of_it(browser: Any, large: 
         before = shown.page.evaluate(PLACE, node)[1:]
         shown.page.mouse.click(*before)
         assert shown.page.evaluate(PLACE, node)[1:] == pytest.approx(before, abs=1)
-    assert shown.page.evaluate("growsDown")
+    assert shown.page.evaluate("shape === 'down'")
     shown.page.click("#fit")
     shown.page.click('[data-node="13"]')  # unfolds, to the right again
-    assert not shown.page.evaluate("growsDown")
+    assert not shown.page.evaluate("shape === 'down'")
     assert [shown.page.evaluate(PLACE, node)[0] for node in (13, 27, 28)] == [True, True, True]
     shown.close()
 

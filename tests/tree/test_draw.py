@@ -107,6 +107,12 @@ def test_vector_actions_are_coloured_by_value() -> None:
     assert len(set(colours)) > 2
     assert all(len(colour) == 7 and colour[0] == "#" for colour in colours)
     draw(tree)
+    # One colour for each distinct vector, also where only the second component differs.
+    vectors = [[0, 0], [0, 0], [0, 0], [0, 1], [2, 0]]
+    actions = Actions("multi", ("valve", "heater"), low=[0, 0], high=[2, 1])
+    columns = ([0, 1, -1, -1, -1], [0.0, 0.0, 0, 0, 0], [1, 3, -1, -1, -1], [2, 4, -1, -1, -1], vectors)
+    three = leaf_colours(Tree(*columns, Features(("a", "b"), [-1, -1], [1, 1]), actions))
+    assert len(set(three[2:])) == 3
 
 
 def test_ranges_are_what_a_person_wants() -> None:

@@ -15,14 +15,22 @@ if TYPE_CHECKING:
     from custard.report.episodes import Episode
     from custard.tree.tree import Tree
 
-__all__ = ["assignments", "environment_of", "load_tree", "print_json", "watch", "with_settings"]
+__all__ = ["assignments", "environment_of", "load_tree", "print_json", "require_one_run", "watch", "with_settings"]
 
 
 def load_tree(path: Path) -> Tree:
     """The tree of a file or of a run directory."""
     from custard.tree.tree import Tree
 
+    require_one_run(path)
     return Tree.load(path / "tree.json" if path.is_dir() else path)
+
+
+def require_one_run(path: Path) -> None:
+    """Raise where a directory holds a run for each of several seeds, as `train --seeds` makes it."""
+    runs = sorted(path.glob("seed-*")) if path.is_dir() and not (path / "config.json").exists() else []
+    if runs and not (path / "tree.json").exists():
+        raise CustardError(f"{path} holds the runs of several seeds: name one of them, such as {runs[0]}")
 
 
 def print_json(data: Any) -> None:
@@ -70,11 +78,13 @@ def with_settings(options: dict[str, Any], settings: dict[str, Any], known: Sequ
     return {**options, **settings}
 
 
-def environment_of(tree: Tree, env: str | None, kwargs: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+def environment_of(
+    tree: Tree, env: str | None, kwargs: dict[str, Any], how: str = "--env CartPole-v1"
+) -> tuple[str, dict[str, Any]]:
     """The environment that was named, or else the one the tree was learned in, with its arguments."""
     learned_in = tree.origin.get("env")
     if env is None and not isinstance(learned_in, str):
-        raise CustardError("the tree does not say where it was learned: name the environment")
+        raise CustardError(f"the tree does not say where it was learned: name the environment, as in {how}")
     same = env is None or env == learned_in
     own = (tree.origin.get("env_kwargs") or {}) if same else {}
     if not isinstance(own, dict):

@@ -42,7 +42,9 @@ class Command:
         from custard.lab.evaluate import evaluate
 
         tree = load_tree(self.tree)
-        env, kwargs = environment_of(tree, self.env, assignments(self.env_args, "--env-args"))
+        env, kwargs = environment_of(
+            tree, self.env, assignments(self.env_args, "--env-args"), f"custard evaluate {self.tree} CartPole-v1"
+        )
         result = evaluate(tree, env, self.episodes, self.seed, env_kwargs=kwargs, max_steps=self.max_steps)
         if self.json:
             print_json({"env": env, "tree": str(self.tree), **result.to_json()})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 if TYPE_CHECKING:
-    from custard.tree.explain import Change
+    from custard.tree.explain import Change, Explanation
     from custard.tree.tree import Tree
 
 __all__ = ["Command"]
@@ -34,11 +35,11 @@ class Command:
     env_args: tuple[str, ...] = ()
     """Arguments of that environment, as key=value."""
 
-    episodes: int = 20
-    """How many episodes to run for usage."""
+    episodes: int | None = None
+    """How many episodes to run for usage (20 unless given)."""
 
-    seed: int = 1
-    """Where their seeds come from."""
+    seed: int | None = None
+    """Where their seeds come from (1 unless given)."""
 
     json: bool = False
     """Print the result as JSON."""
@@ -46,8 +47,14 @@ class Command:
     def run(self) -> None:
         """Explain and print."""
         from custard.commands.common import load_tree, print_json
-        from custard.tree.text import one_line
+        from custard.errors import CustardError
+        from custard.tree.text import one_line, plural
 
+        if self.fixed and not self.obs:
+            raise CustardError("--fixed holds features of an observation as they are: give --obs too")
+        for name in ("env", "env_args", "episodes", "seed"):
+            if self.obs and getattr(self, name) not in (None, ()):
+                raise CustardError(f"--{name.replace('_', '-')} is for usage, not for one observation: leave out --obs")
         tree = load_tree(self.tree)
         result = self._decision(tree) if self.obs else self._usage(tree)
         if self.json:
@@ -59,7 +66,7 @@ class Command:
             for name in result["unreachable"]:
                 print(f"{one_line(name)}: no change of the features that may change leads there")
         else:
-            print(f"{result['states']:,} states of {result['episodes']} episodes")
+            print(f"{result['states']:,} states of {result['episodes']} {plural('episode', result['episodes'])}")
             for leaf in result["leaves"]:
                 print(f"{100 * leaf['share']:5.1f} %  {leaf['rule']}")
             for name, share in result["features"].items():
@@ -74,7 +81,7 @@ class Command:
         x, names = told.observation, tree.features.names
         changes = []
         for change in told.changes:
-            moves = [_move(tree, c, x[c], change) for c in change.features]
+            moves = [_move(tree, c, told, change) for c in change.features]
             changes.append({
                 "action": tree.actions.name(change.action), "change": " and ".join(moves), "distance": change.distance,
                 "observation": dict(zip(names, change.observation.tolist(), strict=True)),
@@ -93,28 +100,47 @@ class Command:
         from custard.tree.explain import rule, usage
 
         require_whole(1, episodes=self.episodes)
-        env, runs = watch(tree, self.env, self.env_args, self.episodes, self.seed)
+        episodes = 20 if self.episodes is None else self.episodes
+        env, runs = watch(tree, self.env, self.env_args, episodes, 1 if self.seed is None else self.seed)
         states = np.concatenate([run.x for run in runs])
         used = usage(tree, states)
         order = sorted(tree.leaves().tolist(), key=lambda leaf: -used.visits[leaf])
         return {
-            "env": env, "episodes": self.episodes, "states": len(states),
+            "env": env, "episodes": episodes, "states": len(states),
             "leaves": [{"node": k, "share": used.visits[k] / len(states), "rule": rule(tree, k)} for k in order],
             "features": dict(zip(tree.features.names, used.asked.tolist(), strict=True)),
             "unused": list(used.unused), "never_matter": list(used.never_matter),
         }  # fmt: skip
 
 
-def _move(tree: Tree, c: int, before: float, change: Change) -> str:
-    """How one feature changes, in words."""
-    from custard.tree.text import number, one_line
+def _move(tree: Tree, c: int, told: Explanation, change: Change) -> str:
+    """How one feature changes, in words: with so many digits that each number leads where the sentence says."""
+    from custard.tree.text import bound_text, near, number, one_line
 
-    after = change.observation[c]
-    how = "rose" if after > before else "fell" if after < before else "changed"
-    to = number(after)
+    before, after = float(told.observation[c]), float(change.observation[c])
+    above, most = tree.box(told.path[-1]).get(c, (-math.inf, math.inf))
+    low, high = tree.box(change.leaf)[c]
+    least, greatest = (float(bound_text(tree, c, edge, before)) for edge in (above, most))  # as the rule shows them
+
+    def stays(shown: float) -> bool:
+        alike = all((shown < other) == (before < other) for other in (after, low))
+        apart = shown not in (after, low) or shown == before
+        return alike and apart and above < shown <= most and least < shown <= greatest and near(tree, c, shown, before)
+
+    def leads(shown: float) -> bool:
+        as_told = (shown > start) == (after > before) and shown != start
+        crosses = (least < shown <= greatest) == (above < after <= most)  # the rule's bounds, or stays within them
+        return as_told and crosses and low < shown <= high and near(tree, c, shown, after)
+
+    def opens(shown: float) -> bool:
+        return low <= shown < high and start <= shown and near(tree, c, shown, low)
+
+    begins = number(before, stays)
+    start, to = float(begins), ""
     if after > before and not tree.features.integer[c]:
-        to = f"just above {number(tree.box(change.leaf)[c][0])}"  # the float after 0 is no number for people
-    return f"{one_line(tree.features.names[c])} {how} from {number(before)} to {to}"
+        to = f"just above {number(low, opens)}"  # the float after 0 is no number for people
+    how = "rose" if after > before else "fell" if after < before else "changed"
+    return f"{one_line(tree.features.names[c])} {how} from {begins} to {to or number(after, leads)}"
 
 
 def parse_observation(tree: Tree, texts: tuple[str, ...]) -> list[float]:
@@ -126,11 +152,18 @@ def parse_observation(tree: Tree, texts: tuple[str, ...]) -> list[float]:
     try:
         if not any(equals for _, equals, _ in named):
             return [float(value) for *_, value in named]
-        values = {name: float(value) for name, equals, value in named}
+        if not all(equals for _, equals, _ in named):
+            raise CustardError("--obs mixes names and numbers: give numbers in order, or name=value for each feature")
+        values = {name: float(value) for name, _, value in named}
+    except CustardError:
+        raise
     except ValueError as error:
         raise CustardError(f"--obs takes numbers or name=value: {error}") from None
     for name in values:
         tree.features.index(name)
+    if len(values) < len(named):
+        names = [name for name, *_ in named]
+        raise CustardError(f"--obs gives {next(name for name in names if names.count(name) > 1)} more than once")
     missing = [name for name in tree.features.names if name not in values]
     if missing:
         raise CustardError(f"--obs lacks {', '.join(missing)}")

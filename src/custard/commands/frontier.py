@@ -92,7 +92,7 @@ class Command:
             return 0
         print("leaves  depth    return   95 % interval        learned by")
         for point in points:
-            value, low, high = readable(point["return"], *point["ci95"])
+            value, low, high = readable(point["return"], *(point["ci95"] or (None, None)))
             print(f"{point['leaves']:6d} {point['depth']:6d} {value:>9}   {low:>8} … {high:>8}   {point['command']}")
         print(f"wrote {', '.join(str(file) for file in [*files, out / 'frontier.json', out / 'trials.csv'])}")
         return 0
@@ -132,5 +132,5 @@ def _point(row: Any) -> dict[str, Any]:
 
     return {
         "leaves": int(row["leaves"]), "depth": int(row["depth"]), "return": row["return"],
-        "ci95": [row["ci_low"], row["ci_high"]], "command": train_command(row),
+        "ci95": None if row["ci_low"] == "" else [row["ci_low"], row["ci_high"]], "command": train_command(row),
     }  # fmt: skip

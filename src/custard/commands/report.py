@@ -32,11 +32,14 @@ class Command:
 
     def run(self) -> None:
         """Write the report and say where it is."""
-        from custard.commands.common import print_json
-        from custard.errors import require_whole
+        from custard.commands.common import print_json, require_one_run
+        from custard.errors import CustardError, require_whole
         from custard.report import write_report
 
         require_whole(1, episodes=self.episodes)
+        if self.run_directory.is_file():
+            raise CustardError(f"{self.run_directory} is a file: name the run directory it is in")
+        require_one_run(self.run_directory)
         path = write_report(self.run_directory, episodes=self.episodes, seed=self.seed, out=self.out)
         size = path.stat().st_size
         if self.json:

@@ -73,6 +73,10 @@ class Command:
             if path is not None and path.suffix.lower() != suffix:
                 raise CustardError(f"--{suffix[1:]} {path}: the name must end in {suffix}")
         pictures = [path for path in (self.png, self.svg) if path is not None]
+        if (self.env is not None or self.env_args) and not self.episodes:
+            raise CustardError("--env and --env-args say where episodes are run: give --episodes too")
+        if self.episodes and not pictures and self.partition is None:
+            raise CustardError("--episodes shows in pictures only: give --png, --svg or --partition too")
         if not pictures and self.partition is None and self.curves is None:
             return []
         from custard.tree.draw import draw_partition, save_figure, save_picture

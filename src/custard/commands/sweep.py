@@ -136,7 +136,8 @@ def _read(file: Path) -> dict[str, Any]:
         text = file.read_text(encoding="utf-8")
         plan = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
     except (OSError, UnicodeDecodeError, json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
-        raise CustardError(f"cannot read {file}: {one_line(error)}") from None
+        why = error.strerror if isinstance(error, OSError) and error.strerror else one_line(error)
+        raise CustardError(f"cannot read {file}: {why}") from None
     if not isinstance(plan, dict):
         raise CustardError(f"{file} must hold a table of {', '.join(KEYS)}")
     for key, value in plan.items():

@@ -32,10 +32,10 @@ class Command:
     """The largest number of questions on a path."""
 
     max_leaves: int | None = None
-    """The largest number of leaves, for methods with such a limit."""
+    """The largest number of leaves, for methods with such a limit (tpi, viper-dqn, viper-bi)."""
 
     expert: str | None = None
-    """An expert to begin from or to imitate: dqn, or a file (.npz of ours, .zip of Stable-Baselines3)."""
+    """An expert to begin from or to imitate: dqn, bi, a file (.npz of ours, .zip of Stable-Baselines3), or none."""
 
     seed: int = 0
     """Where all randomness comes from."""
@@ -76,9 +76,9 @@ class Command:
     def run(self) -> None:
         """Learn, evaluate, save, print."""
         from custard.commands.common import assignments, print_json, with_settings
-        from custard.errors import require_whole
+        from custard.errors import CustardError, require_whole
         from custard.lab.learn import learn
-        from custard.lab.methods import method
+        from custard.lab.methods import METHODS, method
         from custard.threads import meanwhile
 
         require_whole(0, episodes=self.episodes)
@@ -93,7 +93,13 @@ class Command:
             **{k: v for k, v in (("max_leaves", self.max_leaves), ("expert", self.expert)) if v is not None},
         }  # fmt: skip
         known = ["max_depth", "low", "high", *(field.name for field in dataclasses.fields(module.Settings))]
+        if self.max_leaves is not None and "max_leaves" not in known:
+            limited = ", ".join(other for other in METHODS if _limits_leaves(other))
+            raise CustardError(f"{name} has no limit of leaves: give --max-depth, or a method that has one ({limited})")
         options = with_settings(options, assignments(self.set, "--set"), known)
+        begun = [out] if self.seeds is None else [out / f"seed-{self.seed + k}" for k in range(self.seeds)]
+        if self.resume and not any((one / "config.json").exists() for one in begun):
+            print(f"note: there is no run in {out} to resume: a new one begins", file=sys.stderr)
         # What environments print must not come between the JSON.
         with contextlib.redirect_stdout(sys.stderr) if self.json else contextlib.nullcontext():
             with meanwhile(import_module, "matplotlib.figure"):  # what draws the tree takes its time to load
@@ -122,6 +128,17 @@ class Command:
         print(f"{run.steps:,} environment steps, {run.seconds:.1f} s{f' ({run.message})' if run.message else ''}")
         print(f"kept in {run.directory}: {', '.join(file.name for file in files)}")
         return {}
+
+
+def _limits_leaves(name: str) -> bool:
+    """Whether a method has a limit of leaves; one whose packages are missing does not count."""
+    from custard.errors import CustardError
+    from custard.lab.methods import method
+
+    try:
+        return "max_leaves" in {field.name for field in dataclasses.fields(method(name)[1].Settings)}
+    except CustardError:
+        return False
 
 
 def _one_or_all(bound: tuple[float, ...] | None) -> Any:

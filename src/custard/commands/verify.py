@@ -27,8 +27,8 @@ class Command:
     anywhere: bool = False
     """Let assertions range over all numbers, not only those within the features' bounds."""
 
-    same: Path | None = None
-    """Another tree: prove that both decide alike on every observation."""
+    same: tuple[Path, ...] = ()
+    """Other trees: prove that each decides as this one on every observation."""
 
     safe_steps: int | None = None
     """CartPole: prove that from every start the pole stays up for this many steps."""
@@ -37,13 +37,13 @@ class Command:
     """Time for that proof."""
 
     value: bool = False
-    """Finite MDPs: the tree's exact value, beside the optimum."""
+    """Finite MDPs: the tree's exact value within the environment's time limit, beside the optimum."""
 
     reach: str | None = None
     """Finite MDPs: the probability of reaching a state where this condition on features holds."""
 
     within: int | None = None
-    """Steps in which to reach it; ever, unless given."""
+    """Steps in which to reach it; ever, unless given: no time limit of the environment counts then."""
 
     env: str | None = None
     """The environment for --value and --reach; the one the tree was learned in, unless given."""
@@ -60,9 +60,14 @@ class Command:
         from custard.errors import CustardError
 
         tree = load_tree(self.tree)
+        if not self.seconds > 0:
+            raise CustardError(f"--seconds {self.seconds:g} must be more than 0")
+        if self.within is not None and self.reach is None:
+            raise CustardError("--within says in how many steps to reach something: give --reach too")
+        if self.anywhere and not self.assertions:
+            raise CustardError("--anywhere says where assertions must hold: give --assert too")
         results = [self._assertion(tree, text) for text in self.assertions]
-        if self.same is not None:
-            results.append(self._same(tree))
+        results += [self._same(tree, other) for other in self.same]
         if self.safe_steps is not None:
             results.append(self._safe(tree))
         if self.value or self.reach is not None:
@@ -74,7 +79,7 @@ class Command:
         else:
             for result in results:
                 print(result["says"])
-        return 0 if all(result["holds"] in (True, "") for result in results) else 1
+        return 0 if all(result.get("holds", True) is True for result in results) else 1
 
     def _assertion(self, tree: Tree, text: str) -> dict[str, Any]:
         from custard.tree.text import one_line
@@ -84,7 +89,8 @@ class Command:
         where = "within the features' bounds" if verdict.bounded else "everywhere"
         found: dict[str, Any] = {"assertion": text, "holds": verdict.holds, "bounded": verdict.bounded}
         if verdict.holds:
-            return {**found, "says": f"holds {where}: {shown}"}
+            how = f"holds, but nothing meets its premise {where}" if verdict.vacuous else f"holds {where}"
+            return {**found, "vacuous": verdict.vacuous, "says": f"{how}: {shown}"}
         if verdict.counterexample is None:
             return {**found, "says": f"undecided: false for some real numbers, no float64 found that shows it: {shown}"}
         state = dict(zip(tree.features.names, verdict.counterexample.tolist(), strict=True))
@@ -92,31 +98,29 @@ class Command:
         says = f"does not hold: {shown}\n  counterexample: {_state(state)} → {one_line(action)}"
         return {**found, "counterexample": state, "action": action, "leaf": verdict.leaf, "says": says}
 
-    def _same(self, tree: Tree) -> dict[str, Any]:
+    def _same(self, tree: Tree, path: Path) -> dict[str, Any]:
         from custard.commands.common import load_tree
         from custard.tree.text import one_line
         from custard.tree.verify import difference
 
-        assert self.same is not None
-        other = load_tree(self.same)
+        other = load_tree(path)
         point = difference(tree, other)
         if point is None:
-            return {
-                "same": str(self.same),
-                "holds": True,
-                "says": "holds: both trees decide alike on every observation",
-            }
+            says = "holds: both trees decide alike on every observation"
+            return {"same": str(path), "holds": True, "says": says}
         state = dict(zip(tree.features.names, point.tolist(), strict=True))
         one, two = (one_line(t.actions.name(t.act(point))) for t in (tree, other))
         says = f"the trees differ at {_state(state)}: {one} against {two}"
-        return {"same": str(self.same), "holds": False, "counterexample": state, "says": says}
+        return {"same": str(path), "holds": False, "counterexample": state, "says": says}
 
     def _safe(self, tree: Tree) -> dict[str, Any]:
         from custard.tree.safety import prove_safe
+        from custard.tree.text import plural
 
         assert self.safe_steps is not None
         result = prove_safe(tree, self.safe_steps, seconds=self.seconds)
-        says = f"proved for {result.proved} steps: from every start within ±0.05 the pole stays up"
+        steps = f"{result.proved} {plural('step', result.proved)}"
+        says = f"proved for {steps}: from every start within ±0.05 the pole stays up"
         if result.failing_start is not None:
             start = ", ".join(repr(v) for v in result.failing_start.tolist())
             says = f"refuted: from the start ({start}) the pole falls at step {result.fails_at}\n  {says}"
@@ -132,33 +136,32 @@ class Command:
         }  # fmt: skip
 
     def _finite(self, tree: Tree) -> list[dict[str, Any]]:
-        import numpy as np
-
         from custard.commands.common import assignments, environment_of
         from custard.lab.source import source
         from custard.planning.evaluate import tree_value
         from custard.planning.model import model_of
         from custard.planning.reach import reach_probability
         from custard.planning.solve import optimal_value
-        from custard.tree.text import one_line
+        from custard.tree.text import one_line, plural
         from custard.tree.verify import where_holds
 
         env, kwargs = environment_of(tree, self.env, assignments(self.env_args, "--env-args"))
-        mdp = model_of(source(env, kwargs))
+        mdp = model_of(source(env, kwargs), limit=True)  # so that the value is what episodes would show
         results: list[dict[str, Any]] = []
         if self.value:
             value, best = tree_value(tree, mdp), optimal_value(mdp)
             says = f"exact value {value:.6g}, optimum {best:.6g} over all policies of {env}"
-            plain = [number if np.isfinite(number) else str(number) for number in (value, best)]  # JSON has no infinity
-            results.append({"value": plain[0], "optimum": plain[1], "holds": "", "says": says})
+            if mdp.horizon is not None:
+                says += f", within its time limit of {mdp.horizon:,} {plural('step', mdp.horizon)}"
+            results.append({"value": value, "optimum": best, "limit": mdp.horizon, "says": says})
         if self.reach is not None:
             target = where_holds(self.reach, mdp.x, mdp.features)
-            probability = reach_probability(tree, mdp, target, self.within)
-            when = "ever" if self.within is None else f"within {self.within} steps"
+            count, probability = int(target.sum()), reach_probability(tree, mdp, target, self.within)
+            when = "ever" if self.within is None else f"within {self.within} {plural('step', self.within)}"
             what = f"reaches {one_line(self.reach)} {when}"
-            says = f"{what} with probability {probability:.9g} ({int(target.sum())} target states)"
+            says = f"{what} with probability {probability:.9g} ({count} target {plural('state', count)})"
             found = {"reach": self.reach, "within": self.within, "probability": probability}
-            results.append({**found, "holds": "", "says": says})
+            results.append({**found, "says": says})
         return results
 
 

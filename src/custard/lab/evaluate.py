@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from custard.ibmdp.parts import Parts, parts_of
 from custard.lab.readable import readable
 from custard.lab.source import DEFAULT_LIMIT, Source, episode_seeds, source
 from custard.spaces import Base, describe
+from custard.tree.text import plural
 from custard.tree.tree import Tree
 
 __all__ = ["Evaluation", "evaluate", "play", "rollouts"]
@@ -44,21 +47,25 @@ class Evaluation:
 
     @property
     def std(self) -> float:
-        """The standard deviation of the return over episodes."""
-        return float(self.returns.std(ddof=1)) if self.episodes > 1 else 0.0
+        """The standard deviation of the return over episodes; NaN for a single one."""
+        return float(self.returns.std(ddof=1)) if self.episodes > 1 else math.nan
 
     @cached_property
     def ci95(self) -> tuple[float, float]:
-        """The 95 % bootstrap interval of the mean."""
+        """The 95 % bootstrap interval of the mean; a single episode has none, so that both ends are NaN."""
+        if self.episodes == 1:
+            return math.nan, math.nan
         rng = np.random.default_rng(self.seed)
         means = [self.returns[rng.integers(self.episodes, size=self.episodes)].mean() for _ in range(RESAMPLES)]
         low, high = np.percentile(means, [2.5, 97.5])
         return float(low), float(high)
 
     def to_json(self) -> dict[str, Any]:
-        """A plain summary with every return and length."""
+        """A plain summary with every return and length; of one episode the spread and its interval are None."""
+        several = self.episodes > 1
         return {
-            "episodes": self.episodes, "mean": self.mean, "std": self.std, "ci95": list(self.ci95),
+            "episodes": self.episodes, "mean": self.mean, "std": self.std if several else None,
+            "ci95": list(self.ci95) if several else None,
             "min": float(self.returns.min()), "max": float(self.returns.max()),
             "mean_length": float(self.lengths.mean()), "time_limited": int(self.time_limited.sum()),
             "traversal_limited": int(self.traversal_limited.sum()), "seed": self.seed,
@@ -71,9 +78,10 @@ class Evaluation:
         if self.traversal_limited.any():
             cut += f", {int(self.traversal_limited.sum())} reached the traversal limit"
         mean, std, low_text, high_text = readable(self.mean, self.std, low, high)
+        interval = f"95 % interval of the mean {low_text} to {high_text}" if self.episodes > 1 else "no interval"
         return (
-            f"return {mean} ± {std} (95 % interval of the mean {low_text} to {high_text}) "
-            f"over {self.episodes} episodes of {self.lengths.mean():.1f} steps{cut}"
+            f"return {mean} ± {std} ({interval}) over {self.episodes} {plural('episode', self.episodes)} of "
+            f"{self.lengths.mean():.1f} steps{cut}"
         )
 
 
@@ -103,6 +111,9 @@ def evaluate(
     (20, True)
     """
     require_whole(1, episodes=episodes, max_steps=max_steps)
+    if not isinstance(policy, Tree) and not callable(policy):
+        hint = f": Tree.load({str(policy)!r}) reads a tree from its file" if isinstance(policy, (str, Path)) else ""
+        raise CustardError(f"a policy is a Tree or a function to actions, not a {type(policy).__name__}{hint}")
     if isinstance(env, IBMDP):
         if not isinstance(policy, Tree):
             return _on_ibmdp(policy, env, episodes, seed)

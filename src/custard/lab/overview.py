@@ -11,6 +11,7 @@ from typing import Any
 from custard.lab.readable import readable
 from custard.lab.store import Row, numbered
 from custard.lab.summary import label, summary, table
+from custard.tree.text import plural
 
 __all__ = ["Overview", "duration"]
 
@@ -25,6 +26,7 @@ class Overview:
         self.workers, self.notes, self.enabled = workers, notes, enabled
         self.total, self.ended, self.running = len(rows) + len(waiting), 0, dict[str, float]()
         self.live: Any = None
+        self.over = False
 
     def __enter__(self) -> Overview:
         if self.enabled:
@@ -33,11 +35,13 @@ class Overview:
 
             console = Console(stderr=True)
             if console.is_terminal and not console.is_dumb_terminal:
-                self.live = Live(console=console, get_renderable=self._picture, refresh_per_second=2, transient=True)
+                picture = lambda: self._picture(*console.size)  # noqa: E731
+                self.live = Live(console=console, get_renderable=picture, refresh_per_second=2, transient=True)
                 self.live.start()
             elif self.waiting:
+                count = len(self.waiting)
                 had = f", {len(self.rows)} done before" if self.rows else ""
-                self._say(f"{self.title + ': ' if self.title else ''}{len(self.waiting)} trials to run{had}")
+                self._say(f"{self.title + ': ' if self.title else ''}{count} {plural('trial', count)} to run{had}")
         return self
 
     def started(self, name: str) -> None:
@@ -55,6 +59,8 @@ class Overview:
 
     def __exit__(self, *error: object) -> None:
         if self.live is not None:
+            # Live draws once more as it stops, and whole: what is higher than the terminal would stay there.
+            self.over = True
             self.live.stop()
             errors = {row["error"]: row for row in self.rows if row["error"]}
             for text, row in list(errors.items())[:5]:
@@ -66,36 +72,53 @@ class Overview:
         seconds = time_left(self.rows, list(self.waiting.values()), self.workers)
         return f"; about {duration(seconds)} left" if self.waiting and seconds is not None else ""
 
-    def _picture(self) -> Any:
+    def _picture(self, width: int = 100, height: int = 50) -> Any:
+        """The counts, the running trials and the table so far, as much of it as the terminal has room for."""
         from rich.console import Group
         from rich.table import Table
         from rich.text import Text
 
+        if self.over:
+            return ""
         wrong = sum(row["error"] != "" for row in self.rows)
         head = (
             f"{self.title or 'trials'}: {len(self.rows)} of {self.total} done, {len(self.running)} running, "
             f"{wrong} failed{self._left()}"
         )
         now = time.monotonic()
-        lines = [
-            Text(
-                f"  {label(self.waiting[name])} seed {self.waiting[name]['seed']}, {duration(now - since)}", style="dim"
-            )
-            for name, since in list(self.running.items())[:8]
+        running = [
+            f"  {label(self.waiting[name])} seed {self.waiting[name]['seed']}, {duration(now - since)}"
+            for name, since in list(self.running.items())[: min(8, max(0, height - 6))]
             if name in self.waiting
         ]
+        lines = [Text(head, style="bold"), *(Text(line, style="dim") for line in running)]
+        for line in lines:
+            line.truncate(width, overflow="ellipsis")
         header, *body = table(summary(numbered(self.rows))) if self.rows else [("no trial finished yet",)]
-        kept = [i for i, name in enumerate(header) if name not in ("min … max", "nodes", "gap")]
+        kept = fitting([header, *body], width)
         shown = Table(box=None, header_style="bold", padding=(0, 1, 0, 0))
         for i in kept:
             shown.add_column(header[i], no_wrap=True)
-        for line in body[-30:]:
-            shown.add_row(*(line[i] for i in kept))
-        return Group(Text(head, style="bold"), *lines, shown)
+        for row in body[-min(30, max(1, height - len(lines) - 2)) :]:
+            shown.add_row(*(row[i] for i in kept))
+        return Group(*lines, shown)
 
     def _say(self, line: str) -> None:
         with suppress(OSError):  # nobody listens any more: the trials go on
             print(line, file=sys.stderr, flush=True)  # noqa: T201
+
+
+def fitting(lines: Sequence[Sequence[str]], width: int) -> list[int]:
+    """Which columns of a table to show in so many cells: what tells little while trials run is left out first.
+
+    >>> fitting([("method", "return", "nodes", "seconds"), ("tpi", "500.00", "5", "0.4")], 15)
+    [0, 1]
+    """
+    kept = [i for i, name in enumerate(lines[0]) if name not in ("min … max", "nodes", "gap")]
+    for name in ("seconds", "optimal", "leaves", "depth", "failed", "trials"):
+        if sum(max(len(line[i]) for line in lines) + 1 for i in kept) > width:
+            kept = [i for i in kept if lines[0][i] != name]
+    return kept
 
 
 def told(row: Mapping[str, Any]) -> str:
@@ -103,9 +126,10 @@ def told(row: Mapping[str, Any]) -> str:
     head = f"{label(row)} seed {row['seed']}:"
     if row["error"] != "":
         return f"{head} failed: {row['error']}"
+    leaves = int(float(row["leaves"]))
     return (
         f"{head} return {readable(float(row['return']))[0]}, depth {int(float(row['depth']))}, "
-        f"{int(float(row['leaves']))} leaves, {float(row['seconds']):.1f} s"
+        f"{leaves} {plural('leaf', leaves)}, {float(row['seconds']):.1f} s"
     )
 
 

@@ -17,4 +17,4 @@ def readable(*values: float | None) -> list[str]:
     largest = max(sizes, default=0.0)
     decimals = 2 if largest == 0.0 or largest >= 0.1 else min(12, 2 - math.floor(math.log10(largest)))
     form = ".6g" if largest >= 1e9 else f".{decimals}f"
-    return ["–" if value is None else format(value, form) for value in values]
+    return ["–" if value is None or math.isnan(value) else format(value, form) for value in values]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from custard.errors import CustardError, one_line, one_of, require_whole
+from custard.errors import CustardError, one_line, require_whole
 from custard.lab.guard import Guarded
 
 __all__ = ["Source", "registered", "source"]
@@ -154,8 +155,12 @@ def _made(make: Callable[[], Any], name: str) -> Any:
 
 
 def _unknown(name: str, known: list[str]) -> str:
-    text = one_of("environment", name, known)
-    hint = text[text.index(" (did") :] if " (did" in text else ""
+    stems: dict[str, list[str]] = {}  # versions are much alike and say nothing about what was meant
+    for entry in known:
+        stems.setdefault(entry.rpartition("-v")[0] or entry, []).append(entry)
+    near = difflib.get_close_matches(name.rpartition("-v")[0] or name, stems, n=1)
+    best = difflib.get_close_matches(name, stems[near[0]], n=1, cutoff=0.0) if near else []
+    hint = f" (did you mean {best[0]!r}?)" if best else ""
     return (
         f"unknown environment {name!r}{hint}. Give the id of a registered environment; "
         "'module:Id-v0' imports a module of yours first."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import math
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -35,18 +36,22 @@ def front(rows: Rows) -> list[Mapping[str, Any]]:
 
 
 def train_command(row: Mapping[str, Any]) -> str:
-    """The command that learns a row's tree again.
+    """The command that learns a row's tree again, into a directory that no other row's command names.
 
-    >>> train_command({"env": "CartPole-v1", "env_args": "{}", "method": "tpi", "preset": "tuned", "max_depth": "2",
+    >>> train_command({"env": "E-v1", "env_args": "{}", "method": "tpi", "preset": "tuned", "max_depth": "2",
     ...                "settings": '{"zeta": -0.01}', "seed": "3"})
-    'custard train CartPole-v1 --method tpi --max-depth 2 --set zeta=-0.01 --seed 3'
+    'custard train E-v1 --method tpi --max-depth 2 --set zeta=-0.01 --seed 3 --out runs/E-v1-tpi-depth-2-zeta--0.01-3'
     """
     words = ["custard", "train", str(row["env"]), "--method", str(row["method"])]
     words += ["--preset", str(row["preset"])] if row["preset"] != "tuned" else []
     words += ["--max-depth", str(row["max_depth"])] if row["max_depth"] != "" else []
+    parts = [row["env"], row["method"], row["preset"] if row["preset"] != "tuned" else ""]
+    parts += ["depth", row["max_depth"]] if row["max_depth"] != "" else []
     for option, values in (("--env-args", json.loads(row["env_args"])), ("--set", json.loads(row["settings"]))):
         words += [option, *(f"{name}={_written(value)}" for name, value in values.items())] if values else []
-    return shlex.join([*words, "--seed", str(row["seed"])])
+        parts += [part for item in values.items() for part in item]
+    out = re.sub(r"[^\w.-]+", "-", "-".join(str(part) for part in [*parts, row["seed"]] if part != ""))
+    return shlex.join([*words, "--seed", str(row["seed"]), "--out", f"runs/{out}"])
 
 
 def _written(value: Any) -> str:

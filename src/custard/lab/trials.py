@@ -7,6 +7,7 @@ import functools
 import hashlib
 import itertools
 import json
+import math
 import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -214,7 +215,8 @@ def _measured(trial: Trial) -> dict[str, Any]:
     gap = None if bound is None else bound - (result.mean if exact is None else exact)
     final = None if run.final is None else judge(run.final)
     return {
-        "return": result.mean, "std": result.std, "ci_low": low, "ci_high": high, "exact": _or_empty(exact),
+        "return": result.mean, "std": _or_empty(result.std), "ci_low": _or_empty(low),
+        "ci_high": _or_empty(high), "exact": _or_empty(exact),
         "bound": _or_empty(bound), "gap": _or_empty(gap), "optimal": _reached(where, bound, gap),
         "depth": tree.depth, "leaves": tree.n_leaves, "nodes": tree.n_nodes, "raw_depth": raw.depth,
         "raw_nodes": raw.n_nodes, "trivial": int(tree.n_leaves == 1), "cut": int(raw.origin.get("cut", 0)),
@@ -255,7 +257,7 @@ _LEARN = ("low", "high", "features", "feature_names")  # `learn` takes these its
 
 
 def _or_empty(value: float | None) -> Any:
-    return "" if value is None else value
+    return "" if value is None or math.isnan(value) else value
 
 
 def _text(values: Mapping[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import math
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -53,8 +54,9 @@ def report_data(
     steps = rows[-1].get("steps") if rows else tree.origin.get("steps")
     facts = []
     if evaluation is not None:
-        low, high = evaluation["ci95"]
+        low, high = evaluation["ci95"] or (math.nan, math.nan)
         spread = "in every episode" if low == high else f"{_number(low)} to {_number(high)}"
+        spread = spread if evaluation["ci95"] else "in one episode"
         facts.append(["Return", _number(evaluation["mean"]), spread])
     facts += [["Depth", str(tree.depth), ""], ["Leaves", str(tree.n_leaves), ""]]
     if isinstance(steps, (int, float)):

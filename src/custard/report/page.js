@@ -3,7 +3,7 @@
 // A real feature that rises goes just above a threshold: the threshold is what a person wants to read.
 function change(c, to, above) {
   if (Number.isNaN(x[c])) return `became ${fmt(to)}`;
-  return to < x[c] ? `fell to ${fmt(to)}` : F[c].kind === "real" ? `rose above ${fmt(above)}` : `rose to ${fmt(to)}`;
+  return to < x[c] ? `fell to ${fmt(to, (shown) => above < shown && shown <= to)}` : F[c].kind === "real" ? `rose above ${fmt(above, (shown) => shown >= above)}` : `rose to ${fmt(to)}`;
 }
 function decide() {
   const path = pathOf(x), leaf = path[path.length - 1];
@@ -142,8 +142,8 @@ else $("curves").hidden = true;
 const five = (v) => String(Number(v.toPrecision(5))).replace("-", "−");  // 499.99 is not 500
 if (D.evaluation) {
   const E = D.evaluation, body = $("eval-body"), big = el("div", { class: "big" }, five(E.mean));
-  big.append(el("small", {}, `  mean return, 95 % interval ${five(E.ci95[0])} to ${five(E.ci95[1])}`));
-  body.append(big, el("p", { class: "hint" }, `${E.episodes.toLocaleString("en")} episodes (seed ${E.seed}), standard deviation ${fmt(E.std)}, worst ${fmt(E.min)}, best ${fmt(E.max)}, ${five(E.mean_length)} steps each${E.time_limited ? `, ${E.time_limited.toLocaleString("en")} reached the time limit` : ""}.`));
+  big.append(el("small", {}, E.ci95 ? `  mean return, 95 % interval ${five(E.ci95[0])} to ${five(E.ci95[1])}` : "  return of one episode"));
+  body.append(big, el("p", { class: "hint" }, `${E.episodes.toLocaleString("en")} episode${E.episodes === 1 ? "" : "s"} (seed ${E.seed})${E.ci95 ? `, standard deviation ${fmt(E.std)}` : ""}, worst ${fmt(E.min)}, best ${fmt(E.max)}, ${five(E.mean_length)} steps each${E.time_limited ? `, ${E.time_limited.toLocaleString("en")} reached the time limit` : ""}.`));
   const W = chartWidth(body), H = 150, root = svg("svg", { class: "chart", viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": "Returns of the episodes" });
   if (E.min === E.max) root.setAttribute("hidden", "");
   const top = Math.max(...E.histogram.counts), n = E.histogram.counts.length, each = (W - 16) / n;

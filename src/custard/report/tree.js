@@ -21,11 +21,15 @@ function make(node, attrs, text) {
   if (text !== undefined) node.textContent = text;
   return node;
 }
-function fmt(v) {
+// Four digits, or as many as it takes for the printed number to be one that `keeps` the sentence true.
+function fmt(v, keeps = () => true) {
   if (Number.isNaN(v)) return "NaN";
   if (!Number.isFinite(v)) return v > 0 ? "∞" : "−∞";
-  if (v !== 0 && (Math.abs(v) >= 1e6 || Math.abs(v) < 1e-4)) return v.toExponential(2).replace(/-/g, "−");
-  return String(Number(v.toPrecision(4))).replace("-", "−");
+  const power = v !== 0 && (Math.abs(v) >= 1e6 || Math.abs(v) < 1e-4);
+  for (let digits = 4; ; digits++) {
+    const text = power ? v.toExponential(digits - 2) : String(Number(v.toPrecision(digits)));
+    if (digits > 17 || keeps(Number(text))) return text.replace(/-/g, "−");
+  }
 }
 const percent = (s) => (s === 0 ? "never visited" : s < 0.001 ? "< 0.1 %" : `${Number((100 * s).toPrecision(3))} %`);
 const clip = (s, most) => (s.length > most ? s.slice(0, most - 1) + "…" : s);
@@ -104,11 +108,26 @@ if (leaves.length > 12) {
 
 // ---- drawing the tree ----
 const tree = $("tree"), pen = document.createElement("canvas").getContext("2d");
-let view = null, home = null, nodeAt = new Map(), dots = [], growsDown = true, wideOf = null;
+let view = null, home = null, nodeAt = new Map(), dots = [], shape = "down", wideOf = null;
 function textWidth(text, font) { pen.font = font; return pen.measureText(text).width; }
 const FONT = '13px system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif', BOLD = FONT.replace("13px", "650 13px");
 const question = (n) => `${apart(clip(F[T.feature[n]].name, 26))} ≤ ${fmt(T.threshold[n])}`;
-function drawTree() {
+// Where nodes go: "down" from the root as trees are drawn, "right" where there are many leaves, and "rows", one a node
+// and indented like a table of contents, where the others would be too small to read: it needs least width.
+function places(kind, visible, ends, wide, leafWide) {
+  const at = new Map(), row = new Map();
+  if (kind === "rows") {
+    visible.forEach(([n, d], i) => at.set(n, [d * 52 + (isLeaf(n) ? leafWide : wide) / 2, i * 62]));
+    return at;
+  }
+  const down = kind === "down";
+  const across = down ? Math.max(leafWide + 18, ends.every(isLeaf) ? wide * 0.66 : wide + 16) : 60, along = down ? 112 : wide + 52;
+  ends.forEach((n, i) => row.set(n, i));
+  for (const [n] of [...visible].reverse()) if (!row.has(n)) row.set(n, (row.get(T.left[n]) + row.get(T.right[n])) / 2);
+  for (const [n, d] of visible) at.set(n, down ? [row.get(n) * across, d * along] : [d * along, row.get(n) * across]);
+  return at;
+}
+function drawTree(folding = false) {
   const visible = [], stack = [[0, 0]];
   while (stack.length) {
     const [n, d] = stack.pop();
@@ -119,13 +138,19 @@ function drawTree() {
   const inner = visible.filter(([n]) => !isLeaf(n)).map(([n]) => n);
   const wide = Math.max(130, ...inner.map((n) => textWidth(question(n), FONT) + 34));
   const leafWide = Math.max(84, ...ends.filter(isLeaf).map((n) => textWidth(clip(T.label[n], 26), BOLD) + 28));
-  const down = ends.length <= 8, at = new Map();
-  const across = down ? Math.max(leafWide + 18, ends.every(isLeaf) ? wide * 0.66 : wide + 16) : 60, along = down ? 112 : wide + 52;
-  growsDown = down; wideOf = (n) => (isLeaf(n) ? leafWide : wide);
-  ends.forEach((n, i) => at.set(n, i));
-  for (const [n] of [...visible].reverse()) if (!at.has(n)) at.set(n, (at.get(T.left[n]) + at.get(T.right[n])) / 2);
-  nodeAt = new Map();
-  for (const [n, d] of visible) nodeAt.set(n, down ? [at.get(n) * across, d * along] : [d * along, at.get(n) * across]);
+  const narrow = matchMedia("(max-width: 940px)").matches, most = 1.6, least = 0.5;
+  const readable = narrow ? 0.7 : 0.88, tallest = narrow ? 900 : Math.max(720, tree.clientHeight);
+  wideOf = (n) => (isLeaf(n) ? leafWide : wide);
+  const place = (kind) => places(kind, visible, ends, wide, leafWide);
+  const fits = (at) => {
+    const span = (i, half) => Math.max(...visible.map(([n]) => at.get(n)[i] + half(n))) - Math.min(...visible.map(([n]) => at.get(n)[i] - half(n)));
+    return Math.min(tree.clientWidth / (span(0, (n) => wideOf(n) / 2) + 48), tallest / (span(1, () => 26) + 60));
+  };
+  const inRows = shape === "rows", usual = ends.length <= 8 ? "down" : "right";
+  const small = () => visible.length <= 25 && fits(place(usual)) < readable && fits(place("rows")) > fits(place(usual));
+  shape = (folding ? inRows : small()) ? "rows" : usual;  // who folds a question does not want all others elsewhere
+  nodeAt = place(shape);
+  const down = shape === "down";
   tree.replaceChildren();
   dots = [];
   const edges = svg("g"), nodes = svg("g");
@@ -138,9 +163,9 @@ function drawTree() {
     const says = (end ? T.label[n] : question(n)) + (T.share ? `, ${percent(T.share[n])}` : "");
     g.setAttribute("aria-label", says);
     if (!end) g.setAttribute("aria-expanded", String(!folded.has(n)));
-    const shape = svg("rect", { class: "shape", x: -w / 2, y: -h / 2, width: w, height: h, rx: 12 });
-    if (end) { shape.style.fill = T.colour[n]; shape.style.stroke = T.colour[n]; if (T.share && T.share[n] === 0) g.classList.add("never"); }
-    g.append(shape);
+    const box = svg("rect", { class: "shape", x: -w / 2, y: -h / 2, width: w, height: h, rx: 12 });
+    if (end) { box.style.fill = T.colour[n]; box.style.stroke = T.colour[n]; if (T.share && T.share[n] === 0) g.classList.add("never"); }
+    g.append(box);
     if (end) {
       g.append(svg("text", { "text-anchor": "middle", y: T.share ? -1 : 5 }, clip(T.label[n], 26)));
       if (T.share) g.append(svg("text", { class: "small", "text-anchor": "middle", y: 13 }, percent(T.share[n])));
@@ -166,29 +191,32 @@ function drawTree() {
     for (const [child, side, answer] of [[T.left[n], -1, "yes"], [T.right[n], 1, "no"]]) {
       const [cx, cy] = nodeAt.get(child), cw = isLeaf(child) ? leafWide : wide, width = T.share ? 1.6 + 11 * T.share[child] : 2;
       const other = T.share ? 1.6 + 11 * T.share[child === T.left[n] ? T.right[n] : T.left[n]] : 2, off = side * ((width + other) / 4 + 1);
-      const path = down
+      const into = cx - cw / 2, from = px - w / 2 + (side < 0 ? 33 : 14);  // in rows, yes and no go down beside each other
+      const path = shape === "rows" ? `M${from},${py + 26}V${cy - 10}Q${from},${cy} ${from + 10},${cy}H${into}` : down
         ? `M${px + off},${py + 26}C${px + off},${(py + cy) / 2} ${cx},${(py + cy) / 2} ${cx},${cy - (isLeaf(child) ? 20 : 26)}`
         : `M${px + w / 2},${py + off}C${px + w / 2 + 26},${py + off} ${cx - cw / 2 - 26},${cy} ${cx - cw / 2},${cy}`;
       edges.append(svg("path", { class: "edge", d: path, style: `--wide: ${width}px`, "data-to": child }));
-      const label = down ? { x: cx + side * (width / 2 + 7), y: cy - 32, "text-anchor": side < 0 ? "end" : "start" }
+      const label = shape === "rows" ? { x: into - 4, y: cy - width / 2 - 4, "text-anchor": "end" } : down ? { x: cx + side * (width / 2 + 7), y: cy - 32, "text-anchor": side < 0 ? "end" : "start" }
         : { x: cx - cw / 2 - 6, y: cy + side * (width / 2 + 9) + (side < 0 ? 2 : 4), "text-anchor": "end" };
       edges.append(svg("text", { class: "answer", ...label }, answer));
     }
   }
   home = [x0 - 24, y0 - 24, x1 - x0 + 48, y1 - y0 + 60];  // the whole tree: what Fit shows
   // Never blow a small tree up beyond a comfortable size, and on a narrow screen keep the text readable.
-  const narrow = matchMedia("(max-width: 940px)").matches, most = 1.6, least = 0.5;
   const fitting = tree.clientWidth / home[2] < least ? 420 : (tree.clientWidth * home[3]) / home[2];
-  tree.style.height = narrow ? `${Math.max(200, Math.min(520, fitting))}px` : "";
+  const tall = Math.min(narrow ? 900 : 720, home[3]);  // rows are never larger than life, but may make the page longer
+  tree.style.flex = shape === "rows" ? "none" : "";
+  tree.style.height = !narrow && shape === "rows" ? `${Math.max(480, tall)}px` : narrow ? `${Math.max(200, Math.min(shape === "rows" ? tall : 520, fitting))}px` : "";
   const room = tree.getBoundingClientRect();
   const scale = Math.min(room.width / home[2], room.height / home[3]);
-  if (scale > most) { const w = room.width / most, h = room.height / most; home = [home[0] - (w - home[2]) / 2, home[1] - (h - home[3]) / 2, w, h]; }
+  const limit = shape === "rows" ? 1 : most;
+  if (scale > limit) { const w = room.width / limit, h = room.height / limit; home = [home[0] - (w - home[2]) / 2, shape === "rows" ? home[1] : home[1] - (h - home[3]) / 2, w, h]; }
   view = home.slice();
   // A tree too large to be read as a whole opens at its root.
-  if (scale < least && N > 9) { const [rx, ry] = nodeAt.get(0), w = room.width / least, h = room.height / least; view = down ? [rx - w / 2, home[1], w, h] : [home[0], ry - h / 2, w, h]; }
+  if (scale < least && N > 9) { const [rx, ry] = nodeAt.get(0), w = room.width / least, h = room.height / least; view = down ? [rx - w / 2, home[1], w, h] : [home[0], shape === "rows" ? home[1] : ry - h / 2, w, h]; }
   zoom();
   $("unfold").hidden = folded.size === 0;
-  $("tree-hint").textContent = `Yes goes ${down ? "left" : "up"}, no goes ${down ? "right" : "down"}. ${T.share ? "Edges are as wide as the share of visited states. " : ""}${matchMedia("(hover: none)").matches ? "Tap a node for its states, a question once more to fold it; drag to move." : "Click a question to fold it, drag to move, Ctrl and wheel to zoom."}`;
+  $("tree-hint").textContent = `${{ down: "Yes goes left, no goes right", right: "Yes goes up, no goes down", rows: "Yes comes first, no below it" }[shape]}. ${T.share ? "Edges are as wide as the share of visited states. " : ""}${matchMedia("(hover: none)").matches ? "Tap a node for its states, a question once more to fold it; drag to move." : "Click a question to fold it, drag to move, Ctrl and wheel to zoom."}`;
   light();
 }
 function zoom(factor, cx, cy) {
@@ -232,7 +260,7 @@ function fold(n) {
   hideTip();
   // The question stays under the pointer, however the rest is laid out now; what was unfolded comes into view.
   const keep = view.slice(), [ax, ay] = nodeAt.get(n);
-  drawTree();
+  drawTree(true);
   const [bx, by] = nodeAt.get(n);
   view = [keep[0] + bx - ax, keep[1] + by - ay, keep[2], keep[3]];
   for (const shown of folded.has(n) ? [n] : [T.right[n], T.left[n], n]) reveal(shown);
@@ -263,7 +291,7 @@ tree.addEventListener("keydown", (e) => {
   const go = (to) => { if (to === undefined || !nodeAt.has(to)) return; reveal(to); tree.querySelector(`[data-node="${to}"]`).focus({ preventScroll: true }); };
   const toParent = () => go(parent[n]), toChild = () => go(T.left[n]);
   const toYes = () => go(T.left[parent[n]]), toNo = () => go(parent[n] < 0 ? T.right[n] : T.right[parent[n]]);
-  const [ArrowUp, ArrowDown, ArrowLeft, ArrowRight] = growsDown ? [toParent, toChild, toYes, toNo] : [toYes, toNo, toParent, toChild];
+  const [ArrowUp, ArrowDown, ArrowLeft, ArrowRight] = shape === "down" ? [toParent, toChild, toYes, toNo] : [toYes, toNo, toParent, toChild];
   const keys = { Enter: () => fold(n), " ": () => fold(n), ArrowUp, ArrowDown, ArrowLeft, ArrowRight, Escape: hideTip };
   if (keys[e.key]) { e.preventDefault(); keys[e.key](); }
 });

@@ -95,10 +95,9 @@ def _evaluation(path: Path) -> dict[str, Any] | None:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         returns = np.array(data["returns"], dtype=np.float64)
-        numbers = [
-            data[key] for key in ("mean", "std", "min", "max", "mean_length", "episodes", "time_limited", "seed")
-        ]
-        fits = np.isfinite([*numbers, *data["ci95"]]).all() and len(data["ci95"]) == 2
+        numbers = [data[key] for key in ("mean", "min", "max", "mean_length", "episodes", "time_limited", "seed")]
+        spread = [data["std"], *data["ci95"]] if data["episodes"] != 1 else [0.0] * 3  # one episode has none
+        fits = np.isfinite([*numbers, *spread]).all() and len(spread) == 3
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return data if fits and returns.ndim == 1 and len(returns) and np.isfinite(returns).all() else None

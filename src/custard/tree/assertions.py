@@ -44,6 +44,7 @@ class Term:
     parts: tuple[Term, ...] = ()
     value: Fraction = Fraction(0)
     index: int = 0
+    implies: bool = False  # an "or" that was written as premise -> conclusion: its parts are (not premise, conclusion)
 
     @property
     def truth(self) -> bool:
@@ -152,7 +153,7 @@ class _Parser:
             if not left.truth:
                 self.fail("what stands before -> must be a condition, not a number", column)
             right = self.truth(self.implication, "what follows ->")
-            left = Term("or", (Term("not", (left,)), right))
+            left = Term("or", (Term("not", (left,)), right), implies=True)
         self.deep -= 1
         return left
 
@@ -276,7 +277,7 @@ class _Parser:
         if self.unquoted(column):
             return self.fail(f"unknown name {name!r}", column)
         prefix = "" if self.actions.discrete else "action."
-        known = [*self.features.names, *(prefix + action for action in self.actions.names)]
+        known = [*self.features.names, *(prefix + action for action in self.actions.names if action)]
         near = difflib.get_close_matches(word, known, n=1)
         hint = f": there are {', '.join(known[:12])}"
         if near:

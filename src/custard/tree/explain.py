@@ -10,7 +10,7 @@ import numpy as np
 
 from custard.errors import CustardError
 from custard.tree.rounding import first_above, last_within
-from custard.tree.text import number, one_line
+from custard.tree.text import bound_text, one_line
 from custard.tree.tree import LEAF, Tree
 
 __all__ = ["Change", "Explanation", "Usage", "counterfactuals", "explain", "node_visits", "rule", "usage"]
@@ -49,22 +49,23 @@ class Usage:
     never_matter: tuple[str, ...]  # features whose value changes no decision, whatever the other values are
 
 
-def rule(tree: Tree, node: int) -> str:
-    """What must hold to reach a node, and a leaf's action, in words.
+def rule(tree: Tree, node: int, observation: np.ndarray | None = None) -> str:
+    """What must hold to reach a node, and a leaf's action, in words, which are true of the observation beside them.
 
     >>> from custard import Actions, Features, Tree
     >>> rule(Tree.stump(0, 0.5, 0, 1, Features(("angle",), [-1], [1]), Actions("discrete", ("left", "right"))), 2)
     'angle > 0.5 → right'
     """
     parts = []
-    for c, (above, most) in tree.box(node).items():
-        name = one_line(tree.features.names[c])
-        if np.isinf(above):
-            parts.append(f"{name} ≤ {number(most)}")
-        elif np.isinf(most):
-            parts.append(f"{name} > {number(above)}")
+    for c, edges in tree.box(node).items():
+        name, x = one_line(tree.features.names[c]), np.nan if observation is None else float(observation[c])
+        above, most = (bound_text(tree, c, edge, x) for edge in edges)
+        if np.isinf(edges[0]):
+            parts.append(f"{name} ≤ {most}")
+        elif np.isinf(edges[1]):
+            parts.append(f"{name} > {above}")
         else:
-            parts.append(f"{number(above)} < {name} ≤ {number(most)}")
+            parts.append(f"{above} < {name} ≤ {most}")
     condition = " and ".join(parts) or "always"
     if tree.feature[node] != LEAF:
         return condition
@@ -86,9 +87,8 @@ def explain(tree: Tree, observation: Any, *, fixed: Iterable[str] = (), scale: A
     found = {_key(change.action) for change in changes} | {_key(tree.value[path[-1]])}
     others = [_plain(tree, value) for value in _actions(tree)]
     missing = tuple(action for action in others if _key(action) not in found)
-    return Explanation(
-        x, _plain(tree, tree.value[path[-1]]), tuple(path), rule(tree, path[-1]), tuple(changes), missing
-    )
+    action = _plain(tree, tree.value[path[-1]])
+    return Explanation(x, action, tuple(path), rule(tree, path[-1], x), tuple(changes), missing)
 
 
 def counterfactuals(tree: Tree, observation: Any, *, fixed: Iterable[str] = (), scale: Any = None) -> list[Change]:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
 from custard.tree.tree import LEAF, Tree
 
 __all__ = ["ACTION_COLOURS", "leaf_colours"]
@@ -17,18 +13,23 @@ ACTION_COLOURS = (
 
 
 def leaf_colours(tree: Tree) -> list[str]:
-    """A colour for each node, "" at inner nodes: by action, or for vectors by their first component."""
+    """A colour for each node, "" at inner nodes: one for each action, also for each distinct vector."""
     colours = [""] * tree.n_nodes
     leaves = tree.leaves()
     if tree.actions.discrete:
         for node in leaves:
             colours[node] = ACTION_COLOURS[int(tree.value[node] - tree.actions.start) % len(ACTION_COLOURS)]
         return colours
-    first: Any = np.nan_to_num(tree.value[leaves][:, 0].astype(float), posinf=1e300, neginf=-1e300)
-    low, high = first.min(), first.max()
-    share = (first - low) / (high - low) if high > low else np.full(len(first), 0.5)
-    for node, t in zip(leaves, share, strict=True):
-        colours[node] = _between((59, 125, 216), (150, 150, 160), (232, 131, 58), float(t))
+    keys = [tree.value[node].tobytes() for node in leaves]
+    distinct = sorted(set(keys), key=lambda key: tree.value[leaves[keys.index(key)]].tolist())
+    if len(distinct) <= len(ACTION_COLOURS):
+        for node, key in zip(leaves, keys, strict=True):
+            colours[node] = ACTION_COLOURS[distinct.index(key)]
+        return colours
+    # More than there are colours to tell apart: a scale over the vectors in order.
+    for node, key in zip(leaves, keys, strict=True):
+        share = distinct.index(key) / (len(distinct) - 1)
+        colours[node] = _between((59, 125, 216), (150, 150, 160), (232, 131, 58), share)
     return colours
 
 

@@ -2,21 +2,54 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from custard.tree.tree import Tree
 
-__all__ = ["draw_text", "number", "one_line"]
+__all__ = ["bound_text", "draw_text", "near", "number", "one_line", "plural"]
 
 
-def number(value: float) -> str:
-    """A threshold for people: six significant digits. Exports write all of them.
+def number(value: float, keeps: Callable[[float], bool] | None = None) -> str:
+    """A number for people: whole ones as they are, others with six significant digits. Exports write all of them.
 
-    >>> number(0.1 + 0.2), number(-1e-9), number(3.0)
-    ('0.3', '-1e-09', '3')
+    Rounding must not make a sentence false: where `keeps` says of the printed number that it does, there are as many
+    digits as it takes.
+
+    >>> number(0.1 + 0.2), number(-1e-9), number(3.0), number(1e9 + 1)
+    ('0.3', '-1e-09', '3', '1000000001')
+    >>> number(0.12345678, keeps=lambda shown: shown <= 0.12345678)
+    '0.12345678'
     """
-    return f"{value:.6g}"
+    if not math.isfinite(value) or (value == math.floor(value) and abs(value) < 1e15):
+        return f"{value:.16g}"
+    texts = (f"{value:.{digits}g}" for digits in range(6, 18))
+    return next((text for text in texts if keeps is None or keeps(float(text))), repr(float(value)))
+
+
+def near(tree: Tree, c: int, shown: float, value: float) -> bool:
+    """Whether a printed value of a feature is as good as its value: far from zero six digits may tell nothing."""
+    width = float(tree.features.high[c]) - float(tree.features.low[c])
+    return not abs(shown - value) > 1e-4 * width
+
+
+def bound_text(tree: Tree, c: int, bound: float, x: float = math.nan) -> str:
+    """A threshold of a feature for people, which still parts what it parts in the tree.
+
+    That is, the feature's other thresholds, whole numbers where it has only those, and the value `x` if there is one.
+    """
+    others = tree.threshold[tree.feature == c].tolist()
+    if tree.features.integer[c] and math.isfinite(bound):
+        others += [math.floor(bound), math.floor(bound) + 1]
+    below = max((other for other in others if other < bound), default=-math.inf)
+    above = min((other for other in others if other > bound), default=math.inf)
+
+    def keeps(shown: float) -> bool:
+        return below < shown < above and (x <= shown) == (x <= bound) and near(tree, c, shown, bound)
+
+    return number(bound, keeps)
 
 
 def one_line(name: str) -> str:
@@ -26,6 +59,15 @@ def one_line(name: str) -> str:
     'a b'
     """
     return "".join(c if c.isprintable() else " " for c in name)
+
+
+def plural(noun: str, count: int) -> str:
+    """A noun beside a number.
+
+    >>> plural("step", 1), plural("step", 2), plural("leaf", 0)
+    ('step', 'steps', 'leaves')
+    """
+    return noun if count == 1 else {"leaf": "leaves"}.get(noun, f"{noun}s")
 
 
 def draw_text(tree: Tree, max_lines: int = 1000) -> str:

@@ -15,7 +15,7 @@ from custard.actions import Actions
 from custard.errors import CustardError
 from custard.features import Features
 from custard.tree import store
-from custard.tree.text import draw_text, number
+from custard.tree.text import bound_text, draw_text
 
 __all__ = ["LEAF", "Tree"]
 
@@ -252,7 +252,8 @@ class Tree:
         >>> Tree.stump(0, 0.5, 0, 1, Features(("angle",), [-1], [1]), Actions("discrete", ("a", "b"))).question(0)
         'angle ≤ 0.5'
         """
-        return f"{self.features.names[self.feature[node]]} ≤ {number(self.threshold[node])}"
+        c = int(self.feature[node])
+        return f"{self.features.names[c]} ≤ {bound_text(self, c, float(self.threshold[node]))}"
 
     @classmethod
     def leaf(cls, action: Any, features: Features, actions: Actions) -> Tree:

@@ -35,6 +35,7 @@ class Verdict:
     counterexample: np.ndarray | None = None  # [n] float64; the tree itself confirms it
     action: Any = None  # what the tree does there
     leaf: int | None = None
+    vacuous: bool = False  # it holds only because no observation meets the premise before its ->
 
     def __bool__(self) -> bool:
         return self.holds is True
@@ -67,7 +68,8 @@ def verify(tree: Tree, assertion: str, *, bounded: bool = True) -> Verdict:
     for real, low, high in zip(reals, tree.features.low.tolist(), tree.features.high.tolist(), strict=True):
         within.append(real >= _exact(z3, max(low, -LARGEST) if bounded else -LARGEST))
         within.append(real <= _exact(z3, min(high, LARGEST) if bounded else LARGEST))
-    only_real, checked = None, 0
+    only_real, checked, premise = None, 0, _premise(term)
+    met = premise is None
     for leaf, box in tree.boxes():
         takes, components = _taken(tree, leaf)
         solver = z3.Solver()
@@ -77,6 +79,8 @@ def verify(tree: Tree, assertion: str, *, bounded: bool = True) -> Verdict:
             solver.add(*([reals[c] <= _exact(z3, most)] if np.isfinite(most) else []))
         slack = z3.Real("slack")
         checked += 1
+        if premise is not None and not met:
+            met = solver.check(_formula(z3, premise, reals, takes, components, None)) != z3.unsat
         broken = _formula(z3, Term("not", (term,)), reals, takes, components, None)
         answer = solver.check(broken)
         if answer == z3.unknown:
@@ -95,7 +99,17 @@ def verify(tree: Tree, assertion: str, *, bounded: bool = True) -> Verdict:
             if x is not None:
                 return Verdict(False, assertion, bounded, checked, x, tree.act(x), tree.path(x)[-1])
         only_real = leaf
-    return Verdict(True if only_real is None else None, assertion, bounded, checked, leaf=only_real)
+    holds_so = True if only_real is None else None
+    return Verdict(holds_so, assertion, bounded, checked, leaf=only_real, vacuous=bool(holds_so and not met))
+
+
+def _premise(term: Term) -> Term | None:
+    """What stands before the last -> of an assertion, all of it together; None where there is no ->."""
+    parts = []
+    while term.implies:
+        (premise,), term = term.parts[0].parts, term.parts[1]
+        parts.append(premise)
+    return Term("and", tuple(parts)) if parts else None
 
 
 def where_holds(condition: str, x: np.ndarray, features: Features) -> np.ndarray:

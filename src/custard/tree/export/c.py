@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from custard.errors import CustardError
-from custard.tree.export.names import comment, identifiers, rows
+from custard.tree.export.names import comment, heading, identifiers, rows
 from custard.tree.export.text import to_text
 from custard.tree.export.walk import nested, order
 from custard.tree.rounding import round_down
@@ -45,7 +45,7 @@ def to_c(tree: Tree) -> str:
     used = order(tree)
     constants = dict(zip(used, identifiers((tree.features.names[c].upper() for c in used), "CUSTARD_"), strict=True))
     lines = [
-        f"/* A decision tree of depth {tree.depth} with {tree.n_leaves} leaves, written by custard.",
+        f"/* {heading(tree)}",
         f" * It takes {tree.features.n} features, in this order:",
         *(f" *   obs[{i}]  {comment(name)}" for i, name in enumerate(tree.features.names)),
         " * NaN goes right (the else branch) at every question. */",

@@ -5,10 +5,15 @@ from __future__ import annotations
 import keyword
 import re
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from custard.errors import CustardError
+from custard.tree.text import plural
 
-__all__ = ["comment", "identifiers", "need", "rational"]
+if TYPE_CHECKING:
+    from custard.tree.tree import Tree
+
+__all__ = ["comment", "heading", "identifiers", "need", "rational"]
 
 #: Words that the target languages keep for themselves.
 _TAKEN = {word.lower() for word in keyword.kwlist}.union(
@@ -21,6 +26,12 @@ _TAKEN = {word.lower() for word in keyword.kwlist}.union(
         "where xor obs act node value feature threshold left right list tuple range len",
     ))
 )  # fmt: skip
+
+
+def heading(tree: Tree) -> str:
+    """The first line of a file that holds a tree."""
+    leaves = f"{tree.n_leaves} {plural('leaf', tree.n_leaves)}"
+    return f"A decision tree of depth {tree.depth} with {leaves}, written by custard."
 
 
 def identifiers(names: Iterable[str], prefix: str = "", taken: Iterable[str] = ()) -> list[str]:

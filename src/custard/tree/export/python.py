@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from custard.tree.export.names import comment, identifiers, rows
+from custard.tree.export.names import comment, heading, identifiers, rows
 from custard.tree.export.walk import DEEPEST, nested, order
 from custard.tree.tree import Tree
 
@@ -26,7 +26,7 @@ def to_python(tree: Tree) -> str:
             return 1  # b
     <BLANKLINE>
     """
-    title = f"A decision tree of depth {tree.depth} with {tree.n_leaves} leaves, written by custard."
+    title = heading(tree)
     lines = [
         f'"""{title}',
         "",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from custard.tree.export.names import comment, identifiers, rows
+from custard.tree.export.names import comment, heading, identifiers, rows
 from custard.tree.export.walk import DEEPEST, nested, order
 from custard.tree.tree import Tree
 
@@ -28,7 +28,7 @@ def to_rust(tree: Tree) -> str:
     kind = "f64" if tree.actions.kind == "box" else "i64"
     result = kind if tree.actions.discrete else f"[{kind}; {tree.actions.size}]"
     lines = [
-        f"// A decision tree of depth {tree.depth} with {tree.n_leaves} leaves, written by custard.",
+        f"// {heading(tree)}",
         "// Its features, in order:",
         *(f"//   obs[{i}]  {comment(name)}" for i, name in enumerate(tree.features.names)),
         "// NaN goes right (the else branch) at every question.",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from custard.errors import CustardError
-from custard.tree.export.names import rational
+from custard.tree.export.names import heading, rational
 from custard.tree.export.walk import nested
 from custard.tree.tree import Tree
 
@@ -43,7 +43,7 @@ def to_smt2(tree: Tree) -> str:
         for i, word in enumerate(symbols(tree.actions.names))
     )
     lines = [
-        f"; A decision tree of depth {tree.depth} with {tree.n_leaves} leaves, written by custard. Actions: {said}",
+        f"; {heading(tree)} Actions: {said}",
         "(set-logic ALL)",
         *(f"(declare-const {name} Real)" for name in names),
     ]
