@@ -26,7 +26,7 @@ def first_look(env: Any, seed: int) -> Look:
 
     >>> import gymnasium as gym
     >>> first_look(gym.make("CartPole-v1"), 0)
-    Look(steps=16, ended=True, terminated=True, unit=1.0)
+    Look(steps=18, ended=True, terminated=True, unit=1.0)
     """
     env.action_space.seed(seed)
     env.reset(seed=seed)

@@ -44,9 +44,9 @@ def choice_of_vectors(actions: Actions) -> np.ndarray:
     (9, 2)
     """
     menu = Menu(actions)
-    whole = menu.whole and np.prod(menu.high - menu.low + 1) <= MOST
+    few = menu.whole and np.prod(menu.high - menu.low + 1) <= MOST
     levels = LEVELS[0] if len(menu.low) == 1 else LEVELS[1]
-    counts = menu.high - menu.low + 1 if whole else np.full(len(menu.low), levels)
+    counts = menu.high - menu.low + 1 if few else np.full(len(menu.low), levels)
     grid = [np.linspace(low, high, int(n)) for low, high, n in zip(menu.low, menu.high, counts, strict=True)]
     if menu.whole:
         grid = [np.unique(np.round(values)) for values in grid]
