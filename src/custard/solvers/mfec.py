@@ -77,9 +77,7 @@ class Settings:
     budget: int | None = None  # environment steps, judging included; None: 10 or 20 million, a tenth where Python steps
     splits: int | None = None  # p, thresholds a feature; None: see `default_splits`
     zeta: float | None = None  # the reward of a question; None: see `price`
-    gamma_b: float | None = (
-        None  # discount of a base action; None: 1 if nothing but a termination ends episodes, or 0.99
-    )
+    gamma_b: float | None = None  # discount of a base action; None: 1 where only terminations end episodes, else 0.99
     gamma_w: float = 1.0  # discount of a question
     alpha_b: float = 0.0  # least learning rate of Q
     alpha_o: float = 0.02  # least learning rate of Q_o

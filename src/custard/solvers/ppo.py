@@ -59,12 +59,8 @@ class Settings:
 
     budget: int | None = None  # environment steps, judging included; None: 400,000, 200,000 where Python steps
     splits: Any = None  # p, thresholds a feature, or "parameterised"; None: that, or all cuts of whole numbers
-    zeta: float | None = (
-        None  # the reward of a question; None: -0.01, in units of the rewards where they are far from 1
-    )
-    gamma_b: float | None = (
-        None  # discount of a base action; None: 1 if nothing but a termination ends episodes, or 0.99
-    )
+    zeta: float | None = None  # the reward of a question; None: -0.01, or that share of rewards far from 1
+    gamma_b: float | None = None  # discount of a base action; None: 1 where only terminations end episodes, else 0.99
     gamma_w: float = 1.0  # discount of a question
     trace: float = 0.8  # lambda of the critic's targets
     hidden: int = 64  # units in each of the two hidden layers of actor and critic
@@ -158,7 +154,7 @@ def rules_for(problem: Problem, s: Settings) -> tuple[Rules, int]:
     """The IBMDP, and the environment steps it took to see where features lie and what episodes are like."""
     features, surveyed = bounded(problem, problem.seeds("bounds")["bounds"], s.budget or NATIVE_BUDGET)
     gamma_b = problem.gamma_b if s.gamma_b is None else s.gamma_b
-    zeta = -PRICE if s.zeta is None else s.zeta / problem.unit
+    zeta = -PRICE if s.zeta is None else s.zeta / (problem.unit if s.shared else 1.0)
     depth = problem.max_depth if problem.max_depth is not None else s.deepest
     whole = features.integer.all() and problem.base.actions.discrete
     splits = s.splits or (default_splits(features) if whole else PARAMETERISED)
