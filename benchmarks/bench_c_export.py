@@ -8,40 +8,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import tempfile
-from pathlib import Path
 
 import numpy as np
 
 from custard import Actions, Features, Tree
-from custard.tree.export import export
-
-LOOP = r"""
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
-
-int main(int argc, char **argv)
-{
-    long rows = atol(argv[2]), repeats = atol(argv[3]);
-    double *x = malloc(sizeof(double) * 4 * (size_t)rows);
-    FILE *file = fopen(argv[1], "rb");
-    if (argc != 4 || !x || !file || fread(x, sizeof(double) * 4, (size_t)rows, file) != (size_t)rows) return 1;
-    double best = 1e9;
-    long sum = 0;
-    for (long r = 0; r < repeats; r++) {
-        struct timespec a, b;
-        clock_gettime(CLOCK_MONOTONIC, &a);
-        for (long i = 0; i < rows; i++) sum += custard_act(x + 4 * i);
-        clock_gettime(CLOCK_MONOTONIC, &b);
-        double ns = (double)(b.tv_sec - a.tv_sec) * 1e9 + (double)(b.tv_nsec - a.tv_nsec);
-        if (ns / (double)rows < best) best = ns / (double)rows;
-    }
-    printf("%.3f %ld\n", best, sum / repeats);
-    return 0;
-}
-"""
+from custard.lab.speed import c_nanoseconds
 
 
 def depth_five(seed: int = 0) -> Tree:
@@ -80,18 +51,7 @@ def main() -> None:
     rng = np.random.default_rng(1)
     walk = np.cumsum(0.02 * rng.standard_normal((options.rows, 4)), axis=0)
     inputs = {"random": rng.standard_normal((options.rows, 4)), "episode": np.arctan(walk)}
-    results = {}
-    with tempfile.TemporaryDirectory() as folder:
-        where = Path(folder)
-        (where / "bench.c").write_text("#define _POSIX_C_SOURCE 199309L\n" + export(tree, "c") + LOOP)
-        flags = ["-O2", "-std=c99", "-Wall", "-Wextra", "-Werror"]
-        subprocess.run(["gcc", *flags, "-o", where / "bench", where / "bench.c"], check=True)
-        for name, x in inputs.items():
-            x.tofile(where / "x.bin")
-            command = [where / "bench", where / "x.bin", str(options.rows), str(options.repeats)]
-            nanoseconds, total = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
-            assert int(total) == int(tree.predict(x).sum()), "the C file decided otherwise"
-            results[name] = float(nanoseconds)
+    results = {name: c_nanoseconds(tree, x, options.repeats) for name, x in inputs.items()}
     if options.json:
         print(json.dumps({"depth": tree.depth, "leaves": tree.n_leaves, "ns_per_decision": results}))
     else:

@@ -1,0 +1,48 @@
+"""`custard bench`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+__all__ = ["Command"]
+
+
+@dataclass(frozen=True)
+class Command:
+    """Measure how fast a tree decides on this machine: in Python, in batches, as C; and steps of its environment."""
+
+    tree: Annotated[Path, tyro.conf.Positional]
+    """A tree file (tree.json) or a run directory."""
+
+    env: Annotated[str | None, tyro.conf.Positional] = None
+    """The environment whose states it decides on; the one the tree was learned in, unless given."""
+
+    env_args: tuple[str, ...] = ()
+    """Arguments of the environment, as key=value."""
+
+    json: bool = False
+    """Print the result as JSON."""
+
+    def run(self) -> None:
+        """Measure and print."""
+        from custard.commands.common import assignments, environment_of, load_tree, print_json
+        from custard.lab.speed import measure
+
+        tree = load_tree(self.tree)
+        how = f"custard bench {self.tree} CartPole-v1"
+        env, kwargs = environment_of(tree, self.env, assignments(self.env_args, "--env-args"), how)
+        speed = measure(tree, env, kwargs)
+        if self.json:
+            print_json(
+                {"env": env, "tree": str(self.tree), "depth": tree.depth, "leaves": tree.n_leaves, **asdict(speed)}
+            )
+            return
+        in_c = "no C compiler found" if speed.c is None else f"{speed.c:.1f} ns a decision"
+        print(f"exported C    {in_c}")
+        print(f"tree.predict  {speed.predict:.1f} ns a row of a large batch")
+        print(f"tree.act      {speed.act:,.0f} ns a decision")
+        print(f"{env}  {speed.steps:,.0f} steps a second, the tree deciding")

@@ -1,0 +1,115 @@
+"""How fast a tree decides on this machine, and how fast its environment steps under it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from custard.lab.evaluate import evaluate, rollouts
+from custard.lab.source import episode_seeds, source
+from custard.tree.export.c import to_c
+from custard.tree.tree import Tree
+
+__all__ = ["Speed", "c_nanoseconds", "measure"]
+
+ROWS = 100_000  # states in a batch
+REPEATS = 5  # of each measurement; the best counts, as others are another program's
+
+LOOP = r"""
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+int main(int argc, char **argv)
+{
+    long rows = argc == 4 ? atol(argv[2]) : 0, repeats = argc == 4 ? atol(argv[3]) : 0;
+    double *x = malloc(sizeof(double) * N * (size_t)rows);
+    FILE *file = argc == 4 ? fopen(argv[1], "rb") : NULL;
+    if (!x || !file || fread(x, sizeof(double) * N, (size_t)rows, file) != (size_t)rows) return 1;
+    double best = 1e9;
+    volatile double sum = 0;
+    for (long r = 0; r < repeats; r++) {
+        struct timespec a, b;
+        double all = 0;
+        clock_gettime(CLOCK_MONOTONIC, &a);
+        for (long i = 0; i < rows; i++) DECIDE(x + N * i);
+        clock_gettime(CLOCK_MONOTONIC, &b);
+        double ns = (double)(b.tv_sec - a.tv_sec) * 1e9 + (double)(b.tv_nsec - a.tv_nsec);
+        if (ns / (double)rows < best) best = ns / (double)rows;
+        sum = all;
+    }
+    printf("%.3f %.17g\n", best, sum);
+    return 0;
+}
+"""
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Nanoseconds of a decision, and steps a second."""
+
+    act: float  # one observation, `tree.act`
+    predict: float  # a row of a large batch, `tree.predict`
+    c: float | None  # the exported C, compiled here; None where there is no compiler
+    steps: float  # environment steps a second, the tree deciding
+
+
+def measure(tree: Tree, env: Any, env_kwargs: Mapping[str, Any] | None = None, seed: int = 1) -> Speed:
+    """Measure on states of the tree's own episodes, so that branches are taken as they are in use."""
+    where, met = source(env, env_kwargs), list[np.ndarray]()
+    seeds = episode_seeds(seed, 8)
+    rollouts(lambda x: met.append(x.copy()) or tree.predict(x), where, seeds)  # type: ignore[func-returns-value]
+    seen = np.concatenate(met)
+    x = np.resize(seen, (ROWS, seen.shape[1]))
+    some = list(x[:1000])
+    act = _best(lambda: [tree.act(one) for one in some]) / len(some)
+    lengths = evaluate(tree, where, 16, seed).lengths
+    episodes = int(np.clip(200_000 / lengths.mean(), 16, 1000)) if where.native is not None else 16
+    steps = int(evaluate(tree, where, episodes, seed).lengths.sum())
+    a_second = steps / _best(lambda: evaluate(tree, where, episodes, seed))
+    return Speed(1e9 * act, 1e9 * _best(lambda: tree.predict(x)) / ROWS, c_nanoseconds(tree, x), a_second)
+
+
+def _best(call: Callable[[], object]) -> float:
+    """Seconds of the best of a few calls, after one to warm up."""
+    call()
+    taken = []
+    for _ in range(REPEATS):
+        begun = time.perf_counter()
+        call()
+        taken.append(time.perf_counter() - begun)
+    return min(taken)
+
+
+def c_nanoseconds(tree: Tree, x: np.ndarray, repeats: int = 30) -> float | None:
+    """Nanoseconds of a decision by the exported C on rows of states; None where there is no C compiler.
+
+    The sum of its decisions is compared with the tree's own.
+    """
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        return None
+    decide = "all += custard_act(X)"
+    if not tree.actions.discrete:
+        kind = "double" if tree.actions.kind == "box" else "long long"
+        decide = f"do {{ {kind} a[{tree.actions.size}]; custard_act(X, a); all += (double)a[0]; }} while (0)"
+    head = f"#define _POSIX_C_SOURCE 199309L\n#define N {tree.features.n}\n#define DECIDE(X) {decide}\n"
+    with tempfile.TemporaryDirectory() as folder:
+        where = Path(folder)
+        (where / "speed.c").write_text(head + to_c(tree) + LOOP)
+        flags = ["-O2", "-std=c99", "-Wall", "-Wextra", "-Werror"]
+        subprocess.run([compiler, *flags, "-o", where / "speed", where / "speed.c"], check=True)
+        np.ascontiguousarray(x, dtype=np.float64).tofile(where / "x.bin")
+        command = [str(where / "speed"), str(where / "x.bin"), str(len(x)), str(repeats)]
+        nanoseconds, total = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    ours = tree.predict(x) if tree.actions.discrete else tree.predict(x)[:, 0]
+    assert np.isclose(float(total), float(ours.sum()), rtol=1e-9), "the C file decided otherwise"
+    return float(nanoseconds)
