@@ -24,7 +24,7 @@ class Push(gym.Env):
         return self.at.astype(np.float32), {}
 
     def step(self, action):
-        self.at = np.array([self.at[0] + 0.3 * (int(action) - 1), self.np_random.uniform(-1, 1)]).clip(-4, 4)
+        self.at = np.array([self.at[0] + 0.3 * (float(action) - 1), self.np_random.uniform(-1, 1)]).clip(-4, 4)
         self.t += 1
         end = self.t == self.steps
         reward = -self.scale * abs(float(self.at[0]))

@@ -16,6 +16,7 @@ from custard.solvers.advice import imitations
 from custard.solvers.api import Problem
 from custard.solvers.numbered import choice_of_vectors
 from custard.spaces import describe
+from tests.solvers.test_look import Push
 
 FEW = {"patience": 1, "polish": 10, "states": 50}
 
@@ -93,22 +94,6 @@ def test_an_expert_trained_first():
     assert custard.evaluate(found.act, where, 3, 0).mean == -2.0
     for tree, mean, _ in list(imitations(task, found, 3, None, 15, 0))[-2:]:
         assert custard.evaluate(tree, where, 3, 0).mean == mean == -2.0
-
-
-class Push(gym.Env):
-    """Push a point back to the middle; three actions, real features, twenty steps."""
-
-    observation_space, action_space = gym.spaces.Box(-4, 4, (2,)), gym.spaces.Discrete(3)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.at, self.t = self.np_random.uniform(-1, 1, 2), 0
-        return self.at.astype(np.float32), {}
-
-    def step(self, action):
-        self.at = np.array([self.at[0] + 0.3 * (float(action) - 1), self.np_random.uniform(-1, 1)]).clip(-4, 4)
-        self.t += 1
-        return self.at.astype(np.float32), -abs(float(self.at[0])), False, self.t == 20, {}
 
 
 class Glide(Push):
