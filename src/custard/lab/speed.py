@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from custard.errors import CustardError, one_line
 from custard.lab.evaluate import evaluate, rollouts
 from custard.lab.source import episode_seeds, source
 from custard.tree.export.c import to_c
@@ -106,7 +107,11 @@ def c_nanoseconds(tree: Tree, x: np.ndarray, repeats: int = 30) -> float | None:
         where = Path(folder)
         (where / "speed.c").write_text(head + to_c(tree) + LOOP)
         flags = ["-O2", "-std=c99", "-Wall", "-Wextra", "-Werror"]
-        subprocess.run([compiler, *flags, "-o", where / "speed", where / "speed.c"], check=True)
+        built = subprocess.run(
+            [compiler, *flags, "-o", where / "speed", where / "speed.c"], capture_output=True, text=True
+        )
+        if built.returncode:
+            raise CustardError(f"the C compiler {compiler} failed: {one_line(built.stderr)[:200]}")
         np.ascontiguousarray(x, dtype=np.float64).tofile(where / "x.bin")
         command = [str(where / "speed"), str(where / "x.bin"), str(len(x)), str(repeats)]
         nanoseconds, total = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
