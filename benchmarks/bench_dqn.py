@@ -21,12 +21,12 @@ from typing import Any
 import gymnasium as gym
 
 import custard
-from custard.lab.methods import settings_for
-from custard.lab.source import source
-from custard.solvers import dqn
-from custard.solvers.api import Problem
-from custard.solvers.dqn_written import Written
-from custard.spaces import describe
+from custard.core.spaces import describe
+from custard.solvers.dqn import dqn
+from custard.solvers.dqn.paper import Written
+from custard.task.problem import Problem
+from custard.task.settings import settings_for
+from custard.task.source import source
 
 STEPS, TURNS, START = 512, 4, 256
 WORLDS: dict[str, tuple[str, dict[str, Any], int | None]] = {

@@ -14,12 +14,12 @@ import time
 import numpy as np
 from scipy.spatial import cKDTree
 
-from custard.lab.source import source
-from custard.solvers.api import Problem
-from custard.solvers.memory import ACTIONS, LEARNING, VISITS
-from custard.solvers.mfec import Learner, Settings, schedule
-from custard.solvers.tables import insert, make_keys, nearest
-from custard.spaces import describe
+from custard.core.spaces import describe
+from custard.solvers.common.key_table import insert, make_keys, nearest
+from custard.solvers.mfec.memory import ACTIONS, LEARNING, VISITS
+from custard.solvers.mfec.mfec import Learner, Settings, schedule
+from custard.task.problem import Problem
+from custard.task.source import source
 
 
 def learning(env: str, kwargs: dict | None = None, max_depth: int | None = None, window: int = 1_000_000) -> None:

@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 
 import custard
-from custard.lab.source import source
 from custard.planning.model import model_of
 from custard.planning.optimal_tree import best_tree
+from custard.task.source import source
 
 COLUMNS = ("env", "env_args", "time_limit", "max_depth", "return", "bound", "gap", "optimum", "return_proved",
            "leaves_proved", "depth", "leaves", "nodes", "explored", "seconds")  # fmt: skip

@@ -19,11 +19,11 @@ from typing import Any
 import gymnasium as gym
 
 import custard
+from custard.core.spaces import describe
 from custard.lab.seeds_at_once import learn_seeds
-from custard.lab.source import source
-from custard.solvers.api import Problem
-from custard.solvers.ppo import Learner, Settings
-from custard.spaces import describe
+from custard.solvers.ppo.ppo import Learner, Settings
+from custard.task.problem import Problem
+from custard.task.source import source
 
 BOUNDS = {"low": [-2, -2, -0.14, -1.4], "high": [2, 2, 0.14, 1.4]}
 STEPS = 64

@@ -18,9 +18,9 @@ FIRST_TREE = """
 import sys, time
 wall = time.perf_counter()
 from custard.lab.methods import method, settings_for
-from custard.lab.source import source
-from custard.solvers.api import Problem
-from custard.spaces import describe
+from custard.task.source import source
+from custard.task.problem import Problem
+from custard.core.spaces import describe
 where = source("custard/PrereqWorld-v0", {"m": 7})
 _, module = method(sys.argv[1])
 settings = settings_for(module, where.name, "tuned", {})

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import custard
-from custard.lab.source import source
-from custard.solvers import tpi
-from custard.solvers.api import Problem
-from custard.spaces import describe
+from custard.core.spaces import describe
+from custard.solvers.tpi import search as tpi
+from custard.task.problem import Problem
+from custard.task.source import source
 
 FILE = Path(__file__).parent.parent / "results" / "tpi_viper.csv"
 

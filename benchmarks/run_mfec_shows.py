@@ -23,8 +23,8 @@ from typing import Any
 import custard
 from custard.envs.pothole_world import random_potholes
 from custard.envs.prereq_world import random_prerequisites
-from custard.lab.source import source
 from custard.planning.yardstick import best_return
+from custard.task.source import source
 
 RESULTS = Path(__file__).parent.parent / "results"
 PREREQ, POTHOLE, CARTPOLE_200 = "custard/PrereqWorld-v0", "custard/PotholeWorld-v0", "custard/CartPole-v0"

@@ -21,8 +21,8 @@ from typing import Any
 import custard
 from custard.envs.pothole_world import random_potholes
 from custard.envs.prereq_world import random_prerequisites
-from custard.lab.source import source
 from custard.planning.yardstick import best_return, exact_return
+from custard.task.source import source
 
 FILE = Path(__file__).parent.parent / "results" / "tpi_random.csv"
 PREREQ, POTHOLE = "custard/PrereqWorld-v0", "custard/PotholeWorld-v0"

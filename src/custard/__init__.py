@@ -12,18 +12,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from custard import envs as envs  # registers custard/CartPole-v0, custard/PrereqWorld-v0, custard/PotholeWorld-v0
-from custard.version import VERSION
-from custard.writable import settle_cache
+from custard.core.numba_cache import settle_cache
+from custard.core.version import VERSION
 
 if TYPE_CHECKING:
-    from custard.actions import Actions
-    from custard.errors import CustardError
-    from custard.features import Features
+    from custard.core.actions import Actions
+    from custard.core.errors import CustardError
+    from custard.core.features import Features
+    from custard.core.spaces import describe
     from custard.ibmdp.env import IBMDP
     from custard.ibmdp.vector import VectorIBMDP
-    from custard.lab.evaluate import evaluate
     from custard.lab.learn import learn
-    from custard.spaces import describe
+    from custard.task.evaluate import evaluate
     from custard.tree.balance import balance
     from custard.tree.extract import extract
     from custard.tree.simplify import prune_unvisited, simplify
@@ -50,9 +50,9 @@ __all__ = [
 
 #: Where each public name lives; loaded when first used, so that `import custard` stays quick.
 _HOME = {
-    "Actions": "actions", "CustardError": "errors", "Features": "features", "IBMDP": "ibmdp.env",
-    "VectorIBMDP": "ibmdp.vector", "Tree": "tree.tree", "balance": "tree.balance", "describe": "spaces",
-    "evaluate": "lab.evaluate", "extract": "tree.extract", "learn": "lab.learn", "prune_unvisited": "tree.simplify",
+    "Actions": "core.actions", "CustardError": "core.errors", "Features": "core.features", "IBMDP": "ibmdp.env",
+    "VectorIBMDP": "ibmdp.vector", "Tree": "tree.tree", "balance": "tree.balance", "describe": "core.spaces",
+    "evaluate": "task.evaluate", "extract": "tree.extract", "learn": "lab.learn", "prune_unvisited": "tree.simplify",
     "simplify": "tree.simplify",
 }  # fmt: skip
 

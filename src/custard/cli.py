@@ -17,7 +17,7 @@ from typing import Annotated, Any, Union
 import tyro
 
 from custard.commands import COMMANDS
-from custard.errors import CustardError, from_interrupt
+from custard.core.errors import CustardError, from_interrupt
 from custard.tree.text import one_line
 
 __all__ = ["main"]
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Parse, run, and turn a user's mistake into one line and exit code 2."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if arguments[:1] in (["--version"], ["-V"]):
-        from custard.version import VERSION
+        from custard.core.version import VERSION
 
         print(f"custard {VERSION}")
         return

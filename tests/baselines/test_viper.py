@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 import custard
-from custard.baselines import dqn, viper
-from custard.baselines.experts import from_function
+from custard.baselines import viper
 from custard.cli import main
-from custard.lab.methods import settings_for
-from custard.lab.source import source
-from custard.solvers.api import Problem
-from custard.spaces import describe
+from custard.core.spaces import describe
+from custard.experts import dqn
+from custard.experts.experts import from_function
+from custard.task.problem import Problem
+from custard.task.settings import settings_for
+from custard.task.source import source
 
 QUICK = {"iterations": 8, "test_rollouts": 20, "final_rollouts": 100}
 
@@ -139,7 +140,7 @@ def test_stable_baselines_models_are_experts(tmp_path: Path) -> None:
     with pytest.raises(custard.CustardError, match="trained for actions"):
         custard.learn("custard/PotholeWorld-v0", "viper-dqn", expert=str(tmp_path / "ppo.zip"), **few)
     # The statistics matter: the same network sees other numbers with and without them.
-    from custard.baselines.experts import from_sb3
+    from custard.experts.experts import from_sb3
 
     base = problem("CartPole-v1")
     x = np.random.default_rng(0).normal(size=(4, 4)) * 0.05

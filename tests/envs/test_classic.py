@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 import custard
+from custard.core.spaces import describe
 from custard.envs.native import twin
-from custard.lab.source import source
-from custard.spaces import describe
+from custard.task.source import source
 
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "MountainCar-v0", "Acrobot-v1", "Pendulum-v1"])

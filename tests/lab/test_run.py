@@ -12,9 +12,10 @@ from rich.console import Console
 import custard
 from custard import CustardError, Tree, describe
 from custard.lab import learn as learning
-from custard.lab.methods import METHODS, settings_for
+from custard.lab.methods import METHODS
 from custard.lab.progress import Display, facts
-from custard.solvers.api import Problem, Snapshot
+from custard.task.problem import Problem, Snapshot
+from custard.task.settings import settings_for
 
 WORLD = dict(env_kwargs={"m": 6}, seed=3)
 

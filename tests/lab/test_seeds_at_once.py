@@ -4,7 +4,7 @@ import pytest
 
 import custard
 from custard.commands.train import Command
-from custard.errors import CustardError
+from custard.core.errors import CustardError
 from custard.lab.seeds_at_once import learn_seeds
 
 PREREQ = "custard/PrereqWorld-v0"

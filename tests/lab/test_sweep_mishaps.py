@@ -19,8 +19,8 @@ import pytest
 
 import custard
 from custard.cli import main
-from custard.errors import CustardError
-from custard.files import write_atomically
+from custard.core.errors import CustardError
+from custard.core.files import write_atomically
 from custard.lab.frontier import frontier
 from custard.lab.store import Store, read_rows
 from custard.lab.summary import plot

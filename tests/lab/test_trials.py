@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 import custard
-from custard.lab.source import source
 from custard.lab.trials import COLUMNS, Trial, grid, run_trial
 from custard.planning.yardstick import exact_return
+from custard.task.source import source
 from custard.tree.simplify import simplify
 
 WORLD = {"env": "custard/PrereqWorld-v0", "env_kwargs": {"m": 4}, "episodes": 10}

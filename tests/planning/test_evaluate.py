@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import custard
+from custard.core.mdp import FiniteMDP
 from custard.planning.env import FiniteEnv
-from custard.planning.evaluate import choices, mean_questions, policy_value, tree_value, visits
-from custard.planning.mdp import FiniteMDP
+from custard.planning.evaluate import mean_questions, policy_value, tree_value, visits
 from custard.planning.random import random_mdp
 from custard.planning.solve import optimal_value
+from custard.tree.mdp_policy import mdp_policy
 
 
 def chain(p: float, reward: float, gamma: float, horizon: int | None = None) -> FiniteMDP:
@@ -74,7 +75,7 @@ def test_a_tree_for_other_features_is_refused() -> None:
     mdp = random_mdp(2, 2, seed=0)
     other = random_mdp(3, 2, seed=0)
     with pytest.raises(custard.CustardError, match="3 features"):
-        choices(custard.Tree.leaf(0, other.features, other.actions), mdp)
+        mdp_policy(custard.Tree.leaf(0, other.features, other.actions), mdp)
 
 
 def test_an_endless_policy_has_no_visits() -> None:

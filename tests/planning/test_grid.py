@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import custard
-from custard.lab.evaluate import rollouts
-from custard.lab.source import episode_seeds, source
 from custard.planning.grid import corners, make_grid, q_function
+from custard.task.evaluate import rollouts
+from custard.task.source import episode_seeds, source
 
 
 def test_interpolation_is_exact_for_what_is_linear_in_each_feature() -> None:

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import custard
-from custard.lab.source import source
+from custard.core.mdp import FiniteMDP
 from custard.planning.evaluate import mean_questions, tree_value
 from custard.planning.exhaustive import best_tree_exhaustive, cuts, grow
-from custard.planning.mdp import FiniteMDP
 from custard.planning.model import model_of
 from custard.planning.optimal_tree import Settings, best_tree, plan
 from custard.planning.random import random_mdp
+from custard.task.source import source
 
 KINDS = (
     {}, {"gamma": 1.0}, {"horizon": 4, "gamma": 1.0}, {"deterministic": True, "gamma": 0.9, "ending": 0.0},

@@ -10,8 +10,8 @@ import pytest
 
 import custard
 from custard import CustardError, Tree
+from custard.core.mdp import FiniteMDP
 from custard.planning.evaluate import tree_value
-from custard.planning.mdp import FiniteMDP
 from custard.planning.random import random_mdp
 from custard.planning.reach import reach_probability
 from custard.tree.export.prism import to_prism

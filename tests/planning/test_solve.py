@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import custard
-from custard.lab.source import source
+from custard.core.mdp import FiniteMDP
 from custard.planning.evaluate import policy_value
-from custard.planning.mdp import FiniteMDP
 from custard.planning.model import model_of
 from custard.planning.random import random_mdp
 from custard.planning.solve import backward_induction, can_end, optimal_value, policy_iteration, value_iteration
+from custard.task.source import source
 
 
 @given(seed=st.integers(0, 10_000), gamma=st.sampled_from([0.8, 0.99, 1.0]))

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 import custard
+from custard.core.mdp import FiniteMDP
 from custard.envs.prereq_world import PrereqWorld
 from custard.planning.env import FiniteEnv
 from custard.planning.evaluate import tree_value
-from custard.planning.mdp import FiniteMDP
 from custard.solvers.reference import Schedule, merged_agent, omniscient_agent, two_agents
 
 AGENTS = [two_agents, merged_agent, omniscient_agent]

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from custard.baselines import dqn
-from custard.baselines.experts import Expert, experts
-from custard.errors import CustardError, one_of, require_least
-from custard.lab.evaluate import rollouts
-from custard.lab.source import episode_seeds
-from custard.solvers.api import Problem, Snapshot
+from custard.core.errors import CustardError, one_of, require_least
+from custard.experts import dqn
+from custard.experts.experts import Expert, experts
+from custard.task.evaluate import rollouts
+from custard.task.problem import Problem, Snapshot
+from custard.task.source import episode_seeds
 from custard.tree.export.sklearn import from_sklearn
 from custard.tree.simplify import simplify
 from custard.tree.tree import Tree
@@ -185,7 +185,7 @@ class _Runner:
 
 def _training(problem: Problem, settings: Settings) -> dqn.Settings:
     """How a DQN expert is trained."""
-    from custard.lab.methods import settings_for
+    from custard.task.settings import settings_for
 
     chosen = settings_for(dqn, problem.preset, settings.expert_preset, settings.expert_settings, "expert setting")
     if settings.budget is not None:  # at most half of it for training, and an eighth for judging

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from custard.errors import CustardError, one_of
+from custard.core.errors import CustardError, one_of
 
 if TYPE_CHECKING:
     from custard.report.episodes import Episode

@@ -62,7 +62,7 @@ class Command:
         """Run, print, draw; the exit code is 1 if every trial failed."""
         from custard.commands.common import assignments
         from custard.commands.engine import method_settings, names, run_and_print
-        from custard.errors import CustardError
+        from custard.core.errors import CustardError
         from custard.lab.trials import grid
 
         methods = names(self.methods)

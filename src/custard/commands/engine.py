@@ -42,7 +42,7 @@ def names(text: str) -> list[str]:
 def method_settings(texts: Sequence[str], methods: Sequence[str], option: str) -> dict[str, dict[str, Any]]:
     """key=value for every method ("") or method.key=value for one, by method."""
     from custard.commands.common import assignments
-    from custard.errors import CustardError
+    from custard.core.errors import CustardError
     from custard.lab.trials import parted
 
     settings: dict[str, dict[str, Any]] = {}
@@ -70,7 +70,7 @@ def run_and_print(
 ) -> int:
     """Run trials, print their summary, draw it; the exit code is 1 if every trial failed."""
     from custard.commands.common import print_json
-    from custard.errors import CustardError
+    from custard.core.errors import CustardError
     from custard.lab.summary import plot, summary
     from custard.lab.sweep import sweep
 

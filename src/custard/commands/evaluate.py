@@ -39,7 +39,7 @@ class Command:
     def run(self) -> None:
         """Evaluate and print."""
         from custard.commands.common import assignments, environment_of, load_tree, print_json
-        from custard.lab.evaluate import evaluate
+        from custard.task.evaluate import evaluate
 
         tree = load_tree(self.tree)
         env, kwargs = environment_of(

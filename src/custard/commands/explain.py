@@ -47,7 +47,7 @@ class Command:
     def run(self) -> None:
         """Explain and print."""
         from custard.commands.common import load_tree, print_json
-        from custard.errors import CustardError
+        from custard.core.errors import CustardError
         from custard.tree.text import one_line, plural
 
         if self.fixed and not self.obs:
@@ -96,7 +96,7 @@ class Command:
         import numpy as np
 
         from custard.commands.common import watch
-        from custard.errors import require_whole
+        from custard.core.errors import require_whole
         from custard.tree.explain import rule, usage
 
         require_whole(1, episodes=self.episodes)
@@ -145,7 +145,7 @@ def _move(tree: Tree, c: int, told: Explanation, change: Change) -> str:
 
 def parse_observation(tree: Tree, texts: tuple[str, ...]) -> list[float]:
     """Numbers in order, or name=value for every feature."""
-    from custard.errors import CustardError
+    from custard.core.errors import CustardError
 
     parts = [part for text in texts for part in text.replace(",", " ").split()] if "=" not in "".join(texts) else texts
     named = [part.rpartition("=") for part in parts]

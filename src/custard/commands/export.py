@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 if TYPE_CHECKING:
-    from custard.planning.mdp import FiniteMDP
+    from custard.core.mdp import FiniteMDP
     from custard.tree.tree import Tree
 
 __all__ = ["Command"]
@@ -40,8 +40,8 @@ class Command:
     def run(self) -> None:
         """Export and write."""
         from custard.commands.common import load_tree, print_json
-        from custard.errors import CustardError
-        from custard.files import write_atomically
+        from custard.core.errors import CustardError
+        from custard.core.files import write_atomically
         from custard.tree.export import export
 
         tree = load_tree(self.tree)
@@ -63,7 +63,7 @@ class Command:
 
     def _model(self, tree: Tree) -> FiniteMDP:
         from custard.commands.common import assignments, environment_of
-        from custard.lab.source import source
         from custard.planning.model import model_of
+        from custard.task.source import source
 
         return model_of(source(*environment_of(tree, self.env, assignments(self.env_args, "--env-args"))))

@@ -67,9 +67,9 @@ class Command:
         import json
 
         from custard.commands.common import print_json
-        from custard.files import write_atomically
+        from custard.core.files import write_atomically
+        from custard.core.readable import readable
         from custard.lab.methods import method
-        from custard.lab.readable import readable
         from custard.lab.sweep import sweep
         from custard.lab.tradeoff import draw_front, front
         from custard.tree.draw import save_figure
@@ -101,7 +101,7 @@ class Command:
         import dataclasses
 
         from custard.commands.common import assignments
-        from custard.errors import CustardError
+        from custard.core.errors import CustardError
         from custard.lab.methods import method
         from custard.lab.trials import grid
 

@@ -51,7 +51,7 @@ class Command:
         """Run what is missing, then write tables and figures; the exit code is 1 if every trial failed."""
         from custard.commands.common import print_json
         from custard.commands.engine import names, print_table
-        from custard.errors import CustardError, one_of
+        from custard.core.errors import CustardError, one_of
         from custard.lab.paper import EXPERIMENTS, FULL, NAMES, QUICK_TRIALS
         from custard.lab.summary import summary
 

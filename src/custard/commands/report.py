@@ -33,7 +33,7 @@ class Command:
     def run(self) -> None:
         """Write the report and say where it is."""
         from custard.commands.common import print_json, require_one_run
-        from custard.errors import CustardError, require_whole
+        from custard.core.errors import CustardError, require_whole
         from custard.report import write_report
 
         require_whole(1, episodes=self.episodes)

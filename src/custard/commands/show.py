@@ -51,7 +51,7 @@ class Command:
     def run(self) -> None:
         """Print, and draw what was asked for."""
         from custard.commands.common import load_tree, print_json
-        from custard.errors import require_whole
+        from custard.core.errors import require_whole
 
         require_whole(0, episodes=self.episodes)
         tree = load_tree(self.tree)
@@ -67,7 +67,7 @@ class Command:
             print(f"wrote {path}")
 
     def _draw(self, tree: Tree) -> list[Path]:
-        from custard.errors import CustardError
+        from custard.core.errors import CustardError
 
         for path, suffix in ((self.png, ".png"), (self.svg, ".svg")):
             if path is not None and path.suffix.lower() != suffix:

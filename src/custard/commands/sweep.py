@@ -77,7 +77,7 @@ class Command:
     def _trials(self, plan: dict[str, Any]) -> list[Trial]:
         from custard.commands.common import assignments
         from custard.commands.engine import method_settings, names
-        from custard.errors import CustardError
+        from custard.core.errors import CustardError
         from custard.lab.methods import DEFAULT
         from custard.lab.trials import grid, parted
 
@@ -130,7 +130,7 @@ def _read(file: Path) -> dict[str, Any]:
     import json
     import tomllib
 
-    from custard.errors import CustardError, one_line, one_of
+    from custard.core.errors import CustardError, one_line, one_of
 
     try:
         text = file.read_text(encoding="utf-8")
@@ -150,7 +150,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 def _place(env: Any, arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """An environment of the file: its id, or a table with the id and its arguments."""
-    from custard.errors import CustardError
+    from custard.core.errors import CustardError
 
     if isinstance(env, str):
         return env, arguments

@@ -76,10 +76,10 @@ class Command:
     def run(self) -> None:
         """Learn, evaluate, save, print."""
         from custard.commands.common import assignments, print_json, with_settings
-        from custard.errors import CustardError, require_whole
+        from custard.core.errors import CustardError, require_whole
+        from custard.core.threads import meanwhile
         from custard.lab.learn import learn
         from custard.lab.methods import METHODS, method
-        from custard.threads import meanwhile
 
         require_whole(0, episodes=self.episodes)
         name, module = method(self.method)
@@ -110,7 +110,7 @@ class Command:
 
     def _finish(self, run: Run, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Evaluate and complete the run directory; prints what came out, or returns it for machines."""
-        from custard.lab.record import record
+        from custard.report.record import record
 
         result, files = record(run, self.env, kwargs, self.episodes)
         tree = run.tree
@@ -132,7 +132,7 @@ class Command:
 
 def _limits_leaves(name: str) -> bool:
     """Whether a method has a limit of leaves; one whose packages are missing does not count."""
-    from custard.errors import CustardError
+    from custard.core.errors import CustardError
     from custard.lab.methods import method
 
     try:

@@ -57,7 +57,7 @@ class Command:
     def run(self) -> int:
         """Verify and print."""
         from custard.commands.common import load_tree, print_json
-        from custard.errors import CustardError
+        from custard.core.errors import CustardError
 
         tree = load_tree(self.tree)
         if not self.seconds > 0:
@@ -114,7 +114,7 @@ class Command:
         return {"same": str(path), "holds": False, "counterexample": state, "says": says}
 
     def _safe(self, tree: Tree) -> dict[str, Any]:
-        from custard.tree.safety import prove_safe
+        from custard.planning.cartpole_safety import prove_safe
         from custard.tree.text import plural
 
         assert self.safe_steps is not None
@@ -137,11 +137,11 @@ class Command:
 
     def _finite(self, tree: Tree) -> list[dict[str, Any]]:
         from custard.commands.common import assignments, environment_of
-        from custard.lab.source import source
         from custard.planning.evaluate import tree_value
         from custard.planning.model import model_of
         from custard.planning.reach import reach_probability
         from custard.planning.solve import optimal_value
+        from custard.task.source import source
         from custard.tree.text import one_line, plural
         from custard.tree.verify import where_holds
 

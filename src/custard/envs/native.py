@@ -17,12 +17,12 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numba import njit
 
-from custard.borrowed import borrowed, counted
+from custard.core.errors import CustardError
+from custard.core.metadata import known
+from custard.core.numba_tools import borrowed, counted
+from custard.core.seeds import seeds_for
 from custard.envs import cartpole, classic, pothole_world, prereq_world
 from custard.envs.pcg64 import streams, uniform
-from custard.errors import CustardError
-from custard.known import known
-from custard.seeds import seeds_for
 
 __all__ = ["CARTPOLE", "POTHOLE", "PREREQ", "NativeVectorEnv", "advance", "begin", "observe", "twin"]
 

@@ -9,8 +9,8 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from custard.core.errors import CustardError
 from custard.envs.picture import blank, rectangle
-from custard.errors import CustardError
 
 __all__ = ["LANE_2", "LANE_3", "PotholeWorld", "drive", "pothole_rows", "random_potholes"]
 

@@ -9,11 +9,11 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from custard.actions import Actions
+from custard.core.actions import Actions
+from custard.core.errors import CustardError
+from custard.core.features import BINARY, Features
+from custard.core.mdp import FiniteMDP
 from custard.envs.picture import blank, rectangle
-from custard.errors import CustardError
-from custard.features import BINARY, Features
-from custard.planning.mdp import FiniteMDP
 
 __all__ = ["PREREQUISITES", "PrereqWorld", "needs_matrix", "produce", "random_prerequisites"]
 

@@ -9,9 +9,9 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from custard.errors import CustardError
+from custard.core.errors import CustardError
+from custard.core.spaces import Base, describe
 from custard.ibmdp.splits import Rules, narrowed, normalise
-from custard.spaces import Base, describe
 
 __all__ = ["IBMDP", "wrapped_spaces"]
 

@@ -20,8 +20,8 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import create_empty_array, iterate
 
-from custard.seeds import seeds_for
-from custard.spaces import Base
+from custard.core.seeds import seeds_for
+from custard.core.spaces import Base
 
 __all__ = ["Moved", "Parts", "parts_of"]
 

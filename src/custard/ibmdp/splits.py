@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from custard.actions import Actions
-from custard.errors import CustardError
-from custard.features import Features
+from custard.core.actions import Actions
+from custard.core.errors import CustardError
+from custard.core.features import Features
 
 __all__ = ["PARAMETERISED", "Rules", "fractions", "narrowed", "normalise", "project", "separable", "separates"]
 

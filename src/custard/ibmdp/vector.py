@@ -9,12 +9,12 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 
-from custard.errors import CustardError
+from custard.core.errors import CustardError
+from custard.core.spaces import checked, describe
 from custard.ibmdp.env import wrapped_spaces
 from custard.ibmdp.kernels import ask, restart
 from custard.ibmdp.parts import autoreset_mode, parts_of
 from custard.ibmdp.splits import Rules, normalise
-from custard.spaces import checked, describe
 
 __all__ = ["VectorIBMDP"]
 

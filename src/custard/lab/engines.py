@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
 from typing import Any
 
-from custard.errors import CustardError, one_line, one_of
+from custard.core.errors import CustardError, one_line, one_of
 
 __all__ = ["ENGINES", "Event", "events"]
 

@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from custard.errors import CustardError
-from custard.lab.evaluate import Evaluation, evaluate
+from custard.core.errors import CustardError
+from custard.core.spaces import describe
 from custard.lab.learn import learn
-from custard.lab.record import final_seed
-from custard.lab.source import Source, source
 from custard.planning.yardstick import best_return
-from custard.solvers.api import Problem
-from custard.spaces import describe
+from custard.task.evaluate import Evaluation, evaluate
+from custard.task.problem import Problem, final_seed
+from custard.task.source import Source, source
 from custard.tree.tree import Tree
 
 __all__ = ["Point", "frontier"]
@@ -95,8 +94,8 @@ def _expert_return(where: Source, expert: Any, episodes: int, seed: int) -> floa
     """What an expert given as a file or a function returns; one that is trained first is not known beforehand."""
     if expert in (None, "dqn", "none"):
         return None
-    from custard.baselines.dqn import Settings
-    from custard.baselines.experts import experts
+    from custard.experts.dqn import Settings
+    from custard.experts.experts import experts
 
     venv = where.vector(1)
     problem = Problem(where, describe(venv), seed)

@@ -11,17 +11,17 @@ from typing import Any, overload
 
 import numpy as np
 
-from custard.errors import CustardError, from_interrupt, require_whole
+from custard.core.errors import CustardError, from_interrupt, require_whole
+from custard.core.spaces import describe
+from custard.core.version import VERSION
 from custard.lab.methods import method as find_method
-from custard.lab.methods import settings_for
 from custard.lab.progress import Display
 from custard.lab.run import Run, RunDirectory
 from custard.lab.seeds_at_once import learn_seeds
-from custard.lab.source import source
-from custard.solvers.api import Problem, Snapshot
-from custard.spaces import describe
+from custard.task.problem import Problem, Snapshot
+from custard.task.settings import settings_for
+from custard.task.source import source
 from custard.tree.balance import balance
-from custard.version import VERSION
 
 __all__ = ["learn"]
 

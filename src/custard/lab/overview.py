@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from custard.lab.readable import readable
+from custard.core.readable import readable
 from custard.lab.store import Row, numbered
 from custard.lab.summary import label, summary, table
 from custard.tree.text import plural

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from custard.errors import CustardError
+from custard.core.errors import CustardError
 from custard.lab.methods import method as find_method
 from custard.lab.trials import Trial
 

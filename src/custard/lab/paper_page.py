@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from custard.errors import CustardError, one_line
-from custard.files import write_atomically
+from custard.core.errors import CustardError, one_line
+from custard.core.files import write_atomically
 from custard.lab.paper import LIMITS, METHODS, NAMES, PAPER, SIZES, WORLDS, pothole_limits, smallest_trees
 from custard.lab.summary import markdown, spread, summary
 

@@ -7,9 +7,9 @@ import time
 from types import TracebackType
 from typing import Any
 
+from custard.core.readable import readable
 from custard.lab.overview import duration
-from custard.lab.readable import readable
-from custard.solvers.api import Snapshot
+from custard.task.problem import Snapshot
 from custard.tree.text import plural
 
 __all__ = ["Display"]

@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from custard.errors import CustardError
-from custard.files import write_atomically
-from custard.solvers.api import Snapshot
+from custard.core.errors import CustardError
+from custard.core.files import write_atomically
+from custard.task.problem import Snapshot
 from custard.tree.tree import Tree
 
 __all__ = ["Run", "RunDirectory"]

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from custard.errors import CustardError
+from custard.core.errors import CustardError
 from custard.lab.engines import events
 from custard.lab.run import Run
 from custard.tree.tree import Tree

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from custard.errors import CustardError, one_line
-from custard.lab.evaluate import evaluate, rollouts
-from custard.lab.source import episode_seeds, source
+from custard.core.errors import CustardError, one_line
+from custard.task.evaluate import evaluate, rollouts
+from custard.task.source import episode_seeds, source
 from custard.tree.export.c import to_c
 from custard.tree.tree import Tree
 

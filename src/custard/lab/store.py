@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from custard.errors import CustardError, one_line
-from custard.files import write_atomically
+from custard.core.errors import CustardError, one_line
+from custard.core.files import write_atomically
 from custard.lab.trials import COLUMNS, KEY, NUMBERS
 
 __all__ = ["Store", "numbered", "read_rows"]

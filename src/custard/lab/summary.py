@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from custard.errors import CustardError
-from custard.lab.readable import readable
+from custard.core.errors import CustardError
+from custard.core.readable import readable
 
 __all__ = ["judged", "label", "markdown", "plot", "spread", "summary", "table"]
 

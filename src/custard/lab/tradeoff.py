@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from custard.errors import CustardError
+from custard.core.errors import CustardError
 from custard.lab.summary import judged
 
 if TYPE_CHECKING:

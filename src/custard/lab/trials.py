@@ -17,10 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from custard.errors import CustardError, from_interrupt, one_line, one_of, require_whole
-from custard.lab.methods import METHODS, settings_for
+from custard.core.errors import CustardError, from_interrupt, one_line, one_of, require_whole
+from custard.core.version import VERSION
+from custard.lab.methods import METHODS
 from custard.lab.methods import method as find_method
-from custard.version import VERSION
+from custard.task.settings import settings_for
 
 __all__ = [
     "COLUMNS",
@@ -158,7 +159,7 @@ def identity(trial: Trial, strict: bool = True) -> dict[str, str]:
     row, full = key(trial), ""
     try:
         if strict:
-            from custard.lab.source import registered
+            from custard.task.source import registered
 
             registered(trial.env)
         module = find_method(trial.method)[1]
@@ -192,10 +193,10 @@ def run_trial(trial: Trial | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _measured(trial: Trial) -> dict[str, Any]:
-    from custard.lab.evaluate import evaluate
     from custard.lab.learn import learn
-    from custard.lab.source import source
     from custard.planning.yardstick import exact_return
+    from custard.task.evaluate import evaluate
+    from custard.task.source import source
 
     wall, cpu = time.perf_counter(), time.process_time()
     run = learn(
@@ -235,24 +236,24 @@ def _reached(where: Any, bound: float | None, gap: float | None) -> Any:
 
 @functools.lru_cache(maxsize=64)
 def _bound(env: str, kwargs: str, max_depth: int | None) -> float | None:
-    from custard.lab.source import source
     from custard.planning.yardstick import best_return
+    from custard.task.source import source
 
     return best_return(source(env, json.loads(kwargs)), max_depth)
 
 
 @functools.cache
 def code() -> str:
-    """A fingerprint of what decides a result: the package's sources, apart from what only shows them."""
-    root = Path(__file__).parents[1]
-    files = [file for part in _DECIDING for file in sorted((root / part).rglob("*.py"))]
-    digest = hashlib.sha256()
-    for file in files:
-        digest.update(str(file.relative_to(root)).encode() + b"\0" + file.read_bytes())
+    """Return a fingerprint of the sources that decide results: all but those that only show them."""
+    root, digest = Path(__file__).parents[1], hashlib.sha256()
+    for file in sorted(root.rglob("*.py")):
+        name = file.relative_to(root)
+        if name.parts[0] not in _SHOWING:
+            digest.update(str(name).encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()[:8]
 
 
-_DECIDING = ("baselines", "envs", "ibmdp", "planning", "solvers", "tree")
+_SHOWING = ("report", "commands", "cli.py", "__main__.py")
 _LEARN = ("low", "high", "features", "feature_names")  # `learn` takes these itself
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from custard.errors import CustardError
+from custard.core.errors import CustardError
 from custard.planning.evaluate import visits
 from custard.planning.exhaustive import Node, grow
 from custard.planning.reduced import Reduced, best_actions

@@ -10,8 +10,8 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.registration import register, registry
 
-from custard.errors import CustardError
-from custard.planning.mdp import FiniteMDP
+from custard.core.errors import CustardError
+from custard.core.mdp import FiniteMDP
 
 __all__ = ["FiniteEnv"]
 

@@ -8,21 +8,12 @@ from scipy import sparse
 from scipy.sparse.csgraph import breadth_first_order, connected_components
 from scipy.sparse.linalg import spsolve
 
-from custard.errors import CustardError
-from custard.planning.mdp import FiniteMDP
+from custard.core.errors import CustardError
+from custard.core.mdp import FiniteMDP
+from custard.tree.mdp_policy import mdp_policy
 from custard.tree.tree import Tree
 
-__all__ = ["choices", "mean_questions", "policy_value", "state_values", "tree_value", "visits"]
-
-
-def choices(tree: Tree, mdp: FiniteMDP) -> np.ndarray:
-    """The action number 0…A-1 a tree takes in each state, [S] int64."""
-    if tree.features.n != mdp.features.n or not tree.actions.discrete or tree.actions.n != mdp.actions.n:
-        raise CustardError(
-            f"the tree asks about {tree.features.n} features and has {tree.actions.n} actions, but the MDP has "
-            f"{mdp.features.n} features and {mdp.actions.n} actions"
-        )
-    return tree.predict(mdp.x, compiled=False).astype(np.int64) - tree.actions.start
+__all__ = ["mean_questions", "policy_value", "state_values", "tree_value", "visits"]
 
 
 def tree_value(tree: Tree, mdp: FiniteMDP) -> float:
@@ -33,7 +24,7 @@ def tree_value(tree: Tree, mdp: FiniteMDP) -> float:
     >>> tree_value(custard.Tree.leaf(0, mdp.features, mdp.actions), mdp)
     -inf
     """
-    return policy_value(choices(tree, mdp), mdp)
+    return policy_value(mdp_policy(tree, mdp), mdp)
 
 
 def policy_value(choice: np.ndarray, mdp: FiniteMDP) -> float:
@@ -124,7 +115,7 @@ def _forward(pointer, successor, probability, start, terminal, gamma, horizon, e
 
 def mean_questions(tree: Tree, mdp: FiniteMDP) -> float:
     """The expected number of questions a tree asks in an episode (discounted as rewards are)."""
-    occupancy, _ = visits(choices(tree, mdp), mdp)
+    occupancy, _ = visits(mdp_policy(tree, mdp), mdp)
     return float(occupancy @ tree.node_depth[tree.apply(mdp.x)])
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from custard.errors import CustardError
-from custard.features import Features
+from custard.core.errors import CustardError
+from custard.core.features import Features
+from custard.core.mdp import FiniteMDP
 from custard.planning.evaluate import policy_value
-from custard.planning.mdp import FiniteMDP
 from custard.tree.tree import LEAF, Tree
 
 __all__ = ["Node", "best_tree_exhaustive", "cuts", "grow"]

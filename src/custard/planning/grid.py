@@ -1,7 +1,7 @@
 """Backward induction where a state is a few real numbers: values on a grid of states, interpolated in between.
 
 For compiled environments whose features are their state and whose steps leave nothing to chance. Unlike a `FiniteMDP`
-this is no exact model and proves nothing; it makes a good expert (`custard.baselines.experts`).
+this is no exact model and proves nothing; it makes a good expert (`custard.experts.experts`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from scipy import sparse
 
 from custard.envs import cartpole, classic
 from custard.envs.native import CARTPOLE, MOUNTAIN_CAR
-from custard.lab.source import Source
+from custard.task.source import Source
 
 __all__ = ["BOXES", "Grid", "corners", "make_grid", "q_function"]
 

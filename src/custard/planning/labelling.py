@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from custard.errors import CustardError
+from custard.core.errors import CustardError
+from custard.core.mdp import FiniteMDP
 from custard.planning.exhaustive import Node
-from custard.planning.mdp import FiniteMDP
 from custard.planning.reduced import Reduced
 from custard.planning.solve import value_iteration
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from custard.errors import CustardError
-from custard.lab.source import Source
-from custard.planning.mdp import FiniteMDP
-from custard.spaces import Base, describe
+from custard.core.errors import CustardError
+from custard.core.mdp import FiniteMDP
+from custard.core.spaces import Base, describe
+from custard.task.source import Source
 
 __all__ = ["from_table", "model_of"]
 
@@ -21,7 +21,7 @@ def model_of(source: Source, base: Base | None = None, *, gamma: float = 1.0, li
     With `limit` the environment's time limit becomes the horizon, so that values are what rollouts would show.
 
     >>> import custard
-    >>> from custard.lab.source import source
+    >>> from custard.task.source import source
     >>> model_of(source("FrozenLake-v1")).n_states
     16
     """

@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from custard.errors import CustardError
+from custard.core.errors import CustardError
+from custard.core.mdp import FiniteMDP
 from custard.planning.branch import search
 from custard.planning.candidates import climb, count_leaves, decide, grown, kicked, refits
 from custard.planning.exhaustive import Node
 from custard.planning.labelling import lossless_tree
-from custard.planning.mdp import FiniteMDP
 from custard.planning.model import model_of
 from custard.planning.reduced import Reduced, reduce
-from custard.solvers.api import Problem, Snapshot
+from custard.task.problem import Problem, Snapshot
 from custard.tree.tree import Tree
 
 __all__ = ["PRESETS", "Plan", "Settings", "best_tree", "plan", "solve"]

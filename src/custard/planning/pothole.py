@@ -18,12 +18,12 @@ import numpy as np
 from numba import njit
 from scipy import sparse
 
-from custard.actions import Actions
+from custard.core.actions import Actions
+from custard.core.errors import CustardError
+from custard.core.features import Features
+from custard.core.mdp import FiniteMDP
 from custard.envs.pothole_world import PENALTY, SLOW, STEP_HIGH, STEP_LOW
-from custard.errors import CustardError
-from custard.features import Features
 from custard.planning.exhaustive import Node, grow
-from custard.planning.mdp import FiniteMDP
 from custard.tree.tree import Tree
 
 __all__ = ["Intervals", "best_intervals", "expected_rewards", "grid_model", "interval_tree", "position_visits"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from custard.actions import Actions, numbered
-from custard.errors import CustardError
-from custard.features import BINARY, INTEGER, Features
-from custard.planning.mdp import FiniteMDP
+from custard.core.actions import Actions, numbered
+from custard.core.errors import CustardError
+from custard.core.features import BINARY, INTEGER, Features
+from custard.core.mdp import FiniteMDP
 
 __all__ = ["random_mdp"]
 

@@ -9,9 +9,9 @@ from scipy import sparse
 from scipy.sparse.csgraph import breadth_first_order
 from scipy.sparse.linalg import spsolve
 
-from custard.errors import CustardError
-from custard.planning.evaluate import choices
-from custard.planning.mdp import FiniteMDP
+from custard.core.errors import CustardError
+from custard.core.mdp import FiniteMDP
+from custard.tree.mdp_policy import mdp_policy
 from custard.tree.tree import Tree
 
 __all__ = ["reach_probability"]
@@ -33,7 +33,7 @@ def reach_probability(tree: Tree, mdp: FiniteMDP, target: Any, steps: int | None
         raise CustardError(f"target needs one truth value for each of the {mdp.n_states} states")
     if steps is not None and steps < 0:
         raise CustardError(f"steps={steps} must not be negative")
-    matrix, _ = mdp.policy_model(choices(tree, mdp))
+    matrix, _ = mdp.policy_model(mdp_policy(tree, mdp))
     if steps is not None:
         probability = goal.astype(float)
         for _ in range(steps):

@@ -15,10 +15,10 @@ from numba import njit
 from scipy import sparse
 from scipy.sparse.csgraph import breadth_first_order
 
-from custard.errors import CustardError
+from custard.core.errors import CustardError
+from custard.core.mdp import FiniteMDP
 from custard.planning.evaluate import policy_value
 from custard.planning.exhaustive import cuts
-from custard.planning.mdp import FiniteMDP
 from custard.planning.solve import value_iteration
 
 __all__ = ["Reduced", "backward_bound", "best_actions", "reduce", "relaxed_bound"]

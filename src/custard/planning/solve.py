@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from scipy import sparse
 
-from custard.errors import CustardError, one_of
+from custard.core.errors import CustardError, one_of
+from custard.core.mdp import FiniteMDP
 from custard.planning.evaluate import policy_value, state_values
-from custard.planning.mdp import FiniteMDP
 
 __all__ = ["backward_induction", "can_end", "optimal_value", "policy_iteration", "value_iteration"]
 

@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from custard.actions import Actions
-from custard.errors import CustardError
-from custard.features import Features
-from custard.files import write_atomically
-from custard.planning.mdp import FiniteMDP
+from custard.core.actions import Actions
+from custard.core.errors import CustardError
+from custard.core.features import Features
+from custard.core.files import write_atomically
+from custard.core.mdp import FiniteMDP
 from custard.planning.solve import can_end
 
 __all__ = ["from_json", "load", "save", "to_json"]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-from custard.errors import CustardError
-from custard.lab.source import Source
+from custard.core.errors import CustardError
 from custard.planning.evaluate import tree_value
 from custard.planning.model import model_of
 from custard.planning.solve import optimal_value
+from custard.task.source import Source
 from custard.tree.tree import Tree
 
 __all__ = ["best_return", "exact_return", "slack"]
@@ -22,7 +22,7 @@ def best_return(source: Source, max_depth: int | None = None) -> float | None:
     PotholeWorld: the exact limit for the depth. Environments with an exact model: the best policy's value within the
     time limit. `plan` proves tighter bounds for a depth.
 
-    >>> from custard.lab.source import source
+    >>> from custard.task.source import source
     >>> best_return(source("custard/PrereqWorld-v0", {"m": 7}), max_depth=3), best_return(source("CartPole-v1"))
     (-4.0, 500.0)
     """
@@ -47,7 +47,7 @@ def best_return(source: Source, max_depth: int | None = None) -> float | None:
 def exact_return(source: Source, tree: Tree) -> float | None:
     """A tree's expected return without rollouts, or None where there is no exact model (or too large a one).
 
-    >>> from custard.lab.source import source
+    >>> from custard.task.source import source
     >>> where = source("custard/PotholeWorld-v0")
     >>> mdp = model_of(where)
     >>> round(exact_return(where, Tree.leaf(0, mdp.features, mdp.actions)), 6)

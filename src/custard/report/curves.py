@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from custard.errors import CustardError
+from custard.core.errors import CustardError
 from custard.report.data import curves
 
 if TYPE_CHECKING:

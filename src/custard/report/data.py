@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from custard.errors import CustardError
+from custard.core.errors import CustardError
+from custard.core.version import VERSION
 from custard.report.episodes import Episode, record
 from custard.tree.draw import shown_ranges
 from custard.tree.explain import node_visits, scales
 from custard.tree.export import FORMATS, export
 from custard.tree.palette import leaf_colours, used_features
 from custard.tree.tree import Tree
-from custard.version import VERSION
 
 __all__ = ["curves", "report_data"]
 
@@ -74,8 +74,8 @@ def _live(
     tree: Tree, env: str, kwargs: dict[str, Any], episodes: int | None, seed: int, judged: Mapping[str, Any] | None
 ) -> tuple[Any, Any, Any]:
     """Evaluation, watched episodes and the replay; only the given evaluation where the environment cannot run here."""
-    from custard.lab.evaluate import evaluate
-    from custard.lab.source import source
+    from custard.task.evaluate import evaluate
+    from custard.task.source import source
 
     try:
         if judged is None:
@@ -101,7 +101,7 @@ def _summary(judged: Mapping[str, Any]) -> dict[str, Any]:
 
 def _speed(env: str, kwargs: dict[str, Any]) -> float:
     """Frames a second at which the environment means to be shown."""
-    from custard.lab.source import source
+    from custard.task.source import source
 
     made = source(env, kwargs).make()
     try:

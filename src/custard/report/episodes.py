@@ -50,10 +50,10 @@ def record(
     """
     import gymnasium as gym
 
-    from custard.lab.evaluate import check_fits
-    from custard.lab.guard import Guarded
-    from custard.lab.source import episode_seeds, source
-    from custard.spaces import describe
+    from custard.core.spaces import describe
+    from custard.task.evaluate import check_fits
+    from custard.task.guard import Guarded
+    from custard.task.source import episode_seeds, source
 
     where = source(env, kwargs)
     made, every = where.make(), 0

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from custard.errors import CustardError
-from custard.files import write_atomically
+from custard.core.errors import CustardError
+from custard.core.files import write_atomically
 from custard.report.data import report_data
 from custard.tree.tree import Tree
 

@@ -25,9 +25,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NoReturn
 
-from custard.actions import Actions
-from custard.errors import CustardError
-from custard.features import Features
+from custard.core.actions import Actions
+from custard.core.errors import CustardError
+from custard.core.features import Features
 
 __all__ = ["Term", "holds", "parse"]
 
@@ -70,7 +70,7 @@ def parse(text: str, features: Features, actions: Actions) -> Term:
     'or'
     >>> parse("angel > 1", features, actions)
     Traceback (most recent call last):
-    custard.errors.CustardError: assertion, column 1: unknown name 'angel' (did you mean 'angle'?) in 'angel > 1'
+    custard.core.errors.CustardError: assertion, column 1: unknown name 'angel' (did you mean 'angle'?) in 'angel > 1'
     """
     return _Parser(text, features, actions).whole()
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numba import njit
 
-from custard.threads import in_parts
+from custard.core.threads import in_parts
 from custard.tree.lanes import LANES, TOGETHER, lowest_bit, narrow, prefetch, transpose
 from custard.tree.rounding import round_down
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from custard.errors import CustardError
-from custard.files import write_atomically
+from custard.core.errors import CustardError
+from custard.core.files import write_atomically
 from custard.tree.palette import leaf_colours, used_features
 from custard.tree.tree import LEAF, Tree
 

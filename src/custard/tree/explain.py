@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from custard.errors import CustardError
+from custard.core.errors import CustardError
 from custard.tree.rounding import first_above, last_within
 from custard.tree.text import bound_text, one_line
 from custard.tree.tree import LEAF, Tree

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from custard.actions import Actions
-from custard.errors import CustardError
-from custard.features import Features
+from custard.core.actions import Actions
+from custard.core.errors import CustardError
+from custard.core.features import Features
 from custard.tree.tree import LEAF, Tree
 
 __all__ = ["MAX_NODES", "BoundsPolicy", "extract", "must_act"]

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from custard.actions import Actions
-from custard.errors import CustardError
-from custard.features import Features
+from custard.core.actions import Actions
+from custard.core.errors import CustardError
+from custard.core.features import Features
 from custard.tree.intervals import best_intervals
 from custard.tree.tree import LEAF, Tree
 

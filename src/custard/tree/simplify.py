@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from custard.tree.tree import LEAF, Tree
 
-__all__ = ["Pruned", "prune_unvisited", "simplify"]
+__all__ = ["Pruned", "centre_integer_thresholds", "prune_unvisited", "simplify"]
 
 
 def simplify(tree: Tree, *, use_bounds: bool = False) -> Tree:
@@ -194,3 +194,9 @@ def _rebuild(tree: Tree, goes: np.ndarray) -> Tree:
         tree.feature[nodes], tree.threshold[nodes], np.concatenate(left), np.concatenate(right), tree.value[nodes],
         tree.features, tree.actions, tree.origin,
     )  # fmt: skip
+
+
+def centre_integer_thresholds(tree: Tree) -> Tree:
+    """Return the tree with every threshold of a whole-number feature half-way between two of its values."""
+    whole = (tree.feature != LEAF) & tree.features.integer[tree.feature]
+    return replace(tree, threshold=np.where(whole, np.floor(tree.threshold) + 0.5, tree.threshold))

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from custard.actions import Actions
-from custard.errors import CustardError
-from custard.features import Features
-from custard.files import write_atomically
+from custard.core.actions import Actions
+from custard.core.errors import CustardError
+from custard.core.features import Features
+from custard.core.files import write_atomically
 
 if TYPE_CHECKING:
     from custard.tree.tree import Tree

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from custard.actions import Actions
-from custard.errors import CustardError
-from custard.features import Features
+from custard.core.actions import Actions
+from custard.core.errors import CustardError
+from custard.core.features import Features
 from custard.tree import store
 from custard.tree.text import bound_text, draw_text
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from custard.actions import Actions
-from custard.errors import CustardError
-from custard.features import Features
+from custard.core.actions import Actions
+from custard.core.errors import CustardError
+from custard.core.features import Features
 from custard.tree.assertions import Term, holds, parse
 from custard.tree.export.names import need
 from custard.tree.extract import MAX_NODES, must_act

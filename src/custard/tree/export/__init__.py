@@ -11,7 +11,7 @@ import importlib
 from dataclasses import dataclass
 from typing import Any
 
-from custard.errors import CustardError, one_of
+from custard.core.errors import CustardError, one_of
 from custard.tree.tree import Tree
 
 __all__ = ["FORMATS", "Format", "export"]

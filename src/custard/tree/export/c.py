@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from custard.errors import CustardError
+from custard.core.errors import CustardError
 from custard.tree.export.names import comment, heading, identifiers, rows
 from custard.tree.export.text import to_text
 from custard.tree.export.walk import nested, order

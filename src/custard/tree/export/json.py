@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 
-from custard.errors import CustardError
+from custard.core.errors import CustardError
 from custard.tree.tree import Tree
 
 __all__ = ["to_json"]

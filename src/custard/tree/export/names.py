@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from custard.errors import CustardError
+from custard.core.errors import CustardError
 from custard.tree.text import plural
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from custard.errors import CustardError
+from custard.core.errors import CustardError
 from custard.tree.export.names import need
 from custard.tree.rounding import round_down
 from custard.tree.tree import LEAF, Tree

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from custard.errors import CustardError
+from custard.core.errors import CustardError
 from custard.tree.export.names import comment, identifiers
+from custard.tree.mdp_policy import mdp_policy
 from custard.tree.tree import Tree
 
 if TYPE_CHECKING:
-    from custard.planning.mdp import FiniteMDP
+    from custard.core.mdp import FiniteMDP
 
 __all__ = ["to_prism"]
 
@@ -59,9 +60,7 @@ def to_prism(tree: Tree, mdp: FiniteMDP | None = None, target: Any = None) -> st
         raise CustardError(
             "prism needs the finite MDP that the tree acts in: name an environment that has an exact model"
         )
-    from custard.planning.evaluate import choices
-
-    choice = choices(tree, mdp)
+    choice = mdp_policy(tree, mdp)
     matrix, reward = mdp.policy_model(choice)
     states = _reached(matrix, mdp)
     number = {int(state): k for k, state in enumerate(states)}

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from custard.actions import Actions, numbered
-from custard.errors import CustardError
-from custard.features import Features
+from custard.core.actions import Actions, numbered
+from custard.core.errors import CustardError
+from custard.core.features import Features
 from custard.tree.export.names import rows
 from custard.tree.tree import LEAF, Tree
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from custard.errors import CustardError
+from custard.core.errors import CustardError
 from custard.tree.export.names import heading, rational
 from custard.tree.export.walk import nested
 from custard.tree.tree import Tree

@@ -1,0 +1,69 @@
+"""The one exception for mistakes a user can mend: it says what was given, what is accepted and how to fix it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from numbers import Integral
+
+__all__ = ["CustardError", "from_interrupt", "one_line", "one_of", "require_least", "require_shares", "require_whole"]
+
+
+class CustardError(ValueError):
+    """A mistake in what was given to custard. The command line prints its one line and exits with code 2."""
+
+
+def from_interrupt(error: BaseException | None) -> bool:
+    """Whether Ctrl-C was behind an error: compiled code on its way into Python turns it into a SystemError."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
+def one_line(error: object) -> str:
+    """Somebody else's message, which may have several lines, as one.
+
+    >>> one_line("a\\n  b")
+    'a b'
+    """
+    return " ".join(str(error).split())
+
+
+def require_whole(least: int, **given: object) -> None:
+    """Raise unless every value that is given (not None) is a whole number of at least `least`.
+
+    >>> require_whole(1, episodes=0)
+    Traceback (most recent call last):
+    custard.core.errors.CustardError: episodes=0 must be a whole number of at least 1
+    """
+    for name, value in given.items():
+        if value is not None and (not isinstance(value, Integral) or isinstance(value, bool) or int(value) < least):
+            raise CustardError(f"{name}={value!r} must be a whole number of at least {least}")
+
+
+def require_least(settings: object, least: float, *names: str) -> None:
+    """Raise unless each of these settings is None or at least `least`."""
+    for name in names:
+        value = getattr(settings, name)
+        if value is not None and not value >= least:
+            raise CustardError(f"{name}={value} must be at least {least}")
+
+
+def require_shares(settings: object, *names: str) -> None:
+    """Raise unless each of these settings is None or lies between 0 and 1."""
+    for name in names:
+        value = getattr(settings, name)
+        if value is not None and not 0.0 <= value <= 1.0:
+            raise CustardError(f"{name}={value} must be between 0 and 1")
+
+
+def one_of(what: str, given: object, accepted: Iterable[str]) -> str:
+    """The sentence for a name that is not among the accepted ones, with the nearest one suggested.
+
+    >>> one_of("method", "mfecc", ["mfec", "dqn"])
+    "unknown method 'mfecc': choose one of mfec, dqn (did you mean 'mfec'?)"
+    """
+    names = list(accepted)
+    near = difflib.get_close_matches(str(given), names, n=1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    return f"unknown {what} {given!r}: choose one of {', '.join(names)}{hint}"

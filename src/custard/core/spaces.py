@@ -1,0 +1,259 @@
+"""From Gymnasium spaces to features and actions: what custard knows of a base environment, as plain data.
+
+| observation space | features |
+|---|---|
+| Box, any shape | one real feature an entry (integer if the dtype is) |
+| Discrete | one integer feature; for Gymnasium's toy-text environments its factors (row, column, …) |
+| MultiBinary | binary features |
+| MultiDiscrete | integer features |
+| Tuple, Dict of these | theirs, one after the other, with prefixed names |
+| anything else | a `features=` function from one observation to numbers |
+
+| action space | leaves | IBMDP form |
+|---|---|---|
+| Discrete | one action | discrete or parameterised |
+| MultiDiscrete, MultiBinary | a vector of whole numbers | parameterised |
+| Box | a vector of reals | parameterised |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from custard.core.actions import Actions, named
+from custard.core.errors import CustardError, one_line
+from custard.core.features import BINARY, INTEGER, REAL, Features
+from custard.core.metadata import Known, factor, known, representative
+
+__all__ = ["Base", "checked", "describe", "estimate_bounds"]
+
+#: Encode(observations, count): `count` observations as the space batches them -> [count, n] float64.
+Encode = Callable[[Any, int], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Base:
+    """A base environment as the rest of custard sees it."""
+
+    features: Features
+    actions: Actions
+    encode: Encode  # many observations -> [count, n]
+    observe: Callable[[Any], np.ndarray]  # one observation -> [n]
+    action_space: gym.Space  # of one environment
+
+    def action(self, value: Any) -> Any:
+        """A leaf's value as the environment's own action."""
+        if self.actions.discrete:
+            return int(value)
+        shaped = np.asarray(value)
+        if shaped.size != self.actions.size:
+            names = ", ".join(self.actions.names)
+            raise CustardError(f"an action is one number for each of {names}, got an array of shape {shaped.shape}")
+        shaped = shaped.reshape(self.action_space.shape)
+        return shaped.astype(self.action_space.dtype)
+
+
+def describe(
+    env: Any,
+    *,
+    low: Any = None,
+    high: Any = None,
+    bounds: str | None = None,
+    features: Callable[[Any], Sequence[float]] | None = None,
+    feature_names: Sequence[str] | None = None,
+    seed: int = 0,
+) -> Base:
+    """Features, actions and encoder of a Gymnasium environment, single or vector.
+
+    `low` and `high` replace declared bounds; `bounds="estimate"` fills infinite ones from seeded random rollouts.
+    `features` maps one observation to a vector of numbers where the space's own entries are not what a person would
+    ask about. Bounds may still be infinite afterwards: `Features.require_bounded` says so where that matters.
+
+    >>> import gymnasium as gym
+    >>> base = describe(gym.make("FrozenLake-v1"))
+    >>> base.features.names, base.actions.names[0], base.observe(6).tolist()
+    (('row', 'column'), 'left', [1.0, 2.0])
+    """
+    if bounds not in (None, "declared", "estimate"):
+        raise CustardError(f'bounds={bounds!r} is not known: choose "declared" or "estimate"')
+    vector = isinstance(env, gym.vector.VectorEnv)
+    observation_space = env.single_observation_space if vector else env.observation_space
+    action_space = env.single_action_space if vector else env.action_space
+    core = representative(env).unwrapped
+    facts = known(env)
+    if features is None:
+        described, read = _features_of(observation_space, core, facts)
+        read_one = lambda observation: read(observation, 1)[0]  # noqa: E731
+    else:
+        described, read, read_one = _custom_features(observation_space, features, feature_names)
+    if feature_names is not None:
+        if len(feature_names) != described.n:
+            raise CustardError(f"feature_names has {len(feature_names)} names, but there are {described.n} features")
+        described = replace(described, names=tuple(feature_names))
+    described = described.with_bounds(low, high)
+    base = Base(
+        features=described,
+        actions=_actions_of(action_space, getattr(core, "action_names", None) or facts.actions),
+        encode=lambda observations, count: checked(read(observations, count), described),
+        observe=lambda observation: checked(read_one(observation), described),
+        action_space=action_space,
+    )
+    if bounds == "estimate" and described.unbounded.any():
+        base = replace(base, features=estimate_bounds(env, base, seed=seed))
+    return base
+
+
+def checked(x: np.ndarray, features: Features) -> np.ndarray:
+    """Base states [n] or [B, n], refused if any is not a number or of the wrong length."""
+    if x.shape[-1] != features.n:
+        raise CustardError(f"the environment gave {x.shape[-1]} features where {features.n} were declared")
+    if np.isnan(x).any():
+        name = features.names[int(np.argwhere(np.isnan(x))[0, -1])]
+        raise CustardError(f"the environment gave NaN for feature {name!r}: a tree cannot compare it")
+    return x
+
+
+def estimate_bounds(env: Any, base: Base, *, seed: int = 0, steps: int = 10_000, margin: float = 0.05) -> Features:
+    """Replace infinite bounds by the range seen in seeded random rollouts, widened by `margin` of it on each side."""
+    low, high = base.features.low.copy(), base.features.high.copy()
+    seen_low, seen_high = np.full(base.features.n, np.inf), np.full(base.features.n, -np.inf)
+    seeds = np.random.SeedSequence(seed).generate_state(2)
+    vector = isinstance(env, gym.vector.VectorEnv)
+    count = env.num_envs if vector else 1
+    env.action_space.seed(int(seeds[0]))
+    observation, _ = env.reset(seed=int(seeds[1]))
+    for _ in range(max(1, steps // count)):
+        x = base.encode(observation, count) if vector else base.observe(observation)[None]
+        seen_low, seen_high = np.fmin(seen_low, x.min(axis=0)), np.fmax(seen_high, x.max(axis=0))
+        observation, _, terminated, truncated, _ = env.step(env.action_space.sample())
+        if not vector and (terminated or truncated):
+            observation, _ = env.reset()
+    open_ended = base.features.unbounded
+    if not np.isfinite(seen_low[open_ended]).all() or not np.isfinite(seen_high[open_ended]).all():
+        raise CustardError("bounds could not be estimated: random rollouts gave values that are not finite numbers")
+    pad = margin * np.maximum(seen_high - seen_low, 1e-6)
+    low[open_ended] = (seen_low - pad)[open_ended]
+    high[open_ended] = (seen_high + pad)[open_ended]
+    origin = {**base.features.origin, "bounds": "estimate", "seed": seed, "steps": steps, "margin": margin}
+    return replace(base.features, low=low, high=high, origin=origin)
+
+
+def _features_of(space: gym.Space, core: Any, facts: Known) -> tuple[Features, Encode]:
+    if isinstance(space, spaces.Discrete) and facts.factors is not None:
+        sizes = facts.factors(core)
+        if int(np.prod(sizes)) == space.n and space.start == 0:
+            last = np.array(sizes) - 1
+            described = Features(facts.features, np.zeros(len(sizes)), last, (INTEGER,) * len(sizes))
+            return described, lambda observations, count: factor(sizes, np.asarray(observations).reshape(count))
+    names, low, high, kinds = _flatten(space, "")
+    own_names = getattr(core, "feature_names", None) or facts.features
+    if len(own_names) == len(names):
+        names = list(own_names)
+        kinds = [BINARY if name in facts.binary else kind for name, kind in zip(names, kinds, strict=True)]
+        kinds = list(getattr(core, "feature_kinds", None) or kinds)
+    return Features(tuple(names), np.array(low), np.array(high), tuple(kinds)), lambda obs, count: _encode(
+        space, obs, count
+    )
+
+
+def _custom_features(
+    space: gym.Space, function: Callable[[Any], Any], names: Any
+) -> tuple[Features, Encode, Callable[[Any], np.ndarray]]:
+    def one(observation: Any) -> np.ndarray:
+        try:
+            return np.asarray(function(observation), dtype=np.float64).reshape(-1)
+        except Exception as error:  # a user's function may raise anything
+            raise CustardError(f"features= failed on an observation: {one_line(error)}") from error
+
+    def encode(observations: Any, count: int) -> np.ndarray:
+        batch = gym.vector.utils.batch_space(space, count)
+        return np.stack([one(observation) for observation in gym.vector.utils.iterate(batch, observations)])
+
+    space.seed(0)
+    n = len(one(space.sample()))
+    if names is None:
+        names = tuple(f"feature_{i}" for i in range(n))
+    if len(names) != n:
+        raise CustardError(f"features= gives {n} numbers, but feature_names has {len(names)} names")
+    return Features(tuple(names), np.full(n, -np.inf), np.full(n, np.inf), origin={"features": "custom"}), encode, one
+
+
+def _actions_of(space: gym.Space, names: Sequence[str]) -> Actions:
+    twice = next((name for name in names if list(names).count(name) > 1), None)
+    if twice is not None:
+        raise CustardError(f"two actions are called {twice!r}: names must differ")
+    if isinstance(space, spaces.Discrete):
+        return Actions("discrete", named(names, int(space.n), "action", int(space.start)), start=int(space.start))
+    if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
+        size = int(np.prod(space.shape))
+        return Actions("box", named(names, size, "action"), low=space.low.reshape(-1), high=space.high.reshape(-1))
+    if isinstance(space, spaces.MultiDiscrete):
+        start = np.asarray(space.start).reshape(-1)
+        high = start + space.nvec.reshape(-1) - 1
+        return Actions("multi", named(names, len(high), "action"), low=start, high=high)
+    if isinstance(space, spaces.MultiBinary):
+        size = int(np.prod(space.shape))
+        return Actions("multi", named(names, size, "action"), low=np.zeros(size), high=np.ones(size))
+    raise CustardError(
+        f"action space {space} is not supported: custard needs Discrete, MultiDiscrete, MultiBinary or a real Box"
+    )
+
+
+def _flatten(space: gym.Space, prefix: str) -> tuple[list[str], list[float], list[float], list[str]]:
+    """Names, low, high and kinds of a space's entries in the order `_encode` puts them."""
+    if isinstance(space, (spaces.Tuple, spaces.Dict)):
+        parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+        names: list[str] = []
+        low: list[float] = []
+        high: list[float] = []
+        kinds: list[str] = []
+        for key, part in parts:
+            label = str(key) if isinstance(space, spaces.Dict) else f"item{key}"
+            a, b, c, d = _flatten(part, f"{prefix}_{label}" if prefix else label)
+            names, low, high, kinds = names + a, low + b, high + c, kinds + d
+        return names, low, high, kinds
+    stem = prefix or "obs"
+    if isinstance(space, spaces.Discrete):
+        first, last = int(space.start), int(space.start + space.n - 1)
+        return [stem], [first], [last], [BINARY if (first, last) == (0, 1) else INTEGER]
+    if isinstance(space, spaces.Box):
+        whole = not np.issubdtype(space.dtype, np.floating)
+        bounds = np.stack([space.low.reshape(-1), space.high.reshape(-1)]).astype(np.float64)
+    elif isinstance(space, spaces.MultiBinary):
+        whole, bounds = True, np.repeat([[0.0], [1.0]], int(np.prod(space.shape)), axis=1)
+    elif isinstance(space, spaces.MultiDiscrete):
+        start = np.asarray(space.start, dtype=np.float64).reshape(-1)
+        whole, bounds = True, np.stack([start, start + space.nvec.reshape(-1) - 1])
+    else:
+        raise CustardError(
+            f"observation space {space} is not supported: custard needs Box, Discrete, MultiBinary, MultiDiscrete, "
+            "or Tuple and Dict of these. Pass features=, a function from an observation to a vector of numbers."
+        )
+    shape = space.shape
+    assert shape is not None
+    scalar = bool(prefix) and bounds.shape[1] == 1
+    names = [stem] if scalar else ["_".join([stem, *map(str, where)]) for where in np.ndindex(*shape)]
+    kinds = [
+        REAL if not whole else (BINARY if (lo, hi) == (0.0, 1.0) else INTEGER)
+        for lo, hi in zip(*bounds.tolist(), strict=True)
+    ]
+    return names, *bounds.tolist(), kinds
+
+
+def _encode(space: gym.Space, observations: Any, count: int) -> np.ndarray:
+    """`count` observations of a supported space as rows of numbers, widened to float64."""
+    if isinstance(space, (spaces.Tuple, spaces.Dict)):
+        parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+        return np.concatenate([_encode(part, observations[key], count) for key, part in parts], axis=1)
+    try:
+        return np.asarray(observations, dtype=np.float64).reshape(count, -1)
+    except (TypeError, ValueError):
+        raise CustardError(
+            f"an observation does not fit its space {space}: got {type(observations).__name__}"
+        ) from None

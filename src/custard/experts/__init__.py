@@ -1,0 +1,1 @@
+"""Experts on the base MDP: they act well and say what each action is worth."""

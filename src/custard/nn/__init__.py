@@ -1,0 +1,1 @@
+"""Networks, replay and optimisers for whoever learns with a network."""

@@ -1,0 +1,1 @@
+"""What solvers share that carries no algorithmic choice."""

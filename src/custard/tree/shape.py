@@ -1,0 +1,120 @@
+"""A tree while it is being changed: nested splits, edited without touching the original.
+
+A shape is a leaf's action (an int, or an array for vectors) or a `Split` of two shapes. A path leads from the root to a
+part of a shape: a tuple of `LEFT` and `RIGHT`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from custard.tree.tree import LEAF, Tree
+
+__all__ = [
+    "LEFT", "RIGHT", "Shape", "Split", "count_leaves", "leaves_below", "paths", "replace_part", "shape_of", "subshape",
+    "tree_of", "with_actions",
+]  # fmt: skip
+
+Shape = Any  # an action, or a Split
+Path = tuple[int, ...]
+LEFT, RIGHT = 2, 3  # fields of a Split
+
+
+class Split(NamedTuple):
+    """A question and what follows either answer: `left` where the feature is at most the threshold."""
+
+    feature: int
+    threshold: float
+    left: Shape
+    right: Shape
+
+
+def shape_of(tree: Tree) -> Shape:
+    """Return a tree as a shape."""
+    built: list[Shape] = [None] * tree.n_nodes
+    for node in range(tree.n_nodes - 1, -1, -1):
+        if tree.feature[node] == LEAF:
+            built[node] = int(tree.value[node]) if tree.actions.discrete else tree.value[node]
+        else:
+            children = built[tree.children_left[node]], built[tree.children_right[node]]
+            built[node] = Split(int(tree.feature[node]), float(tree.threshold[node]), *children)
+    return built[0]
+
+
+def tree_of(shape: Shape, like: Tree) -> Tree:
+    """Return a shape as a tree with the features, actions and origin of another."""
+    rows: list[list[float]] = []
+    values: list[Any] = []
+    no_action: Any = like.actions.start if like.actions.discrete else np.zeros(like.actions.size)
+    stack: list[tuple[Shape, int, int]] = [(shape, -1, 0)]
+    while stack:
+        part, parent, side = stack.pop()
+        if parent >= 0:
+            rows[parent][side] = len(rows)
+        if isinstance(part, Split):
+            stack += [(part.right, len(rows), RIGHT), (part.left, len(rows), LEFT)]
+            rows.append([part.feature, part.threshold, LEAF, LEAF])
+            values.append(no_action)
+        else:
+            rows.append([LEAF, 0.0, LEAF, LEAF])
+            values.append(part)
+    table = np.array(rows)
+    feature, left, right = (table[:, k].astype(np.int64) for k in (0, LEFT, RIGHT))
+    return Tree(feature, table[:, 1], left, right, np.array(values), like.features, like.actions, like.origin)
+
+
+def with_actions(shape: Shape, actions: np.ndarray) -> Shape:
+    """Return the shape with each leaf's number replaced by the action of that number."""
+    if isinstance(shape, Split):
+        return Split(shape.feature, shape.threshold, *(with_actions(part, actions) for part in shape[LEFT:]))
+    return int(actions[shape]) if actions.ndim == 1 else actions[shape]
+
+
+def paths(shape: Shape) -> list[Path]:
+    """Return the path of every part of a shape, its own first."""
+    found: list[Path] = []
+    stack: list[tuple[Shape, Path]] = [(shape, ())]
+    while stack:
+        part, path = stack.pop()
+        found.append(path)
+        if isinstance(part, Split):
+            stack += [(part.left, (*path, LEFT)), (part.right, (*path, RIGHT))]
+    return found
+
+
+def count_leaves(shape: Shape) -> int:
+    """Return how many leaves a shape has."""
+    return count_leaves(shape.left) + count_leaves(shape.right) if isinstance(shape, Split) else 1
+
+
+def subshape(shape: Shape, path: Path) -> Shape:
+    """Return the part of a shape at a path."""
+    for side in path:
+        shape = shape[side]
+    return shape
+
+
+def replace_part(shape: Shape, path: Path, part: Shape) -> Shape:
+    """Return the shape with another part at a path."""
+    if not path:
+        return part
+    fields = list(shape)
+    fields[path[0]] = replace_part(shape[path[0]], path[1:], part)
+    return Split(*fields)
+
+
+def leaves_below(tree: Tree, path: Path) -> list[int]:
+    """Return the numbers of a tree's leaves below a path."""
+    node = 0
+    for side in path:
+        node = int(tree.children_left[node] if side == LEFT else tree.children_right[node])
+    found, stack = [], [node]
+    while stack:
+        at = stack.pop()
+        if tree.feature[at] == LEAF:
+            found.append(at)
+        else:
+            stack += [int(tree.children_left[at]), int(tree.children_right[at])]
+    return found

@@ -1,0 +1,96 @@
+"""A time limit only cuts episodes, so that more would follow; or it ends them (`bootstrap_at_limit=False`)."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from custard.core.spaces import describe
+from custard.solvers.mfec import mfec
+from custard.task.problem import Problem
+from custard.task.settings import settings_for
+from custard.task.source import source
+
+PREREQ = "custard/PrereqWorld-v0"  # m = 7 takes five steps, so that three never reach its goal
+
+
+def problem_of(compiled, limit=3):
+    place = PREREQ if compiled else lambda: gym.wrappers.TimeLimit(gym.make(PREREQ).unwrapped, limit)
+    where = source(place, {"max_episode_steps": limit} if compiled else None)
+    problem = Problem(where, describe(where.vector(1)), 0, 2)
+    assert bool(problem.native) == compiled
+    return problem
+
+
+@pytest.mark.parametrize("preset", ["tuned", "paper"])
+@pytest.mark.parametrize("compiled", [True, False])
+def test_mfec(preset, compiled):
+    worst = {}
+    for bootstrap in (True, False):
+        given = {"budget": 10_000, "gamma_b": 0.9, "bootstrap_at_limit": bootstrap, "capacity": 4000, "splits": 1}
+        *_, last = mfec.solve(problem_of(compiled, 1), settings_for(mfec, PREREQ, preset, given))
+        worst[bootstrap] = last.state()["memory.q_o" if preset == "tuned" else "full.q"].min()
+    assert worst[False] == pytest.approx(-1.0, abs=0.05)  # one step and two questions
+    assert worst[True] < -1.5  # endless steps cost 10
+
+
+@pytest.mark.parametrize("preset", ["tuned", "paper"])
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("bootstrap", [True, False])
+def test_dqn(preset, compiled, bootstrap):
+    pytest.importorskip("jax")
+    from custard.solvers.dqn import dqn
+
+    given = {"budget": 2000, "warmup": 1000, "hidden": 8, "bootstrap_at_limit": bootstrap, "draws": 0}
+    learner = dqn.Learner(problem_of(compiled), settings_for(dqn, PREREQ, preset, given))
+    while learner.steps < 1200:
+        learner.advance()
+    memory = learner.lesson.memory
+    ended = memory.columns["ended"][: memory.full]
+    third = np.flatnonzero(ended)
+    assert ended.any() == (not bootstrap)
+    if preset == "tuned" and not bootstrap:  # rows are base actions only: every third one is the last
+        assert (third % 3 == 2).all()
+        assert len(third) == len(ended) // 3
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("bootstrap", [True, False])
+def test_ppo(compiled, bootstrap):
+    pytest.importorskip("jax")
+    from custard.solvers.ppo import ppo
+
+    given = {"budget": 4000, "num_envs": 4, "num_steps": 16, "hidden": 8, "bootstrap_at_limit": bootstrap, "draws": 0}
+    learner = ppo.Learner(problem_of(compiled), settings_for(ppo, PREREQ, "tuned", given))
+    learner.advance()
+    rows = learner.rows
+    assert rows.over[rows.acts].any()
+    assert np.array_equal(rows.terminated[rows.acts], rows.over[rows.acts] & (not bootstrap))
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("bootstrap", [True, False])
+def test_ppo_as_written(compiled, bootstrap):
+    pytest.importorskip("jax")
+    from custard.ibmdp.splits import Rules
+    from custard.nn.networks import make
+    from custard.solvers.ppo.paper import Rollouts, make_steps
+
+    problem = problem_of(compiled)
+    rules = Rules(problem.base.features, problem.base.actions, 1, -0.01, 1.0, 1.0, 2)
+    actor = make(np.random.default_rng(0), (2 * rules.features.n, 8, 8, rules.n_actions), 0.1)
+    rollouts = Rollouts(problem, rules, actor, 1, problem.seeds("learner", "environment"), limit_ends=not bootstrap)
+    steps = make_steps(rollouts.game, 50, 1)
+    rollouts.run(actor, steps)
+    assert steps.over.any()
+    assert np.array_equal(steps.terminated, steps.over & (not bootstrap))
+
+
+@pytest.mark.parametrize("method", ["mfec", "dqn", "ppo"])
+def test_the_papers_cartpole_ends_at_its_limit_and_nothing_else_does(method):
+    pytest.importorskip("jax")
+    from custard.lab.methods import method as find_method
+
+    module = find_method(method)[1]
+    for env, ends in (("custard/CartPole-v0", True), (PREREQ, False), ("custard/PotholeWorld-v0", False)):
+        assert settings_for(module, env, "paper", {}).bootstrap_at_limit is not ends
+        assert settings_for(module, env, "tuned", {}).bootstrap_at_limit

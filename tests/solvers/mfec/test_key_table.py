@@ -1,0 +1,116 @@
+"""Hash and k-d tree against brute force; the update of a node against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from custard import Actions, Features
+from custard.ibmdp.splits import Rules
+from custard.solvers.common.key_table import find, insert, make_keys, nearest, restore_keys
+from custard.solvers.mfec.bounds_table import grow, learn_node, make_lattice, make_nodes, rate, root_node, walk
+
+
+@st.composite
+def points(draw):
+    """Distinct keys on a coarse grid, so that ties are common, in an order that may unbalance the tree."""
+    width = draw(st.integers(1, 4))
+    rows = draw(st.lists(st.tuples(*[st.integers(-3, 3)] * width), min_size=1, max_size=60, unique=True))
+    return np.array(sorted(rows) if draw(st.booleans()) else rows, dtype=np.float64)
+
+
+@settings(max_examples=150, deadline=None)
+@given(points(), st.integers(1, 7), st.integers(0, 2**32 - 1))
+def test_nearest_neighbours_are_those_of_brute_force(keys, k, seed):
+    table = make_keys(len(keys), keys.shape[1], neighbours=True)
+    for key in keys:
+        insert(table, key)
+    rng = np.random.default_rng(seed)
+    for query in (keys[0], rng.integers(-4, 5, size=keys.shape[1]) + 0.5 * rng.integers(0, 2)):
+        rows, distances = np.empty(k, dtype=np.int64), np.empty(k)
+        found = nearest(table, np.asarray(query, dtype=np.float64), rows, distances)
+        true = ((keys - query) ** 2).sum(axis=1)
+        expected = np.lexsort((np.arange(len(keys)), true))[:k]  # ties go to the key stored first
+        assert found == len(expected)
+        assert rows[:found].tolist() == expected.tolist()
+        assert distances[:found].tolist() == true[expected].tolist()
+
+
+@settings(max_examples=50, deadline=None)
+@given(points())
+def test_every_key_is_found_and_no_other(keys):
+    table = make_keys(len(keys), keys.shape[1], neighbours=True)
+    assert find(table, keys[0]) == -1
+    rows = [insert(table, key) for key in keys]
+    assert rows == list(range(len(keys)))
+    assert [find(table, key) for key in keys] == rows
+    assert find(table, keys[0] + 0.25) == -1
+    assert insert(table, keys[0] + 0.25) == -1  # full
+    again = make_keys(len(keys), keys.shape[1], neighbours=True)
+    restore_keys(again, keys)
+    assert all(np.array_equal(a, b) for a, b in zip(table, again, strict=True))
+
+
+def line(max_depth=None):
+    """One real feature in [0, 1], two actions, one threshold a node."""
+    features, actions = Features(("x",), [0], [1]), Actions("discrete", ("a", "b"))
+    rules = Rules(features, actions, 1, -0.5, 1.0, 1.0, max_depth)
+    return make_lattice(rules), make_nodes(8, rules)
+
+
+def test_rates_fall_from_one():
+    assert [rate(n, 1.0, 0.0) for n in (1, 2, 4)] == [1.0, 0.5, 0.25]
+    assert rate(100, 1.0, 0.1) == 0.1
+    assert rate(1, 0.0, 0.3) == 0.3
+
+
+def test_two_updates_of_the_root_by_hand():
+    """Actions a, b are worth (0, 4) at x = 0.2 and (6, 2) at x = 0.8; a question costs 0.5."""
+    lattice, nodes = line()
+    root = root_node(nodes, lattice)
+    learn_node(nodes, lattice, root, np.array([0.2]), np.array([0.0, 4.0]), -0.5, 1.0, 0.0, -1)
+    # The first visit copies the values. The left answer has no leaf yet and takes the node's best action then: a.
+    assert nodes.q[root].tolist() == [0.0, 4.0, -0.5 + 0.0]
+    assert nodes.best[root] == 1
+    assert nodes.child_q[root, 0, 0].tolist() == [0.0, 4.0]
+    assert nodes.child_best[root, 0].tolist() == [1, 1]
+    learn_node(nodes, lattice, root, np.array([0.8]), np.array([6.0, 2.0]), -0.5, 1.0, 0.0, -1)
+    # Rate 1/2. To the right nobody has been: the leaf the node was, b, is worth 2 there.
+    assert nodes.q[root].tolist() == [3.0, 3.0, (-0.5 + (-0.5 + 2.0)) / 2]
+    assert nodes.child_best[root, 0].tolist() == [1, 0]
+    learn_node(nodes, lattice, root, np.array([0.8]), np.array([6.0, 2.0]), -0.5, 1.0, 0.0, -1)
+    # Rate 1/3; now the right leaf says a, worth 6.
+    assert np.allclose(nodes.q[root], [4.0, 8 / 3, 0.5 + (5.5 - 0.5) / 3])
+    assert nodes.best[root] == 0
+
+
+def test_one_action_learns_alone_if_asked():
+    lattice, nodes = line()
+    root = root_node(nodes, lattice)
+    learn_node(nodes, lattice, root, np.array([0.2]), np.array([1.0, 4.0]), -0.5, 1.0, 0.0, 0)
+    assert nodes.q[root].tolist() == [1.0, 0.0, 0.0]
+
+
+def test_walk_follows_the_greedy_tree():
+    lattice, nodes = line()
+    root = root_node(nodes, lattice)
+    for _ in range(3):
+        for x, q_o in ((0.2, [0.0, 4.0]), (0.8, [6.0, 2.0])):
+            learn_node(nodes, lattice, root, np.array([x]), np.array(q_o), -0.01, 4.0, 0.0, -1)
+    assert nodes.best[root] == 2
+    assert walk(nodes, lattice, root, np.array([0.5])) == (1, 1)  # at the threshold: left
+    assert walk(nodes, lattice, root, np.array([0.6])) == (0, 1)
+    child = grow(nodes, lattice, root, 0, 1)
+    assert nodes.keys.key[child, :2].tolist() == [0.5, 1.0]
+    assert grow(nodes, lattice, root, 0, 1) == child
+
+
+def test_depth_limit_takes_questions_away():
+    lattice, nodes = line(max_depth=1)
+    root = root_node(nodes, lattice)
+    learn_node(nodes, lattice, root, np.array([0.2]), np.array([0.0, 4.0]), -0.01, 4.0, 0.0, -1)
+    child = grow(nodes, lattice, root, 0, 0)
+    assert not np.isnan(nodes.threshold[root, 0])
+    assert np.isnan(nodes.threshold[child, 0])
+    assert nodes.q[child, 2] == -np.inf

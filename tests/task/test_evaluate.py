@@ -1,0 +1,173 @@
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import custard
+from custard import CustardError, Tree, describe, evaluate
+from custard.task.source import source
+
+CARTPOLE = describe(gym.make("CartPole-v1"))
+LEAN = Tree.stump(2, 0.0, 0, 1, CARTPOLE.features, CARTPOLE.actions)
+
+
+def test_the_same_episodes_however_they_are_run():
+    by_id = evaluate(LEAN, "CartPole-v1", episodes=30, seed=4)
+    for env in (gym.make("CartPole-v1"), lambda: gym.make("CartPole-v1")):
+        other = evaluate(LEAN, env, episodes=30, seed=4)
+        np.testing.assert_array_equal(by_id.returns, other.returns)
+        np.testing.assert_array_equal(by_id.lengths, other.lengths)
+    narrow = evaluate(LEAN, "CartPole-v1", episodes=30, seed=4, num_envs=3)
+    np.testing.assert_array_equal(by_id.returns, narrow.returns)
+    prefix = evaluate(LEAN, "CartPole-v1", episodes=10, seed=4)
+    np.testing.assert_array_equal(by_id.returns[:10], prefix.returns)
+    assert (evaluate(LEAN, "CartPole-v1", episodes=30, seed=5).returns != by_id.returns).any()
+
+
+def test_what_is_no_policy_is_one_line():
+    with pytest.raises(CustardError, match=r"not a str: Tree.load\('tree.json'\) reads a tree"):
+        evaluate("tree.json", "CartPole-v1")
+    with pytest.raises(CustardError, match="a policy is a Tree or a function to actions, not a int"):
+        evaluate(3, "CartPole-v1")
+
+
+def test_against_a_plain_loop():
+    from custard.task.source import episode_seeds
+
+    env = gym.make("CartPole-v1")
+    expected = []
+    for seed in episode_seeds(2, 10).tolist():
+        observation, _ = env.reset(seed=seed)
+        total, over = 0.0, False
+        while not over:
+            observation, reward, terminated, truncated, _ = env.step(LEAN.act(observation))
+            total, over = total + reward, terminated or truncated
+        expected.append(total)
+    assert evaluate(LEAN, "CartPole-v1", episodes=10, seed=2).returns.tolist() == expected
+
+
+def test_statistics():
+    result = evaluate(LEAN, "CartPole-v1", episodes=200, seed=0)
+    low, high = result.ci95
+    assert low < result.mean < high
+    standard_error = result.std / np.sqrt(200)
+    assert abs((high - low) / (2 * 1.96 * standard_error) - 1) < 0.15
+    data = result.to_json()
+    assert data["mean"] == result.mean
+    assert len(data["returns"]) == 200
+    assert "95 %" in str(result)
+
+
+def test_any_policy():
+    result = evaluate(lambda x: (x[:, 2] > 0).astype(int), "CartPole-v1", episodes=20, seed=4)
+    np.testing.assert_array_equal(result.returns, evaluate(LEAN, "CartPole-v1", episodes=20, seed=4).returns)
+    with pytest.raises(CustardError, match="returned 1 actions"):
+        evaluate(lambda x: [0], "CartPole-v1", episodes=5)
+
+
+def test_a_policy_over_bounds_in_its_ibmdp():
+    env = custard.IBMDP(gym.make("CartPole-v1"), splits=1, low=-1, high=1, max_queries=5)
+
+    def lean(bounds, mask):
+        return np.where(bounds[:, 6] - bounds[:, 2] == 1, 2 + 2, (bounds[:, 2] > 0).astype(int))
+
+    tree = custard.extract(lean, env)
+    a, b = evaluate(lean, env, episodes=10, seed=3), evaluate(tree, env, episodes=10, seed=3)
+    np.testing.assert_array_equal(a.returns, b.returns)
+    np.testing.assert_array_equal(a.lengths, b.lengths)
+    stuck = evaluate(lambda bounds, mask: np.full(len(bounds), 2), env, episodes=3)
+    assert stuck.traversal_limited.all()
+    assert "traversal limit" in str(stuck)
+
+
+class Counter(gym.Env):
+    """A continuing task: reward one a step, for ever."""
+
+    observation_space = spaces.Box(0, 1e6, (1,), dtype=np.float64)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, fail_at=None, nan_at=None):
+        self.fail_at, self.nan_at, self.t = fail_at, nan_at, 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return np.zeros(1), {}
+
+    def step(self, action):
+        self.t += 1
+        if self.t == self.fail_at:
+            raise RuntimeError("out of coal")
+        return np.array([np.nan if self.t == self.nan_at else self.t]), 1.0, False, False, {}
+
+
+def test_continuing_tasks_are_cut():
+    base = describe(Counter())
+    tree = Tree.leaf(0, base.features, base.actions)
+    result = evaluate(tree, Counter, episodes=2, max_steps=50)
+    assert result.returns.tolist() == [50.0, 50.0]
+    assert result.time_limited.all()
+
+
+def test_environments_that_fail_say_where():
+    base = describe(Counter())
+    tree = Tree.leaf(0, base.features, base.actions)
+    with pytest.raises(CustardError, match="raised RuntimeError at step 3: out of coal"):
+        evaluate(tree, Counter, episodes=2, env_kwargs={"fail_at": 3})
+    with pytest.raises(CustardError, match="NaN for feature 'obs_0'"):
+        evaluate(tree, Counter, episodes=2, env_kwargs={"nan_at": 2})
+    with pytest.raises(CustardError, match="could not be made"):
+        evaluate(tree, Counter, episodes=2, env_kwargs={"size": 3})
+
+
+def test_vector_actions():
+    base = describe(gym.make("Pendulum-v1"))
+    tree = Tree.stump(1, 0.0, np.array([1.0]), np.array([-1.0]), base.features, base.actions)
+    result = evaluate(tree, "Pendulum-v1", episodes=3, seed=0)
+    assert result.mean < 0
+    assert result.lengths.tolist() == [200] * 3
+
+
+def test_toy_text_is_encoded():
+    base = describe(gym.make("CliffWalking-v1"))
+    tree = Tree(
+        feature=[1, 0, -1, -1, -1], threshold=[10.5, 2.5, 0, 0, 0], children_left=[1, 3, -1, -1, -1],
+        children_right=[2, 4, -1, -1, -1], value=[0, 0, 2, 1, 0], features=base.features, actions=base.actions,
+    )  # fmt: skip
+    assert evaluate(tree, "CliffWalking-v1", episodes=1).mean == -13.0
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        ("CartPol-v1", "did you mean 'CartPole-v1'"), ("Foo-v1", "unknown environment 'Foo-v1'. Give"),
+        ("CartPole-v7", "did you mean 'CartPole-v"), ("nothing:Env-v0", "nothing"),
+        ("MountainCar-v0", "environment has position"),
+        (3, "an environment is an id"), (lambda: 3, "returned int"), ("CartPole-v99", "CartPole"),
+        (gym.make_vec("CartPole-v1", num_envs=2), "not a vector environment"),
+    ],
+)  # fmt: skip
+def test_mistakes(env, message):
+    with pytest.raises(CustardError, match=message) as caught:
+        evaluate(LEAN, env, episodes=2)
+    assert "\n" not in str(caught.value)
+
+
+def test_no_episodes():
+    with pytest.raises(CustardError, match="episodes"):
+        evaluate(LEAN, "CartPole-v1", episodes=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "feature", "left", "right"),
+    [("CartPole-v1", 2, 0, 1), ("MountainCar-v0", 1, 0, 2), ("Pendulum-v1", 2, [1.5], [-1.5]),
+     ("custard/PotholeWorld-v0", 0, 1, 2), ("custard/PrereqWorld-v0", 1, 1, 0)],
+)  # fmt: skip
+def test_whole_episodes_compiled_equal_those_stepped(name, feature, left, right):
+    where = source(name)
+    base = custard.describe(where.vector(1))
+    tree = custard.Tree.stump(feature, 0.01, left, right, base.features, base.actions)
+    compiled = custard.evaluate(tree, where, 12, 5, max_steps=150)
+    stepped = custard.evaluate(lambda x: tree.predict(x), where, 12, 5, max_steps=150)
+    for part in ("returns", "lengths", "time_limited"):
+        np.testing.assert_array_equal(getattr(compiled, part), getattr(stepped, part))
