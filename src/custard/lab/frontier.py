@@ -97,7 +97,7 @@ def _expert_return(where: Source, expert: Any, episodes: int, seed: int) -> floa
     from custard.experts.dqn import Settings
     from custard.experts.experts import experts
 
-    venv = where.vector(1)
+    venv = where.make_vec(1)
     problem = Problem(where, describe(venv), seed)
     found: Any
     *_, found = experts(problem, expert, Settings(), seed)

@@ -84,14 +84,14 @@ def learn(
     name, module = find_method(method)
     where = source(env, env_kwargs)
     given = {k: v for k, v in {"budget": budget, **settings}.items() if v is not None}
-    chosen = settings_for(module, where.preset if features is None else "", preset, given)
+    chosen = settings_for(module, where.preset_key if features is None else "", preset, given)
     require_whole(1, budget=getattr(chosen, "budget", None))
     # A preset may know bounds that suit its environment; the user's own come first.
     low = getattr(chosen, "low", None) if low is None else low
     high = getattr(chosen, "high", None) if high is None else high
-    venv = where.vector(1)
+    venv = where.make_vec(1)
     base = describe(venv, low=low, high=high, features=features, feature_names=feature_names, seed=seed)
-    if not where.lone:
+    if not where.is_single_instance:
         venv.close()
     problem = Problem(where, base, seed, max_depth, features)
     config = {

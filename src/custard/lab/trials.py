@@ -159,9 +159,9 @@ def identity(trial: Trial, strict: bool = True) -> dict[str, str]:
     row, full = key(trial), ""
     try:
         if strict:
-            from custard.task.source import registered
+            from custard.task.source import registered_spec
 
-            registered(trial.env)
+            registered_spec(trial.env)
         module = find_method(trial.method)[1]
         given = {name: value for name, value in trial.settings.items() if name not in _LEARN}
         chosen = settings_for(module, trial.env, trial.preset, given, f"setting of {trial.method}")

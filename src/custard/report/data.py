@@ -80,7 +80,9 @@ def _live(
     try:
         if judged is None:
             where = source(env, kwargs)
-            judged = evaluate(tree, where, episodes or (1000 if where.native is not None else 100), seed).to_json()
+            judged = evaluate(
+                tree, where, episodes or (1000 if where.make_compiled is not None else 100), seed
+            ).to_json()
         watched = record(tree, env, kwargs, episodes=WATCHED, seed=seed)
         every = -(-len(watched[0].x) // PICTURES)
         shown = record(tree, env, kwargs, episodes=1, seed=seed, pictures=every)[0]

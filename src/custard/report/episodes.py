@@ -51,8 +51,8 @@ def record(
     import gymnasium as gym
 
     from custard.core.spaces import describe
-    from custard.task.evaluate import check_fits
     from custard.task.guard import Guarded
+    from custard.task.runners import require_fit
     from custard.task.source import episode_seeds, source
 
     where = source(env, kwargs)
@@ -76,7 +76,7 @@ def record(
             made = rendered
     try:
         base = describe(made)
-        check_fits(tree, base)
+        require_fit(tree, base)
         return [_episode(tree, made, base, int(s), max_steps, every) for s in episode_seeds(seed, episodes)]
     finally:
         made.close()

@@ -11,8 +11,9 @@ import numpy as np
 
 from custard.core.files import write_atomically
 from custard.lab.run import Run
-from custard.task.evaluate import Evaluation, evaluate, rollouts
+from custard.task.evaluate import Evaluation, evaluate
 from custard.task.problem import final_seed
+from custard.task.runners import run_episodes
 from custard.task.source import episode_seeds, source
 from custard.tree.tree import Tree
 
@@ -20,15 +21,11 @@ __all__ = ["record", "states_met"]
 
 
 def states_met(tree: Tree, env: Any, kwargs: Mapping[str, Any], seed: int, episodes: int = 20) -> np.ndarray:
-    """The states a tree meets in some episodes, [N, n]."""
-    met: list[np.ndarray] = []
-
-    def act(x: np.ndarray) -> np.ndarray:
-        met.append(x.copy())
-        return tree.predict(x)
-
-    rollouts(act, source(env, kwargs), episode_seeds(final_seed(seed), episodes))
-    return np.concatenate(met)
+    """Return the states [N, n] that a tree meets in some episodes."""
+    seeds = episode_seeds(final_seed(seed), episodes)
+    runs = run_episodes(tree, source(env, kwargs), seeds, record_states=True)
+    assert runs.states is not None
+    return np.concatenate(runs.states)
 
 
 def record(run: Run, env: Any, kwargs: Mapping[str, Any], episodes: int) -> tuple[Evaluation | None, list[Path]]:
