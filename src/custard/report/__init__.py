@@ -10,6 +10,6 @@ __all__ = ["write_report"]
 def __getattr__(name: str) -> Any:
     if name != "write_report":
         raise AttributeError(f"module 'custard.report' has no attribute {name!r}")
-    from custard.report.write import write_report
+    from custard.report.html_page import write_report
 
     return write_report

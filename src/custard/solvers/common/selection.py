@@ -285,7 +285,10 @@ class Selection:
 
     # -- former names ------------------------------------------------------------------------------------------------
 
-    most = property(lambda self: self.max_episodes)
+    most = property(lambda self: self.max_episodes, lambda self, value: setattr(self, "max_episodes", value))
+    usual = property(
+        lambda self: self.usual_max_episodes, lambda self, value: setattr(self, "usual_max_episodes", value)
+    )
     longest = property(lambda self: self.flawless_max_episodes)
     last = property(lambda self: self.last_mean)
     improved = property(lambda self: self.n_improvements)

@@ -1,4 +1,4 @@
-"""The end of a run: a final judgement on fresh episodes, the picture and the report."""
+"""Complete a run's directory: the final evaluation on fresh episodes, the picture and the report."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from custard.task.runners import run_episodes
 from custard.task.source import episode_seeds, source
 from custard.tree.tree import Tree
 
-__all__ = ["record", "states_met"]
+__all__ = ["complete_run", "states_met"]
 
 
 def states_met(tree: Tree, env: Any, kwargs: Mapping[str, Any], seed: int, episodes: int = 20) -> np.ndarray:
@@ -28,8 +28,8 @@ def states_met(tree: Tree, env: Any, kwargs: Mapping[str, Any], seed: int, episo
     return np.concatenate(runs.states)
 
 
-def record(run: Run, env: Any, kwargs: Mapping[str, Any], episodes: int) -> tuple[Evaluation | None, list[Path]]:
-    """Evaluate the tree and complete the run directory; returns the evaluation and the files a person wants to see."""
+def complete_run(run: Run, env: Any, kwargs: Mapping[str, Any], episodes: int) -> tuple[Evaluation | None, list[Path]]:
+    """Evaluate the tree, complete the run directory, and return the evaluation and the files to show to a person."""
     result = evaluate(run.tree, env, episodes, final_seed(run.config["seed"]), env_kwargs=kwargs) if episodes else None
     files: list[Path] = []
     if run.directory is None:
