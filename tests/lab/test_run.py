@@ -150,7 +150,7 @@ def test_a_narrow_terminal_shows_what_matters_most(width, shown):
     display = Display("title", enabled=False)
     display.show(Snapshot(100, tree, 9.0, budget=1000, metrics={"return": 7.0}), 1.0)
     text = io.StringIO()
-    Console(file=text, width=width).print(display._picture(width))
+    Console(file=text, width=width).print(display._renderable(width))
     assert text.getvalue() == shown + "\n"
 
 
