@@ -168,8 +168,8 @@ def train(problem: Problem, settings: Settings, seed: int) -> Iterator[Progress]
         memory.add({"x": new.x, "action": new.action, "reward": new.reward, "after": new.after, "ended": ended})
         steps += rounds * actor.count
         if network is None and steps >= min(settings.warmup, settings.steps // 2):
-            how = _scaling(problem.base.features, memory.columns["x"][: memory.full], settings.standardise)
-            unit = unit_of(memory.columns["reward"][: memory.full]) if settings.standardise else 1.0
+            how = _scaling(problem.base.features, memory.columns["x"][: memory.filled], settings.standardise)
+            unit = unit_of(memory.columns["reward"][: memory.filled]) if settings.standardise else 1.0
             network = _network(how, settings, state, unit)
         if network is None:
             continue
