@@ -23,7 +23,13 @@ from custard.solvers.common.network_trees import MAX_NODES, extract_from_network
 from custard.solvers.dqn import dqn, paper
 from custard.solvers.dqn.node_values import make_node_cache, node_values, with_weights
 from custard.solvers.dqn.paper import (
-    UPDATES_PER_CALL, Networks, PaperLearner, choose_action, q_values, targets, update_often,
+    UPDATES_PER_CALL,
+    Networks,
+    PaperLearner,
+    choose_action,
+    q_values,
+    targets,
+    update_often,
 )  # fmt: skip
 from custard.solvers.reference import Schedule, omniscient_agent
 from custard.task.problem import Problem

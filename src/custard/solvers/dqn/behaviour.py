@@ -65,8 +65,8 @@ def make_behaviour(tree: Any, critic: Weights, frequencies: int, rng: np.ndarray
     frequencies: of the critic's encoding
     rng: [4] a random stream
     """
-    number = [np.zeros(1, np.int64) for _ in range(3)]
-    episode = Episode(*number, np.ones(1), np.full(n, np.nan))
+    kind, elapsed, unchanged = (np.zeros(1, np.int64) for _ in range(3))
+    episode = Episode(kind, elapsed, unchanged, np.ones(1), np.full(n, np.nan))
     inputs = np.zeros(critic[0].shape[0] - 1, np.float32)
     return Behaviour(
         tree, critic, np.stack([np.zeros(n), np.ones(n)]), frequencies, inputs, networks.scratch(critic), rng,
