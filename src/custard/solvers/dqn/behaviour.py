@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
+from custard.core.numba_tools import borrowed
 from custard.envs.native import advance, begin, observe
 from custard.envs.pcg64 import uniform
 from custard.nn import networks
@@ -135,7 +136,7 @@ def _collect_compiled(behaviour, place, has_limit, state, env_rng, x, rows, on_t
     rows: Transitions to fill
     on_tree: [T] bool to fill: `_follows_tree`
     """
-    world, params, limit, _ = place
+    behaviour, rows, (world, params, limit, _) = borrowed((behaviour, rows, place))
     episode = behaviour.episode
     for t in range(len(on_tree)):
         rows.x[t] = x
