@@ -22,8 +22,7 @@ import gymnasium as gym
 
 import custard
 from custard.core.spaces import describe
-from custard.solvers.dqn import dqn
-from custard.solvers.dqn.paper import Written
+from custard.solvers.dqn import dqn, paper
 from custard.task.problem import Problem
 from custard.task.settings import settings_for
 from custard.task.source import source
@@ -37,15 +36,15 @@ WORLDS: dict[str, tuple[str, dict[str, Any], int | None]] = {
 
 def ours(env: str, kwargs: dict[str, Any], depth: int | None) -> Callable[[], None]:
     where = source(env, kwargs)
-    given = {"warmup": START, "buffer": 100_000, "hidden": 128, "batch": 128, "steps_per_update": 1}
+    given = {"budget": 10**9, "warmup": START, "buffer": 100_000, "steps_per_update": 1}
     settings = settings_for(dqn, env, "paper", given)
     problem = Problem(where, describe(where.vector(1), low=settings.low, high=settings.high), 0, depth)
-    lesson = Written(problem, dqn.rules_for(problem, settings)[0], settings, 10**9)
+    learner = paper.PaperLearner(problem, paper.rules_for(problem, settings)[0], settings)
 
     def turn() -> None:
-        goal = lesson.steps + STEPS
-        while lesson.steps < goal:
-            lesson.learn()
+        goal = learner.steps + STEPS
+        while learner.steps < goal:
+            learner.learn()
 
     return turn
 

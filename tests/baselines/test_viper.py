@@ -14,7 +14,7 @@ from custard.baselines import viper
 from custard.cli import main
 from custard.core.spaces import describe
 from custard.experts import dqn
-from custard.experts.experts import from_function
+from custard.experts.expert import from_q_function
 from custard.task.problem import Problem
 from custard.task.settings import settings_for
 from custard.task.source import source
@@ -140,11 +140,11 @@ def test_stable_baselines_models_are_experts(tmp_path: Path) -> None:
     with pytest.raises(custard.CustardError, match="trained for actions"):
         custard.learn("custard/PotholeWorld-v0", "viper-dqn", expert=str(tmp_path / "ppo.zip"), **few)
     # The statistics matter: the same network sees other numbers with and without them.
-    from custard.experts.experts import from_sb3
+    from custard.experts.sb3 import load_sb3
 
     base = problem("CartPole-v1")
     x = np.random.default_rng(0).normal(size=(4, 4)) * 0.05
-    plain, normal = (from_sb3(tmp_path / "dqn.zip", base, n) for n in (None, tmp_path / "stats.pkl"))
+    plain, normal = (load_sb3(tmp_path / "dqn.zip", base, n) for n in (None, tmp_path / "stats.pkl"))
     assert plain.q is not None
     assert normal.q is not None
     expected = model.q_net(model.policy.obs_to_tensor(venv.normalize_obs(x.astype(np.float32)))[0]).detach().numpy()
@@ -165,10 +165,10 @@ def test_a_missing_jax_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_weights_are_the_loss_of_the_worst_action() -> None:
-    expert = from_function(balance, 2)
+    expert = from_q_function(balance, 2)
     x = np.array([[0.0, 0, 0.1, 0], [0, 0, 0, 0]])
-    assert viper._weighing(expert, "auto")(x) == pytest.approx([1.0, 0.0], abs=1e-9)
-    assert viper._weighing(expert, "none")(x).tolist() == [1.0, 1.0]
+    assert viper._state_weights(expert, "auto")(x) == pytest.approx([1.0, 0.0], abs=1e-9)
+    assert viper._state_weights(expert, "none")(x).tolist() == [1.0, 1.0]
 
 
 @pytest.mark.parametrize(
@@ -208,8 +208,8 @@ def test_the_papers_numbers_are_a_preset() -> None:
 
 def test_without_a_budget_every_rollout_of_a_batch_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
-    states = viper._Runner.states
-    monkeypatch.setattr(viper._Runner, "states", lambda *given: sizes.append(len(given[2])) or states(*given))  # type: ignore[func-returns-value]
+    states = viper._Runner.visited_states
+    monkeypatch.setattr(viper._Runner, "visited_states", lambda *given: sizes.append(len(given[2])) or states(*given))  # type: ignore[func-returns-value]
     custard.learn("custard/CartPole-v0", "viper-dqn", max_depth=2, expert=balance, batch_rollouts=7, **QUICK)
     assert set(sizes) == {7}
 

@@ -5,7 +5,7 @@ import pytest
 
 from custard.core.spaces import describe
 from custard.experts.dqn import Network
-from custard.experts.transitions import Compiled, Stepped
+from custard.experts.transitions import CompiledSteps, PythonSteps
 from custard.task.problem import Problem
 from custard.task.source import source
 
@@ -22,10 +22,10 @@ def _network(n, actions, frequencies=1):
     return Network(np.zeros(n), np.full(n, 2.0), frequencies, tuple(w.astype(np.float32) for w in weights))
 
 
-@pytest.mark.parametrize("kind", [Compiled, Stepped])
+@pytest.mark.parametrize("kind", [CompiledSteps, PythonSteps])
 def test_each_environment_goes_on_where_it_was_or_begins_anew(kind):
-    actor = kind(_problem(), 3, np.random.default_rng(0))
-    rows = [actor.run(40, None, 1.0), actor.run(40, _network(4, 2), 0.3)]
+    envs = kind(_problem(), 3, np.random.default_rng(0))
+    rows = [envs.collect(None, 1.0, 40), envs.collect(_network(4, 2), 0.3, 40)]
     x, after, terminated = (
         np.concatenate([getattr(part, name) for part in rows]) for name in ("x", "after", "terminated")
     )
@@ -35,25 +35,25 @@ def test_each_environment_goes_on_where_it_was_or_begins_anew(kind):
         assert over.any()
         assert (np.abs(one[1:][over[:-1]]) <= 0.05).all()  # a start of CartPole
         assert (np.abs(then[over][:, 2]) > 0.2).all()  # fallen
-    actor.close()
+    envs.close()
 
 
-@pytest.mark.parametrize("kind", [Compiled, Stepped])
+@pytest.mark.parametrize("kind", [CompiledSteps, PythonSteps])
 @pytest.mark.parametrize("frequencies", [0, 2])
 def test_actions_are_the_networks_best_unless_random(kind, frequencies):
-    actor, network = kind(_problem(), 4, np.random.default_rng(1)), _network(4, 2, frequencies)
-    rows = actor.run(100, network, 0.0)
+    envs, network = kind(_problem(), 4, np.random.default_rng(1)), _network(4, 2, frequencies)
+    rows = envs.collect(network, 0.0, 100)
     assert (rows.action == network.q(rows.x).argmax(axis=1)).all()
-    some = actor.run(400, network, 0.5)
+    some = envs.collect(network, 0.5, 400)
     assert 0.65 < (some.action == network.q(some.x).argmax(axis=1)).mean() < 0.85
-    actor.close()
+    envs.close()
 
 
-@pytest.mark.parametrize("kind", [Compiled, Stepped])
+@pytest.mark.parametrize("kind", [CompiledSteps, PythonSteps])
 def test_time_limits_truncate(kind):
-    actor = kind(_problem("MountainCar-v0"), 2, np.random.default_rng(2))
-    rows = actor.run(401, None, 1.0)
+    envs = kind(_problem("MountainCar-v0"), 2, np.random.default_rng(2))
+    rows = envs.collect(None, 1.0, 401)
     assert np.flatnonzero(rows.truncated).tolist() == [398, 399, 798, 799]
     assert not rows.terminated.any()
     assert (rows.reward == -1.0).all()
-    actor.close()
+    envs.close()

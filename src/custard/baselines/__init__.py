@@ -1,1 +1,1 @@
-"""The rivals: VIPER and its experts."""
+"""Tree learners that the paper compares with: VIPER (`viper`), and the same with an exact expert (`viper_bi`)."""

@@ -1,8 +1,8 @@
-"""VIPER (Bastani et al. 2018): imitate an expert with a decision tree, on the states the tree itself meets.
+"""VIPER (Bastani et al. 2018): imitate an expert with a decision tree, on the states that the tree itself visits.
 
-DAgger: the expert drives the first batch of rollouts, the latest tree all further ones; every state met is labelled
-with the expert's action and weighted by what the worst action would lose, V(s) - min_a Q(s, a). CART is fitted to all
-of them, and the tree that does best on validation rollouts is kept. The paper's appendix gives the numbers.
+DAgger: the expert drives the first batch of rollouts, the latest tree all further ones; every visited state is labelled
+with the expert's action and weighted by the loss of the worst action, V(s) - min_a Q(s, a). CART is fitted to all of
+them, and the tree that does best on validation rollouts is kept. The paper's appendix gives the numbers.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ import numpy as np
 
 from custard.core.errors import CustardError, one_of, require_least
 from custard.experts import dqn
-from custard.experts.experts import Expert, experts
+from custard.experts.expert import Expert
+from custard.experts.kinds import experts
 from custard.task.evaluate import rollouts
 from custard.task.problem import Problem, Snapshot
+from custard.task.settings import settings_for
 from custard.task.source import episode_seeds
 from custard.tree.export.sklearn import from_sklearn
 from custard.tree.simplify import simplify
@@ -26,40 +28,41 @@ from custard.tree.tree import Tree
 __all__ = ["PRESETS", "Settings", "solve"]
 
 WEIGHTS = ("auto", "q", "policy", "none")
+CRITERIA = ("gini", "entropy", "log_loss")
 
-#: Where a budget is given, shares of what the expert left of it: for validation, in so many iterations; for a tree that
-#: did as well as the best.
-TESTING, ITERATIONS, FINAL = 0.5, 20, 0.125
+# Where a budget is given, what the expert leaves of it is divided: a share for validation rollouts, planned for this
+# many iterations, and a share for the final rollouts of one tree.
+VALIDATION_SHARE, PLANNED_ITERATIONS, FINAL_SHARE = 0.5, 20, 0.125
+# And what the expert itself may use: for training, and for its checks.
+EXPERT_TRAINING_SHARE, EXPERT_CHECK_SHARE = 1 / 2, 1 / 8
 
 
 @dataclass(frozen=True)
 class Settings:
     """Settings of VIPER; the paper's appendix names the first six."""
 
-    batch_rollouts: int = 10  # rollouts in an iteration
-    max_samples: int = 200_000  # states a tree is fitted to; a random choice of all if there are more
+    batch_rollouts: int = 10  # rollouts per iteration
+    max_samples: int = 200_000  # states a tree is fitted to, at most; drawn at random if there are more
     iterations: int = 300  # at most
-    train_share: float = 0.8  # of the states for fitting; the rest measures agreement with the expert
-    test_rollouts: int = 50  # validation rollouts of each tree
-    max_leaves: int | None = None  # leaf limit (the depth limit is the problem's own)
-    patience: int | None = 40  # stop after so many iterations without a better tree; None: never
-    final_rollouts: int = 500  # further rollouts for a tree that did as well as the best; 0: none
-    slack: float = 0.002  # how far below the best validation return, as a share of it, a tree still gets those
+    train_share: float = 0.8  # share of the states for fitting; the rest measures agreement with the expert
+    test_rollouts: int = 50  # validation rollouts per tree
+    max_leaves: int | None = None  # leaf limit (the depth limit is the problem's)
+    patience: int | None = 40  # iterations without a better tree before stopping; None: never stop
+    final_rollouts: int = 500  # rollouts for a tree that did about as well as the best; 0: none
+    slack: float = 0.002  # how far below the best validation return a tree still gets those, as a share of it
     weights: str = "auto"  # "q": V - min Q; "policy": the same of log-probabilities; "none"; "auto": the first possible
     resample: bool = False  # draw states by weight instead of weighting them in CART
     criterion: str = "gini"  # CART's impurity: gini, entropy or log_loss
     min_leaf: int = 1  # states in a leaf, at least
     variants: bool = True  # also fit by the other impurity and to states drawn by weight; validation chooses
     leaf_ladder: bool = False  # also fit trees of 2, 4, 8, … leaves; validation chooses
-    expert: str | Callable[..., Any] = (
-        "dqn"  # "dqn", "bi", a file (.npz ours, .zip Stable-Baselines3) or a function to Q-values
-    )
+    expert: str | Callable[..., Any] = "dqn"  # "dqn", "bi", a file (.npz, .zip) or a function (`custard.experts.kinds`)
     expert_preset: str = "tuned"  # preset of the DQN expert
     expert_settings: dict[str, Any] = field(default_factory=dict)  # settings of the DQN expert over its preset's
-    expert_out: str | None = None  # file to save the trained DQN expert in (.npz)
-    normalise: str | None = None  # file of VecNormalize statistics that belongs to a Stable-Baselines3 expert
-    ties: str = "random"  # backward induction's rule: first, random or downstream
-    budget: int | None = None  # environment steps in all, the expert's included
+    expert_out: str | None = None  # file in which to save the trained DQN expert (.npz)
+    normalise: str | None = None  # file of VecNormalize statistics of a Stable-Baselines3 expert
+    ties: str = "random"  # how backward induction chooses among equally good actions: first, random or downstream
+    budget: int | None = None  # environment steps, the expert's included; None: no limit
 
     def __post_init__(self) -> None:
         if not 0.0 < self.train_share <= 1.0:
@@ -69,15 +72,15 @@ class Settings:
             raise CustardError(f"max_leaves={self.max_leaves} must be at least 2, or None")
         if self.weights not in WEIGHTS:
             raise CustardError(one_of("weighting", self.weights, WEIGHTS))
-        if self.criterion not in ("gini", "entropy", "log_loss"):
-            raise CustardError(one_of("criterion", self.criterion, ("gini", "entropy", "log_loss")))
+        if self.criterion not in CRITERIA:
+            raise CustardError(one_of("criterion", self.criterion, CRITERIA))
 
 
 _PAPER = {"patience": None, "final_rollouts": 0, "variants": False, "expert_preset": "paper"}
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "tuned": {
         "": {},
-        # Rollouts of the compiled environment cost little, and a tree that falls once in a thousand is not good enough.
+        # Rollouts of the compiled environment are cheap, and a tree that falls once in a thousand is not good enough.
         "CartPole": {"test_rollouts": 200, "final_rollouts": 5000},
         "PotholeWorld": {"ties": "downstream", "iterations": 60, "patience": 20, "leaf_ladder": True},
     },
@@ -86,129 +89,124 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
 
 
 def solve(problem: Problem, settings: Settings, state: Any = None) -> Iterator[Snapshot]:
-    """Train or load the expert, then VIPER; yields at every check of the expert and every tree."""
+    """Train or load the expert, then imitate it; yield at every check of the expert and every iteration."""
     problem.require_discrete_actions("VIPER")
     seeds = problem.seeds("expert", "rollouts", "validation", "final", "fit")
     steps, expert = 0, None
     for item in experts(
-        problem, settings.expert, _training(problem, settings), seeds["expert"], ties=settings.ties,
+        problem, settings.expert, _expert_training(problem, settings), seeds["expert"], ties=settings.ties,
         normalise=settings.normalise, out=settings.expert_out,
     ):  # fmt: skip
         if isinstance(item, Expert):
             expert = item
         else:
-            steps = item.steps
-            yield Snapshot(
-                steps, None, float("nan"), settings.budget, {"expert": item.value}, message="training the expert"
-            )
+            steps, metrics = item.steps, {"expert": item.value}
+            yield Snapshot(steps, None, float("nan"), settings.budget, metrics, message="training the expert")
     assert expert is not None
-    weigh = _weighing(expert, settings.weights)
+    weigh = _state_weights(expert, settings.weights)
     budget = settings.budget or np.inf
     runner = _Runner(problem, steps + problem.looked, problem.longest(budget))
     rng = np.random.default_rng(seeds["fit"])
-    size = int(min(settings.batch_rollouts, max(2, budget / 2000)))
-    drive_seeds = episode_seeds(seeds["rollouts"], settings.iterations * size)
+    batch = int(min(settings.batch_rollouts, max(2, budget / 2000)))
+    batch_seeds = episode_seeds(seeds["rollouts"], settings.iterations * batch)
     test_seeds = episode_seeds(seeds["validation"], settings.test_rollouts)
     final_seeds = episode_seeds(seeds["final"], settings.final_rollouts)
     x, action, weight = np.zeros((0, problem.base.features.n)), np.zeros(0, dtype=np.int64), np.zeros(0)
-    best, value, screen = None, -np.inf, -np.inf  # the best tree, its mean return, and the best on validation rollouts
-    tree: Tree | None = None
-    since = 0
+    best, best_return, best_test_return = None, -np.inf, -np.inf
+    latest: Tree | None = None
+    iterations_without_progress = 0
     for iteration in range(settings.iterations):
-        batch = drive_seeds[iteration * size :][:size]
-        seen = runner.states(expert if tree is None else tree, batch)
-        x = np.concatenate([x, seen])
-        action = np.concatenate([action, expert.act(seen)])
-        weight = np.concatenate([weight, weigh(seen)])
-        fresh, agreement = _fit(problem, settings, x, action, weight, rng)
-        tree = fresh[0]
+        visited = runner.visited_states(expert if latest is None else latest, batch_seeds[iteration * batch :][:batch])
+        x = np.concatenate([x, visited])
+        action = np.concatenate([action, expert.act(visited)])
+        weight = np.concatenate([weight, weigh(visited)])
+        trees, agreement = _fit(problem, settings, x, action, weight, rng)
+        latest = trees[0]
         if iteration == 0:
-            affordable = (budget - runner.steps) / (len(seen) / size)  # rollouts as long as these
-            test_seeds = _some(test_seeds, TESTING * affordable / (ITERATIONS * len(fresh)))
-            final_seeds = _some(final_seeds, FINAL * affordable)
-        since += 1
-        for candidate in fresh:
+            affordable = (budget - runner.steps) / (len(visited) / batch)  # rollouts as long as these
+            test_seeds = _first(test_seeds, VALIDATION_SHARE * affordable / (PLANNED_ITERATIONS * len(trees)))
+            final_seeds = _first(final_seeds, FINAL_SHARE * affordable)
+        iterations_without_progress += 1
+        for tree in trees:
             if best is not None and runner.steps >= budget:
                 break
-            mean = runner.mean(candidate, test_seeds)
-            if mean < screen - settings.slack * abs(screen):
+            mean = runner.mean_return(tree, test_seeds)
+            if mean < best_test_return - settings.slack * abs(best_test_return):
                 continue
-            screen = max(screen, mean)
-            if len(final_seeds):  # a mean of few rollouts that is the highest of many is too good to be true
-                mean = runner.mean(candidate, final_seeds)
-            if best is None or (round(mean, 9), -candidate.n_leaves) > (round(value, 9), -best.n_leaves):
-                best, value, since = candidate, mean, 0
-        metrics = {"iteration": iteration, "samples": len(x), "agreement": agreement, "validation": screen}
-        yield Snapshot(runner.steps, best, value, settings.budget, metrics, message=f"expert: {expert.name}")
-        if settings.patience is not None and since >= settings.patience:
+            best_test_return = max(best_test_return, mean)
+            if len(final_seeds):  # the highest of many means of few rollouts is too good to be true
+                mean = runner.mean_return(tree, final_seeds)
+            if best is None or (round(mean, 9), -tree.n_leaves) > (round(best_return, 9), -best.n_leaves):
+                best, best_return, iterations_without_progress = tree, mean, 0
+        metrics = {"iteration": iteration, "samples": len(x), "agreement": agreement, "validation": best_test_return}
+        yield Snapshot(runner.steps, best, best_return, settings.budget, metrics, message=f"expert: {expert.name}")
+        if settings.patience is not None and iterations_without_progress >= settings.patience:
             break
         if runner.steps >= budget:
             break
     message = f"{iteration + 1} iterations, expert: {expert.name}"
-    yield Snapshot(runner.steps, best, value, settings.budget, {"iteration": iteration}, message=message)
+    yield Snapshot(runner.steps, best, best_return, settings.budget, {"iteration": iteration}, message=message)
 
 
-def _some(seeds: np.ndarray, count: float) -> np.ndarray:
-    """The first `count` seeds, two at least."""
+def _first(seeds: np.ndarray, count: float) -> np.ndarray:
+    """Return the first `count` seeds, at least two."""
     return seeds[: max(2, int(min(count, len(seeds))))]
 
 
 class _Runner:
     """Rolls policies out and counts the environment steps."""
 
-    def __init__(self, problem: Problem, steps: int, longest: int) -> None:
-        self.problem, self.steps, self.longest = problem, steps, longest
+    def __init__(self, problem: Problem, steps: int, max_episode_steps: int) -> None:
+        self.problem, self.steps, self.max_episode_steps = problem, steps, max_episode_steps
 
-    def states(self, policy: Expert | Tree, seeds: np.ndarray) -> np.ndarray:
-        """The states a policy meets."""
-        seen: list[np.ndarray] = []
+    def visited_states(self, policy: Expert | Tree, seeds: np.ndarray) -> np.ndarray:
+        """Return the states [N, n] that a policy visits in one rollout per seed."""
+        visited: list[np.ndarray] = []
         start = self.problem.base.actions.start
         act = policy.predict if isinstance(policy, Tree) else lambda x: policy.act(x) + start
 
         def recorded(x: np.ndarray) -> np.ndarray:
-            seen.append(x.copy())
+            visited.append(x.copy())
             return act(x)
 
         self._run(recorded, seeds)
-        return np.concatenate(seen)
+        return np.concatenate(visited)
 
-    def mean(self, tree: Tree, seeds: np.ndarray) -> float:
-        """The mean return of a tree."""
+    def mean_return(self, tree: Tree, seeds: np.ndarray) -> float:
+        """Return the mean return of a tree over one rollout per seed."""
         return float(self._run(tree.predict, seeds).mean())
 
     def _run(self, policy: Any, seeds: np.ndarray) -> np.ndarray:
         where, features = self.problem.source, self.problem.encoder
-        returns, lengths, _ = rollouts(policy, where, seeds, features=features, max_steps=self.longest)
+        returns, lengths, _ = rollouts(policy, where, seeds, features=features, max_steps=self.max_episode_steps)
         self.steps += int(lengths.sum())
         return returns
 
 
-def _training(problem: Problem, settings: Settings) -> dqn.Settings:
-    """How a DQN expert is trained."""
-    from custard.task.settings import settings_for
-
+def _expert_training(problem: Problem, settings: Settings) -> dqn.Settings:
+    """Return the settings of a DQN expert, within the budget if there is one."""
     chosen = settings_for(dqn, problem.preset, settings.expert_preset, settings.expert_settings, "expert setting")
-    if settings.budget is not None:  # at most half of it for training, and an eighth for judging
-        steps = max(1, min(chosen.steps, settings.budget // 2))
-        few = max(2, min(chosen.check_rollouts, steps // 1000))
-        longest = problem.longest(settings.budget)
-        judging = settings.budget / steps / 8
-        chosen = replace(chosen, steps=steps, check_rollouts=few, check_steps=longest, judging=judging)
+    if settings.budget is not None:
+        steps = max(1, min(chosen.steps, int(settings.budget * EXPERT_TRAINING_SHARE)))
+        check_rollouts = max(2, min(chosen.check_rollouts, steps // 1000))
+        check_steps = problem.longest(settings.budget)
+        judging = settings.budget / steps * EXPERT_CHECK_SHARE
+        chosen = replace(chosen, steps=steps, check_rollouts=check_rollouts, check_steps=check_steps, judging=judging)
     return chosen
 
 
-def _weighing(expert: Expert, weights: str) -> Any:
-    """What a state's weight is: the loss of the worst action, from Q-values or from log-probabilities."""
+def _state_weights(expert: Expert, weights: str) -> Callable[[np.ndarray], np.ndarray]:
+    """Return a function to states' weights: the loss of the worst action, by Q-values or by log-probabilities."""
     if weights == "q" and expert.q is None:
         raise CustardError(
             f"weights='q' needs an expert with Q-values, but {expert.name} has none: choose weights=policy or none"
         )
     if weights == "policy" and expert.log_policy is None:
         raise CustardError(f"weights='policy' needs an expert with action probabilities, but {expert.name} has none")
-    values = {"q": expert.q, "policy": expert.log_policy, "none": None, "auto": expert.q or expert.log_policy}[weights]
-    if values is None:
+    rating = {"q": expert.q, "policy": expert.log_policy, "none": None, "auto": expert.q or expert.log_policy}[weights]
+    if rating is None:
         return lambda x: np.ones(len(x))
-    return lambda x: np.ptp(values(x), axis=1) + 1e-12  # all weights zero would leave CART nothing to fit
+    return lambda x: np.ptp(rating(x), axis=1) + 1e-12  # all weights zero would leave CART nothing to fit
 
 
 def _fit(
@@ -219,55 +217,58 @@ def _fit(
     weight: np.ndarray,
     rng: np.random.Generator,
 ) -> tuple[list[Tree], float]:
-    """CART trees from labelled states, and the first one's weighted agreement with the expert on held-out states."""
+    """Fit CART trees to labelled states; return them, and how often the first agrees with the expert on other states.
+
+    x, action, weight: [N, n], [N] and [N], the states, the expert's actions there, and how much they count
+    """
     from sklearn.tree import DecisionTreeClassifier
 
+    features, actions = problem.base.features, problem.base.actions
     index = np.arange(len(x))
     if len(x) > settings.max_samples:
         index = rng.choice(len(x), size=settings.max_samples, replace=False)
     else:
         rng.shuffle(index)
     cut = max(1, round(settings.train_share * len(index)))
-    train, held = index[:cut], index[cut:] if cut < len(index) else index
-    condense = _condensed if x.shape[1] == 1 and settings.min_leaf == 1 else lambda *rows: rows
+    train, held_out = index[:cut], index[cut:] if cut < len(index) else index
+    condense = _condense if x.shape[1] == 1 and settings.min_leaf == 1 else lambda *rows: rows
     weighted = drawn = condense(x[train], action[train], weight[train])
     if settings.resample or settings.variants:
         again = rng.choice(train, size=len(train), p=weight[train] / weight[train].sum())
         drawn = condense(x[again], action[again], np.ones(len(again)))
-    plain, varied = (drawn, weighted) if settings.resample else (weighted, drawn)
-    other = "entropy" if settings.criterion == "gini" else "gini"
-    fits = [(settings.criterion, settings.max_leaves, *plain)]
+    main, variant = (drawn, weighted) if settings.resample else (weighted, drawn)
+    other_criterion = "entropy" if settings.criterion == "gini" else "gini"
+    fits = [(settings.criterion, settings.max_leaves, *main)]
     if settings.variants:
-        fits += [(other, settings.max_leaves, *plain), (settings.criterion, settings.max_leaves, *varied)]
+        fits += [(other_criterion, settings.max_leaves, *main), (settings.criterion, settings.max_leaves, *variant)]
     if settings.leaf_ladder:
-        top = settings.max_leaves or 1024
-        fits += [(settings.criterion, 2**k, *plain) for k in range(1, 11) if 2**k < top]
+        max_leaves = settings.max_leaves or 1024
+        fits += [(settings.criterion, 2**k, *main) for k in range(1, 11) if 2**k < max_leaves]
     trees = []
     if problem.max_depth == 0:
-        votes = np.bincount(action[train], weight[train], minlength=problem.base.actions.n)
-        leaf = int(votes.argmax()) + problem.base.actions.start
-        trees.append(Tree.leaf(leaf, problem.base.features, problem.base.actions))
+        votes = np.bincount(action[train], weight[train], minlength=actions.n)
+        trees.append(Tree.leaf(int(votes.argmax()) + actions.start, features, actions))
         fits = []
-    for criterion, leaves, *rows, importance in fits:
+    for criterion, leaves, fit_x, fit_action, fit_weight in fits:
         cart = DecisionTreeClassifier(
             criterion=criterion, max_depth=problem.max_depth, max_leaf_nodes=leaves, min_samples_leaf=settings.min_leaf,
             random_state=int(rng.integers(2**31)),
         )  # fmt: skip
-        cart.fit(rows[0], rows[1] + problem.base.actions.start, sample_weight=importance)
-        trees.append(simplify(from_sklearn(cart, problem.base.features, problem.base.actions)))
-    right = trees[0].predict(x[held]) - problem.base.actions.start == action[held]
-    return trees, float(np.average(right, weights=weight[held]))
+        cart.fit(fit_x, fit_action + actions.start, sample_weight=fit_weight)
+        trees.append(simplify(from_sklearn(cart, features, actions)))
+    agrees = trees[0].predict(x[held_out]) - actions.start == action[held_out]
+    return trees, float(np.average(agrees, weights=weight[held_out]))
 
 
-def _condensed(x: np.ndarray, action: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """States of one feature in few rows to which CART fits the same tree.
+def _condense(x: np.ndarray, action: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return fewer rows of one feature to which CART fits the same tree.
 
-    It only ever divides between neighbours with different actions (Fayyad and Irani 1992; an expert has one for a
-    state), so that of a run with the same action the two at either end are enough. The second carries the weight of all
-    in between.
+    It only ever splits between neighbours with different actions (Fayyad and Irani 1992; an expert has one action per
+    state), so of a run with the same action the two at either end suffice. The second carries the weight of all in
+    between.
 
     >>> x, action = np.arange(8.0)[:, None], np.array([0, 0, 0, 0, 0, 0, 1, 1])
-    >>> [part.tolist() for part in _condensed(x, action, np.ones(8))]
+    >>> [part.tolist() for part in _condense(x, action, np.ones(8))]
     [[[0.0], [1.0], [4.0], [5.0], [6.0], [7.0]], [0, 0, 0, 0, 1, 1], [1.0, 3.0, 1.0, 1.0, 1.0, 1.0]]
     """
     order = np.argsort(x[:, 0])

@@ -1,6 +1,6 @@
 """VIPER with backward induction as the expert: the paper's "VIPER (BI)".
 
-Needs an environment with an exact model, or one whose states can be laid out on a grid (`custard.planning.grid`).
+Needs an environment with an exact model, or one whose states have a grid (`custard.experts.backward_induction`).
 """
 
 from __future__ import annotations

@@ -1,1 +1,2 @@
-"""Experts on the base MDP: they act well and say what each action is worth."""
+"""Experts on the base MDP. Read `expert` (what one is) and `kinds` (one by name), then a kind: `dqn` (trained on steps
+of `transitions`), `backward_induction` (computed), `sb3` (from a file). `numbered_actions` is for vector actions."""

@@ -95,7 +95,7 @@ def _expert_return(where: Source, expert: Any, episodes: int, seed: int) -> floa
     if expert in (None, "dqn", "none"):
         return None
     from custard.experts.dqn import Settings
-    from custard.experts.experts import experts
+    from custard.experts.kinds import experts
 
     venv = where.make_vec(1)
     problem = Problem(where, describe(venv), seed)

@@ -1,1 +1,1 @@
-"""Networks, replay and optimisers for whoever learns with a network."""
+"""Networks, replay memory, gradient descent and checkpoints, for whatever learns with a network."""

@@ -1,4 +1,4 @@
-"""What JAX has learned as named arrays, for checkpoints."""
+"""Pytrees of JAX arrays (networks, optimiser states) as named NumPy arrays, for checkpoints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["from_arrays", "to_arrays"]
 
 
 def to_arrays(learned: Any) -> dict[str, np.ndarray]:
-    """The leaves of networks, moments and the like, copied.
+    """Return copies of a pytree's leaves by name.
 
     >>> {name: array.tolist() for name, array in to_arrays((jnp.ones(2), [jnp.zeros(1)])).items()}
     {'learned.0': [1.0, 1.0], 'learned.1': [0.0]}
@@ -22,6 +22,6 @@ def to_arrays(learned: Any) -> dict[str, np.ndarray]:
 
 
 def from_arrays(like: Any, data: Mapping[str, np.ndarray]) -> Any:
-    """What `to_arrays` was given, in the shape of `like`."""
+    """Return the pytree that `to_arrays` was given; `like` has the same structure."""
     leaves, shape = jax.tree.flatten(like)
     return jax.tree.unflatten(shape, [jnp.asarray(data[f"learned.{k}"]) for k in range(len(leaves))])

@@ -13,9 +13,14 @@ __all__ = ["descend"]
 def descend(
     adam: Any, loss: Callable[..., Any], weights: Any, moments: Any, order: Any, rate: Any
 ) -> tuple[Any, Any, Any]:
-    """Follow the gradient of `loss(weights, rows)` over all minibatches `order` [minibatches, rows of one].
+    """Take one gradient step per minibatch; return weights, moments and the loss of each minibatch.
 
-    `adam` is an optax transformation without a learning rate. Weights, moments, and the loss of each minibatch.
+    adam: an optax transformation without a learning rate
+    loss: of the weights and the numbers of a minibatch's rows
+    weights: a pytree of arrays
+    moments: the state of `adam`
+    order: [minibatches, batch] numbers of rows
+    rate: the learning rate
     """
 
     def step(carry: Any, index: Any) -> Any:

@@ -1,6 +1,6 @@
 """Small multilayer perceptrons as plain tuples of arrays: one source for JAX and NumPy, and its compiled twin.
 
-A network is a tuple of matrices, one a layer, [inputs + 1, outputs] float32, the last row being the bias. JAX learns
+A network is a tuple of matrices, one per layer, [inputs + 1, outputs] float32; the last row is the bias. JAX learns
 such tuples as they are (they are pytrees); numba evaluates them one row at a time inside compiled rollouts.
 """
 # mypy: disable-error-code="no-untyped-def"
@@ -14,13 +14,18 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-__all__ = ["Weights", "dueling", "encode", "encode_row", "evaluate", "forward", "forward_row", "make", "scratch"]
+__all__ = [
+    "Weights", "dueling", "dueling_heads", "encode", "encode_row", "evaluate", "forward", "forward_row", "make", "relu",
+    "scratch",
+]  # fmt: skip
 
 Weights = tuple[Any, ...]
 
 
 def make(rng: np.random.Generator, sizes: Sequence[int], last: float = 1.0) -> Weights:
-    """A network with these layer sizes, inputs first: orthogonal weights, zero biases; `last` scales the last layer.
+    """Make a network with these layer sizes, inputs first: orthogonal weights, zero biases.
+
+    Hidden layers are scaled by sqrt(2), the last one by `last`.
 
     >>> [w.shape for w in make(np.random.default_rng(0), (3, 8, 2))]
     [(4, 8), (9, 2)]
@@ -36,25 +41,43 @@ def make(rng: np.random.Generator, sizes: Sequence[int], last: float = 1.0) -> W
     return tuple(layers)
 
 
-def forward(weights: Weights, x: Any, activate: Callable[[Any], Any]) -> Any:
-    """The network's outputs, [..., inputs] -> [..., outputs]; `activate` is jax.nn.relu, jnp.tanh, np.tanh, …
+def affine(x: Any, w: Any) -> Any:
+    """Return one layer's outputs before activation, [..., inputs] -> [..., outputs]."""
+    return x @ w[:-1] + w[-1]
+
+
+def relu(x: np.ndarray) -> np.ndarray:
+    """Return max(x, 0), in NumPy."""
+    return np.maximum(x, 0.0)
+
+
+def forward(weights: Weights, x: Any, activate: Callable[[Any], Any], layer: Callable[[Any, Any], Any] = affine) -> Any:
+    """Return the network's outputs, [..., inputs] -> [..., outputs].
+
+    `activate` is `relu`, jax.nn.relu, jnp.tanh, np.tanh, …; `layer` another way to compute `affine`.
 
     >>> forward(make(np.random.default_rng(0), (3, 8, 2)), np.zeros((5, 3), dtype=np.float32), np.tanh).shape
     (5, 2)
     """
     for w in weights[:-1]:
-        x = activate(x @ w[:-1] + w[-1])
-    return x @ weights[-1][:-1] + weights[-1][-1]
+        x = activate(layer(x, w))
+    return layer(x, weights[-1])
 
 
 def dueling(outputs: Any) -> Any:
-    """Q = V + A - mean A from outputs [..., 1 + n_actions], the first of which is V."""
-    advantage = outputs[..., 1:]
-    return outputs[..., :1] + advantage - advantage.mean(axis=-1, keepdims=True)
+    """Return Q = V + A - mean A from outputs [..., 1 + n_actions], the first of which is V."""
+    return dueling_heads(outputs[..., :1], outputs[..., 1:])
+
+
+def dueling_heads(value: Any, advantage: Any) -> Any:
+    """Return Q = V + A - mean A from V [..., 1] and A [..., n_actions] (Wang et al. 2016)."""
+    return value + advantage - advantage.mean(axis=-1, keepdims=True)
 
 
 def encode(x: Any, frequencies: int, xp: Any = np) -> Any:
-    """A network's input: x in [0, 1], and its sines and cosines at 1, 2, 4, … half waves. `xp` is NumPy or jax.numpy.
+    """Return a network's input: x, then its sines and cosines at 1, 2, 4, … half waves per unit.
+
+    `xp` is the module of x: NumPy or jax.numpy.
 
     >>> encode(np.array([[0.0, 0.5]]), 1).round(3).tolist()
     [[0.0, 0.5, 0.0, 1.0, 1.0, 0.0]]
@@ -64,13 +87,13 @@ def encode(x: Any, frequencies: int, xp: Any = np) -> Any:
 
 
 def scratch(weights: Weights) -> np.ndarray:
-    """Room for `forward_row`: two rows as wide as the widest layer."""
+    """Allocate the layers that `forward_row` writes to: two rows as wide as the widest layer."""
     return np.zeros((2, max(w.shape[1] for w in weights)), dtype=np.float32)
 
 
 @njit(cache=True)
 def encode_row(x, frequencies, out):
-    """`encode` for one row, into `out`."""
+    """Write `encode` of one row x [n] into `out`."""
     n = len(x)
     for c in range(n):
         out[c] = x[c]
@@ -83,7 +106,7 @@ def encode_row(x, frequencies, out):
 
 @njit(cache=True)
 def _tanh(x):
-    """tanh by the rational approximation that Eigen and XLA use; within 1e-6, and vectorised by the compiler."""
+    """Return tanh by the rational approximation of Eigen and XLA: within 1e-6, and vectorised by the compiler."""
     x = min(max(x, np.float32(-7.9)), np.float32(7.9))
     x2 = x * x
     p = np.float32(-2.76076847742355e-16)
@@ -102,9 +125,12 @@ def _tanh(x):
 
 @njit(cache=True, error_model="numpy")
 def evaluate(weights, x, room, rectified):
-    """`forward` for one float32 row x, into room[(layers - 1) % 2]. `rectified`: relu, else tanh."""
+    """Write the outputs for one float32 row x into room[(layers - 1) % 2].
+
+    `room` comes from `scratch`; hidden layers are activated by relu where `rectified`, else by tanh.
+    """
     last = len(weights) - 1
-    given = x
+    previous = x
     for layer in range(last + 1):
         w = weights[layer]
         inputs, outputs = w.shape[0] - 1, w.shape[1]
@@ -113,12 +139,12 @@ def evaluate(weights, x, room, rectified):
             out[j] = w[inputs, j]
         whole = inputs - inputs % 4
         for i in range(0, whole, 4):  # four inputs at a time: fewer passes over the outputs
-            a, b, c, d = given[i], given[i + 1], given[i + 2], given[i + 3]
+            a, b, c, d = previous[i], previous[i + 1], previous[i + 2], previous[i + 3]
             for j in range(outputs):
                 out[j] += (a * w[i, j] + b * w[i + 1, j]) + (c * w[i + 2, j] + d * w[i + 3, j])
         for i in range(whole, inputs):
             for j in range(outputs):
-                out[j] += given[i] * w[i, j]
+                out[j] += previous[i] * w[i, j]
         if layer < last:
             if rectified:
                 for j in range(outputs):
@@ -126,12 +152,12 @@ def evaluate(weights, x, room, rectified):
             else:
                 for j in range(outputs):
                     out[j] = _tanh(out[j])
-        given = out
+        previous = out
 
 
 @njit(cache=True)
 def forward_row(weights, x, room, rectified):
-    """`evaluate`, and a view of its outputs."""
+    """Call `evaluate` and return a view of its outputs."""
     evaluate(weights, x, room, rectified)
     last = len(weights) - 1
     return room[last % 2, : weights[last].shape[1]]

@@ -1,12 +1,35 @@
-"""The last transitions, in rings of NumPy arrays."""
+"""Replay memory: the most recent transitions, in ring buffers of NumPy arrays."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["Replay"]
+__all__ = ["Replay", "Transitions", "make_transitions"]
+
+
+class Transitions(NamedTuple):
+    """Steps of base environments, one row per step."""
+
+    x: np.ndarray  # [T, n] features before the step
+    action: np.ndarray  # [T] int64, numbered from 0
+    reward: np.ndarray  # [T]
+    after: np.ndarray  # [T, n] features after the step, before any reset
+    terminated: np.ndarray  # [T] bool
+    truncated: np.ndarray  # [T] bool
+
+    def columns(self, bootstrap_at_limit: bool) -> dict[str, np.ndarray]:
+        """Return columns for `Replay`; `ended` tells after which steps nothing follows."""
+        ended = self.terminated if bootstrap_at_limit else self.terminated | self.truncated
+        return {"x": self.x, "action": self.action, "reward": self.reward, "after": self.after, "ended": ended}
+
+
+def make_transitions(steps: int, n: int) -> Transitions:
+    """Allocate transitions of `n` features."""
+    flags = np.zeros(steps, dtype=np.bool_), np.zeros(steps, dtype=np.bool_)
+    return Transitions(np.zeros((steps, n)), np.zeros(steps, np.int64), np.zeros(steps), np.zeros((steps, n)), *flags)
 
 
 class Replay:
@@ -14,35 +37,35 @@ class Replay:
 
     >>> ring = Replay(3, {"x": np.zeros(2), "reward": np.zeros(())})
     >>> ring.add({"x": np.ones((4, 2)), "reward": np.arange(4.0)})
-    >>> ring.full, ring.columns["reward"].tolist()
+    >>> ring.filled, ring.columns["reward"].tolist()
     (3, [3.0, 1.0, 2.0])
     """
 
     def __init__(self, size: int, row: Mapping[str, np.ndarray]) -> None:
-        """Room for `size` rows, each like `row`."""
-        self.size, self.full, self.at = size, 0, 0
+        """Allocate `size` rows, each with the shapes and types of `row`."""
+        self.size, self.filled, self.next_row = size, 0, 0
         self.columns = {name: np.zeros((size, *value.shape), value.dtype) for name, value in row.items()}
 
     def add(self, rows: Mapping[str, np.ndarray]) -> None:
-        """Remember rows, the oldest forgotten first."""
+        """Store rows in place of the oldest."""
         count = len(next(iter(rows.values())))
-        index = (self.at + np.arange(count)) % self.size
+        index = (self.next_row + np.arange(count)) % self.size
         for name, column in self.columns.items():
             column[index[-self.size :]] = rows[name][-self.size :]
-        self.at, self.full = int((self.at + count) % self.size), min(self.size, self.full + count)
+        self.next_row, self.filled = int((self.next_row + count) % self.size), min(self.size, self.filled + count)
 
     def sample(self, rng: np.random.Generator, count: int) -> dict[str, np.ndarray]:
-        """Rows drawn with replacement."""
-        index = rng.integers(self.full, size=count)
+        """Return `count` rows drawn with replacement."""
+        index = rng.integers(self.filled, size=count)
         return {name: column.take(index, axis=0) for name, column in self.columns.items()}
 
     def state(self, name: str) -> dict[str, np.ndarray]:
-        """A copy of everything as arrays whose names begin with `name`."""
-        data = {f"{name}.{key}": column[: self.full].copy() for key, column in self.columns.items()}
-        return {**data, f"{name}.at": np.array([self.at, self.full])}
+        """Return a copy of everything, as arrays whose names begin with `name`."""
+        data = {f"{name}.{key}": column[: self.filled].copy() for key, column in self.columns.items()}
+        return {**data, f"{name}.at": np.array([self.next_row, self.filled])}
 
     def restore(self, name: str, data: Mapping[str, np.ndarray]) -> None:
-        """Go on from what `state` returned."""
-        self.at, self.full = (int(value) for value in data[f"{name}.at"])
+        """Continue from what `state` returned."""
+        self.next_row, self.filled = (int(value) for value in data[f"{name}.at"])
         for key, column in self.columns.items():
-            column[: self.full] = data[f"{name}.{key}"]
+            column[: self.filled] = data[f"{name}.{key}"]

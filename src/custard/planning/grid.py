@@ -1,7 +1,7 @@
 """Backward induction where a state is a few real numbers: values on a grid of states, interpolated in between.
 
 For compiled environments whose features are their state and whose steps leave nothing to chance. Unlike a `FiniteMDP`
-this is no exact model and proves nothing; it makes a good expert (`custard.experts.experts`).
+this is no exact model and proves nothing; it makes a good expert (`custard.experts.backward_induction`).
 """
 
 from __future__ import annotations

@@ -40,12 +40,10 @@ def test_dqn(preset, compiled, bootstrap):
     pytest.importorskip("jax")
     from custard.solvers.dqn import dqn
 
-    given = {"budget": 2000, "warmup": 1000, "hidden": 8, "bootstrap_at_limit": bootstrap, "draws": 0}
-    learner = dqn.Learner(problem_of(compiled), settings_for(dqn, PREREQ, preset, given))
-    while learner.steps < 1200:
-        learner.advance()
-    memory = learner.lesson.memory
-    ended = memory.columns["ended"][: memory.full]
+    problem = problem_of(compiled)
+    given = {"budget": 2000, "warmup": 1000, "hidden": 8, "bootstrap_at_limit": bootstrap}
+    *_, last = dqn.solve(problem, settings_for(dqn, PREREQ, preset, given))
+    ended = last.state()["memory.ended"]
     third = np.flatnonzero(ended)
     assert ended.any() == (not bootstrap)
     if preset == "tuned" and not bootstrap:  # rows are base actions only: every third one is the last

@@ -19,10 +19,18 @@ from custard.envs.pcg64 import streams
 from custard.ibmdp.splits import Rules
 from custard.nn import networks
 from custard.nn.replay import Replay
-from custard.solvers.common.reading import NODES, extract_limited, pruned, read_off
-from custard.solvers.dqn import dqn
-from custard.solvers.dqn.imagine import imagine, make_imagination, refresh
-from custard.solvers.dqn.paper import UPDATES, Written, choose, q_values, targets, updates
+from custard.solvers.common.network_trees import MAX_NODES, extract_from_network, extract_limited, prune
+from custard.solvers.dqn import dqn, paper
+from custard.solvers.dqn.node_values import make_node_cache, node_values, with_weights
+from custard.solvers.dqn.paper import (
+    UPDATES_PER_CALL,
+    Networks,
+    PaperLearner,
+    choose_action,
+    q_values,
+    targets,
+    update_often,
+)  # fmt: skip
 from custard.solvers.reference import Schedule, omniscient_agent
 from custard.task.problem import Problem
 from custard.task.settings import settings_for
@@ -35,6 +43,10 @@ ZETA, GAMMA_B, GAMMA_W = -0.01, 0.9, 0.8
 def problem_of(env, kwargs=None, seed=0, max_depth=None, **bounds):
     where = source(env, kwargs)
     return Problem(where, describe(where.vector(1), **bounds), seed, max_depth)
+
+
+def paper_learner(problem, settings):
+    return PaperLearner(problem, paper.rules_for(problem, settings)[0], settings)
 
 
 # -- targets, by hand -----------------------------------------------------------------------------------------------
@@ -72,55 +84,55 @@ def test_a_cut_episode_is_remembered_as_going_on():
     where = source(lambda: gym.wrappers.TimeLimit(gym.make(PREREQ, m=4).unwrapped, 3))
     problem = Problem(where, describe(where.vector(1)), 0, 2)
     settings = settings_for(dqn, PREREQ, "paper", {"budget": 2000, "warmup": 2000, "hidden": 8})
-    rules, _ = dqn.rules_for(problem, settings, 100_000)
-    lesson = Written(problem, rules, settings, 2000)
+    learner = paper_learner(problem, settings)
     cut = goal = 0
-    while lesson.steps < 600:
-        before, episodes = lesson.memory.full, lesson.episodes
-        lesson.learn()
-        if lesson.episodes > episodes:
-            last = {name: column[lesson.memory.full - 1] for name, column in lesson.memory.columns.items()}
-            assert lesson.memory.full > before
+    while learner.steps < 600:
+        before, episodes = learner.memory.filled, learner.episodes
+        learner.learn()
+        if learner.episodes > episodes:
+            last = {name: column[learner.memory.filled - 1] for name, column in learner.memory.columns.items()}
+            assert learner.memory.filled > before
             assert last["ended"] == (last["reward"] == 0.0)
             cut, goal = cut + (not last["ended"]), goal + bool(last["ended"])
     assert cut > 0
-    assert lesson.memory.columns["discount"].max() == 1.0
+    assert learner.memory.columns["discount"].max() == 1.0
 
 
 @pytest.mark.parametrize(("env", "kwargs", "depth"), [(PREREQ, {"m": 4}, None), ("custard/CartPole-v0", {}, 2)])
 def test_compiled_steps_are_those_of_the_ibmdp(env, kwargs, depth):
     """The same transitions, to the bit, from the compiled loop and from `VectorIBMDP` step by step."""
     settings = settings_for(dqn, env, "paper", {"budget": 4000, "warmup": 300, "hidden": 8, "epsilon_steps": 400})
-    lessons = []
+    learners = []
     for compiled in (True, False):
         problem = problem_of(env, kwargs, 0, depth, low=settings.low, high=settings.high)
-        lesson = Written(problem, dqn.rules_for(problem, settings, 100_000)[0], settings, 4000)
-        assert lesson.base is not None
-        lesson.base = lesson.base if compiled else None
-        while lesson.steps < 1000:
-            lesson.learn()
-        lessons.append(lesson)
-    one, other = (lesson.memory.state("memory") for lesson in lessons)
+        learner = paper_learner(problem, settings)
+        assert learner.native is not None
+        learner.native = learner.native if compiled else None
+        while learner.steps < 1000:
+            learner.learn()
+        learners.append(learner)
+    one, other = (learner.memory.state("memory") for learner in learners)
     assert all(np.array_equal(one[name], other[name]) for name in one)
-    assert (lessons[0].rng == lessons[1].rng).all()
+    assert (learners[0].rng == learners[1].rng).all()
     assert {0, 1} == set(one["memory.ended"].tolist())
 
 
 def test_updates_come_once_in_so_many_steps_and_the_copy_is_renewed_in_time():
-    settings = settings_for(dqn, PREREQ, "paper", {"warmup": 100, "hidden": 8, "target_every": 2 * UPDATES})
+    given = {"budget": 10_000, "warmup": 100, "hidden": 8, "target_every": 2 * UPDATES_PER_CALL}
+    settings = settings_for(dqn, PREREQ, "paper", given)
     assert settings.steps_per_update == 4  # as in Mnih et al. (2015)
     problem = problem_of(PREREQ, {"m": 4})
-    lesson = Written(problem, dqn.rules_for(problem, settings, 100_000)[0], settings, 10_000)
-    first = np.array(lesson.learned[1][0])
-    while lesson.calls < 2:
-        np.testing.assert_array_equal(lesson.learned[1][0], first)
-        lesson.learn()
-    np.testing.assert_array_equal(lesson.learned[1][0], lesson.learned[0][1][0])  # renewed after 2 * UPDATES
-    assert int(lesson.learned[3]) == 2 * UPDATES
-    assert abs(lesson.steps - 100 - 4 * 2 * UPDATES) <= 4 * UPDATES
+    learner = paper_learner(problem, settings)
+    first = np.array(learner.learned.target_network[0])
+    while learner.calls < 2:
+        np.testing.assert_array_equal(learner.learned.target_network[0], first)
+        learner.learn()
+    np.testing.assert_array_equal(learner.learned.target_network[0], learner.learned.pair[1][0])  # renewed
+    assert int(learner.learned.updates) == 2 * UPDATES_PER_CALL
+    assert abs(learner.steps - 100 - 4 * 2 * UPDATES_PER_CALL) <= 4 * UPDATES_PER_CALL
 
 
-def test_nodes_are_worth_what_walking_the_tree_gives():
+def test_node_values_come_from_following_the_tree():
     """One real feature, p = 1: at the root, the split's value is zeta, then the base action of the half x lies in."""
     rules = Rules(
         custard.Features(("x",), [0.0], [1.0]), custard.Actions("discrete", ("a", "b")), 1, ZETA, 1.0, GAMMA_W, 1
@@ -128,20 +140,20 @@ def test_nodes_are_worth_what_walking_the_tree_gives():
     # Over (lower, upper), neither of them negative: V, then advantages of a, b and the split.
     same = np.array([[1, 0], [0, 1], [0, 0]], dtype=np.float32)
     weights = (same, same, np.array([[0, 0, 5, 0], [0, 1, 0, 3], [0, 0, 0, 0]], dtype=np.float32))
-    tree, acts = read_off(weights, 0, rules)
+    tree, acts = extract_from_network(weights, 0, rules)
     assert str(tree).splitlines()[0] == "x ≤ 0.5?"
     assert tree.predict([[0.2], [0.9]]).tolist() == [0, 1]
     assert acts.tolist() == [0, 0, 1]
     x = np.array([[0.2], [0.9]])
     q_o = np.array([[3.0, 7.0], [4.0, 6.0]], dtype=np.float32)
-    nodes = make_imagination(rules, weights, 0, streams([0])[0], 100)
+    nodes = make_node_cache(rules, weights, 0, streams([0])[0], 100)
     seen, target = np.zeros((2, 2), np.float32), np.zeros((2, 3), np.float32)
     known = np.zeros((2, 3), bool)
-    imagine(nodes, x, q_o, ZETA, 0, 0.0, 5, seen, target, known)
+    node_values(nodes, x, q_o, ZETA, 0, 0.0, 5, seen, target, known)
     assert known.all()
     by_hand = [[3 - 7, 0, ZETA + GAMMA_W * 3 - 7], [4 - 6, 0, ZETA + GAMMA_W * 6 - 6]]
     np.testing.assert_allclose(target, by_hand, rtol=1e-6)
-    imagine(nodes, x, q_o, ZETA, 1, 1.0, 5, seen, target, known)  # now also below: no question is afforded there
+    node_values(nodes, x, q_o, ZETA, 1, 1.0, 5, seen, target, known)  # now also below: no question is afforded there
     below = seen[:, 1] - seen[:, 0] < 1.0
     assert (known[:, 2] == ~below).all()
 
@@ -149,26 +161,26 @@ def test_nodes_are_worth_what_walking_the_tree_gives():
 def test_a_tree_that_is_cut_says_so():
     rules, _ = dqn.rules_for(problem_of("custard/PotholeWorld-v0", max_depth=30), dqn.Settings(splits=3), 1000)
     endless = extract_limited(lambda bounds, mask: np.where(mask[:, -1], rules.n_actions - 1, 0), rules)
-    assert NODES < endless.n_nodes < 3 * NODES
+    assert MAX_NODES < endless.n_nodes < 3 * MAX_NODES
     assert endless.origin["cut"] == (endless.feature < 0).sum()  # nothing but the limit made it act
     short = extract_limited(lambda bounds, mask: np.zeros(len(bounds), dtype=int), rules)
     assert "cut" not in short.origin
 
 
-def test_imagined_walks_agree_with_the_tree_that_is_read_off():
+def test_imagined_walks_agree_with_the_tree_that_is_extract_from_network():
     rng = np.random.default_rng(0)
     features = custard.Features(("x", "k"), [0.0, 0], [1.0, 3], ("real", "integer"))
     rules = Rules(features, custard.Actions("discrete", ("a", "b", "c")), 3, 0.0, 1.0, 1.0, 4)
     x = np.stack([rng.random(400), rng.integers(4, size=400)], axis=1).astype(np.float64)
-    nodes = make_imagination(rules, networks.make(rng, (20, 16, 16, 10)), 2, streams([0])[0], 5000)
+    nodes = make_node_cache(rules, networks.make(rng, (20, 16, 16, 10)), 2, streams([0])[0], 5000)
     for _ in range(3):
         weights = networks.make(rng, (20, 16, 16, 10))
-        nodes = refresh(nodes, weights)
-        tree, _ = read_off(weights, 2, rules)
+        nodes = with_weights(nodes, weights)
+        tree, _ = extract_from_network(weights, 2, rules)
         seen, target = np.zeros((400, 4), np.float32), np.zeros((400, 9), np.float32)
         known = np.zeros((400, 9), bool)
         q_o = np.tile(np.array([0.0, -1.0, -2.0], np.float32), (400, 1))
-        imagine(nodes, x, q_o, 0.0, 0, 0.0, 99, seen, target, known)
+        node_values(nodes, x, q_o, 0.0, 0, 0.0, 99, seen, target, known)
         first = tree.feature[0]
         if first < 0:
             continue
@@ -231,11 +243,11 @@ def test_one_hot_inputs_and_linear_networks_are_the_tables_of_the_reference():
     pair = tuple(jnp.zeros((inputs * size + 1, 1 + 4)) for inputs in (2, 3))
     pair = ((pair[0],), (pair[1],))
     optimiser = optax.adam(optax.linear_schedule(0.1, 0.0, 600))
-    state = (pair, pair[1], optimiser.init(pair), jnp.zeros((), jnp.int32))
-    one = jax.jit(partial(updates, optimiser, 10, batches={name: column[None] for name, column in batch.items()}))
+    state = Networks(pair, pair[1], optimiser.init(pair), jnp.zeros((), jnp.int32))
+    one = jax.jit(partial(update_often, optimiser, 10, batches={name: column[None] for name, column in batch.items()}))
     for _ in range(600):
         state, _ = one(state)
-    table = np.asarray(q_values(state[0][0], jnp.eye(2 * size)))
+    table = np.asarray(q_values(state.pair[0], jnp.eye(2 * size)))
     root = nodes[env.rules.normalised(*env.rules.root()).tobytes()]
     first, second = ZETA + GAMMA_W * 1.0, ZETA + GAMMA_W * (ZETA + GAMMA_W * 1.0)
     np.testing.assert_allclose(table[root], [0.5, 0.5, first, second], atol=0.03)
@@ -272,19 +284,19 @@ def test_actions_that_are_not_afforded_are_never_chosen():
         mask = np.append([True], rng.random(5) < 0.4)
         bounds = rng.random(4).astype(np.float32)
         for epsilon in (0.0, 1.0):
-            action = choose(weights, bounds, mask, epsilon, stream, room)
+            action = choose_action(weights, bounds, mask, epsilon, stream, room)
             assert mask[action]
         q = networks.forward(weights, bounds, lambda h: np.maximum(h, 0))[1:]
-        assert choose(weights, bounds, mask, 0.0, stream, room) == np.where(mask, q, -np.inf).argmax()
+        assert choose_action(weights, bounds, mask, 0.0, stream, room) == np.where(mask, q, -np.inf).argmax()
 
 
 def test_what_is_remembered_was_afforded():
     settings = settings_for(dqn, PREREQ, "paper", {"budget": 1000, "warmup": 400, "hidden": 8})
     problem = problem_of(PREREQ, {"m": 4}, max_depth=2)
-    lesson = Written(problem, dqn.rules_for(problem, settings, 100_000)[0], settings, 1000)
-    while lesson.steps < 800:
-        lesson.learn()
-    rows = {name: column[: lesson.memory.full] for name, column in lesson.memory.columns.items()}
+    learner = paper_learner(problem, settings)
+    while learner.steps < 800:
+        learner.learn()
+    rows = {name: column[: learner.memory.filled] for name, column in learner.memory.columns.items()}
     depth = (rows["obs"][:, 4:8] + 1 - rows["obs"][:, 8:]).sum(axis=1) * 2  # each question halves one width
     assert rows["action"][depth >= 2].max() < 4  # the depth limit leaves base actions
     assert rows["action"].max() >= 4
@@ -342,21 +354,21 @@ def test_prereq_world_is_solved_with_the_smallest_tree():
 def test_a_question_costs_a_share_of_what_questions_can_gain_unless_its_price_is_given():
     q_o = np.array([[3.0, 1.0], [0.0, 4.0], [2.0, 2.0]])
     gain = 3.0 - 7.0 / 3.0  # the best of each state, less the action that is best for all
-    assert dqn.zeta_by_gain(q_o, -1.0) == pytest.approx(-dqn.PRICE * gain)
+    assert dqn.zeta_by_gain(q_o, -1.0) == pytest.approx(-dqn.SPLIT_PRICE_SHARE * gain)
     assert dqn.zeta_by_gain(q_o, -0.001) == -0.001
     assert dqn.zeta_by_gain(q_o[:1], -1.0) == 0.0  # nothing to ask
     found = {}
     for given in (None, -0.3):
         settings = settings_for(dqn, "TwoBits", "tuned", {"budget": 4000, "hidden": 8, "splits": 1, "zeta": given})
         problem = problem_of(TwoBits, max_depth=2)
-        lesson = dqn.Imagined(problem, dqn.rules_for(problem, settings, 100_000)[0], settings, 4000, 64)
-        lesson.learn(0.0)
-        found[given] = lesson.zeta.round(3).tolist()
-        assert lesson.metrics()["updates"] == (1 + settings.critic_updates) * dqn.UPDATES
+        learner = dqn.Learner(problem, dqn.rules_for(problem, settings, 100_000)[0], settings, 4000)
+        learner.learn(0.0)
+        found[given] = [round(learner.zeta, 3), round(learner.lowest_zeta, 3)]
+        assert learner.metrics()["updates"] == (1 + settings.critic_updates) * dqn.UPDATES_PER_ROUND
     assert found[-0.3] == [-0.3, -0.3]
-    now, most = found[None]
-    assert most == -0.005  # a hundredth of the mean reward of random answers
-    assert most <= now <= 0.0
+    zeta, lowest = found[None]
+    assert lowest == -0.005  # a hundredth of the mean reward of random answers
+    assert lowest <= zeta <= 0.0
 
 
 def test_pruning_keeps_what_pays():
@@ -373,16 +385,16 @@ def test_pruning_keeps_what_pays():
     x = np.array([[0.0, 0], [0, 1], [1, 0], [1, 1]])
     q = np.where(x[:, :1] == [[0.0, 1.0]], 0.0, -1.0)
     stump = custard.Tree.stump(0, 0.5, 0, 1, features, actions)
-    assert pruned(tree, acts, x, q, 0.0) == stump
-    assert pruned(tree, acts, x, q, 0.4) == stump
-    assert pruned(tree, acts, x, q, 0.6).n_leaves == 1
-    assert pruned(tree, acts, x[:2], q[:2], 0.0).n_leaves == 1  # the other half was never met
+    assert prune(tree, acts, x, q, 0.0) == stump
+    assert prune(tree, acts, x, q, 0.4) == stump
+    assert prune(tree, acts, x, q, 0.6).n_leaves == 1
+    assert prune(tree, acts, x[:2], q[:2], 0.0).n_leaves == 1  # the other half was never met
     line = custard.Features(("z",), [0.0], [1.0])
     steps = custard.Tree([0, 0, -1, -1, -1], [0.5, 0.25, 0, 0, 0], [1, 3, -1, -1, -1], [2, 4, -1, -1, -1],
                          [0, 0, 0, 1, 0], line, actions)  # fmt: skip
     z = np.linspace(0.01, 0.99, 50)[:, None]
     worth = np.where((z <= 0.25) == [[False, True]], 0.0, -1.0)
-    assert pruned(steps, np.array([0, 0, 0, 1, 0]), z, worth, 0.0) == custard.Tree.stump(0, 0.25, 1, 0, line, actions)
+    assert prune(steps, np.array([0, 0, 0, 1, 0]), z, worth, 0.0) == custard.Tree.stump(0, 0.25, 1, 0, line, actions)
 
 
 def test_replay_forgets_the_oldest_and_can_be_stored():
@@ -397,6 +409,13 @@ def test_replay_forgets_the_oldest_and_can_be_stored():
     assert set(again.sample(np.random.default_rng(0), 100)["k"].tolist()) == {2, 3, 4, 5, 9}
 
 
-def test_continuous_actions_are_refused():
+def test_a_form_reads_only_its_own_settings():
+    for preset, name in (("paper", "questions"), ("tuned", "target_every")):
+        with pytest.raises(CustardError, match=f"'{name}' is not read under the preset '{preset}'.* splits"):
+            custard.learn("CartPole-v1", "dqn", preset=preset, **{name: 5})
+
+
+@pytest.mark.parametrize("preset", ["tuned", "paper"])
+def test_continuous_actions_are_refused(preset):
     with pytest.raises(CustardError, match="discrete actions"):
-        custard.learn("Pendulum-v1", "dqn", budget=1000)
+        custard.learn("Pendulum-v1", "dqn", budget=1000, preset=preset)

@@ -8,7 +8,7 @@ import custard
 from custard.core.actions import Actions
 from custard.core.spaces import describe
 from custard.experts import dqn
-from custard.experts.experts import experts
+from custard.experts.kinds import experts
 from custard.experts.numbered_actions import choice_of_vectors
 from custard.lab.frontier import frontier
 from custard.solvers.tpi import advice

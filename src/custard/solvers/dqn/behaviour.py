@@ -1,9 +1,12 @@
-"""Episodes of base actions for the neural solvers: a tree that is followed, with exploration, compiled.
+"""The behaviour policy of CUSTARD (DQN): episodes of base actions that follow a tree, with exploration, compiled.
 
-Some episodes follow the tree as it is: their states are those a tree must serve. The others explore, each with its own
-share of random actions; half of them stray from the tree, half from what the critic likes best.
-`Native` steps native environments inside the compiled loop, `Foreign` any Gymnasium environment by whole episodes, each
-with a seed of its own, so that a run can be resumed.
+Some episodes follow the tree as it is: they visit the states that a tree must serve. The others explore, each with its
+own share of random actions; their other actions are the tree's in half of them and the critic's best in the others.
+
+`CompiledSteps` steps native environments inside the compiled loop. `PythonSteps` steps any Gymnasium environment by
+whole episodes, each with its own seed, so that a run can be resumed. `custard.experts.transitions` has the same two
+classes for many environments side by side and a network as the policy: here an episode's policy depends on its kind,
+which the compiled loop reads at every step, so that the two loops stay apart.
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -14,168 +17,191 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
+from custard.core.numba_tools import borrowed
 from custard.envs.native import advance, begin, observe
 from custard.envs.pcg64 import uniform
-from custard.nn.networks import encode_row, forward_row
+from custard.nn import networks
+from custard.nn.networks import Weights, encode_row, forward_row
+from custard.nn.replay import Transitions, make_transitions
+from custard.task.native_rollouts import native_place
 from custard.task.problem import Problem
-from custard.task.source import DEFAULT_LIMIT
 from custard.tree.compiled import leaf_of
-from custard.tree.tree import Tree
 
-__all__ = ["Actor", "Foreign", "Native", "tree_actions", "tree_arrays"]
+__all__ = ["Behaviour", "CompiledSteps", "PythonSteps", "make_behaviour", "tree_actions"]
 
-UNDECIDED, FOLLOWING, STRAYING, DISCOVERING = range(4)  # kinds of episode
-KIND, STILL, ELAPSED = range(3)  # entries of `Actor.number`
-SHARE, DARING = range(2)  # entries of `Actor.now`: share of exploring episodes, share of random actions in this one
-PATIENT = 32  # steps without any change after which an episode is given up
+UNDECIDED, FOLLOWS_TREE, EXPLORES_FROM_TREE, EXPLORES_FROM_CRITIC = range(4)  # kinds of episode
+MAX_UNCHANGED_STEPS = 32  # consecutive steps without any change of the state after which an episode is abandoned
 
 
-class Actor(NamedTuple):
+class Episode(NamedTuple):
+    """The present episode; arrays of one element, since compiled code changes them."""
+
+    kind: np.ndarray  # int64
+    elapsed: np.ndarray  # int64: steps so far
+    unchanged: np.ndarray  # int64: consecutive steps in which the state stayed the same
+    random_share: np.ndarray  # float64: probability of a random action, if the episode explores
+    previous: np.ndarray  # [n] float64: the state before
+
+
+class Behaviour(NamedTuple):
     """What chooses base actions."""
 
-    tree: Any  # feature, threshold, children_left, children_right, action
-    critic: Any  # weights of a network over encoded base states, or an empty tuple
-    scaling: Any  # [2, n]: what is subtracted from base states, and what they are divided by
-    frequencies: int
-    inputs: np.ndarray  # room for the critic's input
-    room: np.ndarray  # room for its layers
+    tree: Any  # the five arrays of `arrays_of`
+    critic: Weights  # a dueling network over encoded, scaled base states
+    scaling: np.ndarray  # [2, n]: what is subtracted from base states, and what they are divided by
+    frequencies: int  # of the critic's encoding
+    inputs: np.ndarray  # scratch: the critic's input
+    room: np.ndarray  # scratch: the critic's layers
     rng: np.ndarray  # [4] a random stream
-    number: np.ndarray  # [3] int64
-    now: np.ndarray  # [2] float64
-    last: np.ndarray  # [n] the base state before
-    n_base: int
+    exploring_share: np.ndarray  # [1] probability that an episode explores
+    episode: Episode
+    n_base: int  # number of base actions
 
 
-def tree_arrays(tree: Tree) -> tuple[np.ndarray, ...]:
-    """A tree as compiled loops take it; leaves hold action numbers from 0."""
-    value = (np.asarray(tree.value) - tree.actions.start).astype(np.int64)
-    parts = (tree.feature, tree.children_left, tree.children_right)
-    feature, left, right = (np.asarray(part, dtype=np.int64) for part in parts)
-    return feature, np.asarray(tree.threshold, dtype=np.float64), left, right, value
+def make_behaviour(tree: Any, critic: Weights, frequencies: int, rng: np.ndarray, n: int, n_base: int) -> Behaviour:
+    """Make a behaviour policy that explores in every episode.
+
+    tree: the arrays of `arrays_of`
+    critic: weights over n encoded features with n_base advantages
+    frequencies: of the critic's encoding
+    rng: [4] a random stream
+    """
+    kind, elapsed, unchanged = (np.zeros(1, np.int64) for _ in range(3))
+    episode = Episode(kind, elapsed, unchanged, np.ones(1), np.full(n, np.nan))
+    inputs = np.zeros(critic[0].shape[0] - 1, np.float32)
+    return Behaviour(
+        tree, critic, np.stack([np.zeros(n), np.ones(n)]), frequencies, inputs, networks.scratch(critic), rng,
+        np.ones(1), episode, n_base,
+    )  # fmt: skip
 
 
 @njit(cache=True)
 def tree_actions(tree, x):
-    """The tree's action numbers for base states [B, n]."""
-    out = np.empty(len(x), dtype=np.int32)
+    """Return the tree's action numbers for base states [B, n]."""
+    actions = np.empty(len(x), dtype=np.int32)
     for i in range(len(x)):
-        out[i] = tree[4][leaf_of(tree, x[i])]
-    return out
+        actions[i] = tree[4][leaf_of(tree, x[i])]
+    return actions
 
 
 @njit(cache=True)
-def decide(actor, x):
-    """The base action to take in a base state."""
-    rng, count, now = actor.rng, actor.number, actor.now
-    if count[KIND] == UNDECIDED:
-        exploring = STRAYING if uniform(rng, 0.0, 1.0) < 0.5 else DISCOVERING
-        count[KIND] = exploring if uniform(rng, 0.0, 1.0) < now[SHARE] else FOLLOWING
-        now[DARING] = uniform(rng, 0.0, 1.0) ** 2  # from a stray action now and then to nothing else
-    still = True
+def _choose_action(behaviour, x):
+    """Return the base action to take in base state x [n]; the first call of an episode draws the episode's kind."""
+    rng, episode = behaviour.rng, behaviour.episode
+    if episode.kind[0] == UNDECIDED:
+        exploring = EXPLORES_FROM_TREE if uniform(rng, 0.0, 1.0) < 0.5 else EXPLORES_FROM_CRITIC
+        explores = uniform(rng, 0.0, 1.0) < behaviour.exploring_share[0]
+        episode.kind[0] = exploring if explores else FOLLOWS_TREE
+        episode.random_share[0] = uniform(rng, 0.0, 1.0) ** 2  # anything from none to all, rather few
+    unchanged = True
     for c in range(len(x)):
-        still = still and actor.last[c] == x[c]
-        actor.last[c] = x[c]
-    count[STILL] = count[STILL] + 1 if still else 0
-    if count[KIND] != FOLLOWING and uniform(rng, 0.0, 1.0) < now[DARING]:
-        return int(uniform(rng, 0.0, 1.0) * actor.n_base)
-    if count[KIND] == DISCOVERING:
-        z = (x - actor.scaling[0]) / actor.scaling[1]
-        encode_row(z, actor.frequencies, actor.inputs)
-        return int(np.argmax(forward_row(actor.critic, actor.inputs, actor.room, True)[1:]))
-    return actor.tree[4][leaf_of(actor.tree, x)]
+        unchanged = unchanged and episode.previous[c] == x[c]
+        episode.previous[c] = x[c]
+    episode.unchanged[0] = episode.unchanged[0] + 1 if unchanged else 0
+    if episode.kind[0] != FOLLOWS_TREE and uniform(rng, 0.0, 1.0) < episode.random_share[0]:
+        return int(uniform(rng, 0.0, 1.0) * behaviour.n_base)
+    if episode.kind[0] == EXPLORES_FROM_CRITIC:
+        z = (x - behaviour.scaling[0]) / behaviour.scaling[1]
+        encode_row(z, behaviour.frequencies, behaviour.inputs)
+        return int(np.argmax(forward_row(behaviour.critic, behaviour.inputs, behaviour.room, True)[1:]))
+    return behaviour.tree[4][leaf_of(behaviour.tree, x)]
 
 
 @njit(cache=True)
-def over(actor, terminal, limit):
-    """Count a step; whether the episode is over."""
-    count = actor.number
-    count[ELAPSED] += 1
-    ended = terminal or count[ELAPSED] >= limit or count[STILL] >= PATIENT
-    if ended:
-        count[KIND] = UNDECIDED
-        count[ELAPSED] = 0
-        count[STILL] = 0
-    return ended
+def _follows_tree(episode):
+    """Return whether the present step follows the tree, in a state other than the one before."""
+    return episode.kind[0] == FOLLOWS_TREE and episode.unchanged[0] == 0
 
 
 @njit(cache=True)
-def _run_native(
-    actor, world, params, limit, limit_ends, state, env_rng, x, xs, actions, rewards, afters, ended, followed
-):  # fmt: skip
-    for t in range(len(xs)):
-        xs[t] = x
-        actions[t] = decide(actor, x)
-        followed[t] = actor.number[KIND] == FOLLOWING and actor.number[STILL] == 0
-        rewards[t], ended[t] = advance(world, params, state, actions[t], env_rng)
-        ended[t] = ended[t] or (limit_ends and actor.number[ELAPSED] + 1 >= limit)
+def _count_step(episode, ended, limit):
+    """Count a step; return whether the episode is over, and if so prepare for the next one."""
+    episode.elapsed[0] += 1
+    over = ended or episode.elapsed[0] >= limit or episode.unchanged[0] >= MAX_UNCHANGED_STEPS
+    if over:
+        episode.kind[0] = UNDECIDED
+        episode.elapsed[0] = 0
+        episode.unchanged[0] = 0
+    return over
+
+
+@njit(cache=True)
+def _collect_compiled(behaviour, place, has_limit, state, env_rng, x, rows, on_tree):
+    """Fill all rows with steps of a native environment.
+
+    behaviour: what chooses actions
+    place: `native_place` of the environment
+    has_limit: whether the environment declares a time limit
+    state, env_rng, x: [n_state], [4], [n] of the environment, changed in place
+    rows: Transitions to fill
+    on_tree: [T] bool to fill: `_follows_tree`
+    """
+    behaviour, rows, (world, params, limit, _) = borrowed((behaviour, rows, place))
+    episode = behaviour.episode
+    for t in range(len(on_tree)):
+        rows.x[t] = x
+        action = _choose_action(behaviour, x)
+        on_tree[t] = _follows_tree(episode)
+        rows.action[t] = action
+        rows.reward[t], rows.terminated[t] = advance(world, params, state, action, env_rng)
+        rows.truncated[t] = has_limit and episode.elapsed[0] + 1 >= limit
         observe(world, state, x)
-        afters[t] = x
-        if over(actor, ended[t], limit):
+        rows.after[t] = x
+        if _count_step(episode, rows.terminated[t], limit):
             begin(world, state, env_rng)
             observe(world, state, x)
 
 
-class Native:
-    """A native environment."""
+class CompiledSteps:
+    """Steps of a native environment."""
 
-    def __init__(self, problem: Problem, seed: int, limit_ends: bool) -> None:
+    def __init__(self, problem: Problem, seed: int) -> None:
         venv: Any = problem.source.vector(1)
         venv.reset(seed=seed)
-        limit = min(venv.limit, DEFAULT_LIMIT) if problem.source.limit is None else venv.limit
-        self.fixed = (venv.world, venv.params, limit, limit_ends and problem.source.limit is not None)
+        self.place, self.has_limit = native_place(venv), problem.source.limit is not None
         self.state, self.rng, self.x = venv.state[0], venv.rng[0], venv.x[0]
 
-    def run(self, actor: Actor, steps: int) -> dict[str, np.ndarray]:
-        """Transitions of so many steps."""
-        n = len(self.x)
-        rows: dict[str, Any] = {
-            "x": np.empty((steps, n)), "action": np.empty(steps, dtype=np.int32), "reward": np.empty(steps),
-            "after": np.empty((steps, n)), "ended": np.empty(steps, dtype=bool),
-            "followed": np.empty(steps, dtype=bool),
-        }  # fmt: skip
-        run: Any = _run_native
-        run(actor, *self.fixed, self.state, self.rng, self.x, *rows.values())
-        return rows
+    def collect(self, behaviour: Behaviour, steps: int) -> tuple[Transitions, np.ndarray]:
+        """Return the next `steps` transitions, and which of them follow the tree [steps] bool."""
+        rows, on_tree = make_transitions(steps, len(self.x)), np.empty(steps, dtype=bool)
+        _collect_compiled(behaviour, self.place, self.has_limit, self.state, self.rng, self.x, rows, on_tree)
+        return rows, on_tree
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """What a checkpoint keeps: these very arrays."""
+        """Return the arrays that a checkpoint keeps, not copied."""
         return {"env.state": self.state, "env.rng": self.rng, "env.x": self.x}
 
 
-class Foreign:
-    """Any Gymnasium environment."""
+class PythonSteps:
+    """Steps of any Gymnasium environment."""
 
-    def __init__(self, problem: Problem, seed: int, limit_ends: bool, longest: int) -> None:
-        self.env, self.base = problem.source.make(), problem.base
-        self.limit, self.limit_ends = longest, limit_ends
-        self.number = np.array([seed, 0], dtype=np.int64)  # the run's seed, and how many episodes there were
+    def __init__(self, problem: Problem, seed: int, limit: int) -> None:
+        self.env, self.base, self.limit = problem.source.make(), problem.base, limit
+        self.seed_and_episodes = np.array([seed, 0], dtype=np.int64)
 
-    def run(self, actor: Actor, steps: int) -> dict[str, np.ndarray]:
-        """Transitions of whole episodes, of at least so many steps."""
+    def collect(self, behaviour: Behaviour, steps: int) -> tuple[Transitions, np.ndarray]:
+        """Return transitions of whole episodes, at least `steps`, and which of them follow the tree [T] bool."""
         rows: list[tuple[Any, ...]] = []
         while len(rows) < steps:
-            self._episode(actor, rows)
-        names = ("x", "action", "reward", "after", "ended", "followed")
-        columns = dict(zip(names, map(np.array, zip(*rows, strict=True)), strict=True))
-        columns["action"] = columns["action"].astype(np.int32)
-        return columns
+            self._play_episode(behaviour, rows)
+        *columns, on_tree = map(np.array, zip(*rows, strict=True))
+        return Transitions(*columns), on_tree
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """What a checkpoint keeps: these very arrays."""
-        return {"env.number": self.number}
+        """Return the arrays that a checkpoint keeps, not copied."""
+        return {"env.seed_and_episodes": self.seed_and_episodes}
 
-    def _episode(self, actor: Actor, rows: list[tuple[Any, ...]]) -> None:
-        seed = int(np.random.SeedSequence(self.number.tolist()).generate_state(1)[0])
-        self.number[1] += 1
-        start, ended = self.base.actions.start, False
+    def _play_episode(self, behaviour: Behaviour, rows: list[tuple[Any, ...]]) -> None:
+        seed = int(np.random.SeedSequence(self.seed_and_episodes.tolist()).generate_state(1)[0])
+        self.seed_and_episodes[1] += 1
+        start, over = self.base.actions.start, False
         observation, _ = self.env.reset(seed=seed)
         x = self.base.observe(observation)
-        while not ended:
-            action = int(decide(actor, x))
-            followed = actor.number[KIND] == FOLLOWING and actor.number[STILL] == 0
-            observation, reward, terminal, truncated, _ = self.env.step(action + start)
+        while not over:
+            action = int(_choose_action(behaviour, x))
+            on_tree = bool(_follows_tree(behaviour.episode))
+            observation, reward, terminated, truncated, _ = self.env.step(action + start)
             after = self.base.observe(observation)
-            terminal = bool(terminal or (truncated and self.limit_ends))
-            rows.append((x, action, reward, after, terminal, followed))
-            ended = over(actor, terminal, 0 if truncated else self.limit)
+            rows.append((x, action, reward, after, bool(terminated), bool(truncated), on_tree))
+            over = _count_step(behaviour.episode, bool(terminated or truncated), self.limit)
             x = after

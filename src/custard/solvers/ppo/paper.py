@@ -31,7 +31,7 @@ from custard.ibmdp.splits import Rules
 from custard.nn.checkpoints import from_arrays, to_arrays
 from custard.nn.descent import descend
 from custard.nn.networks import Weights, dueling, forward, make
-from custard.solvers.common.reading import extract_limited
+from custard.solvers.common.network_trees import extract_limited
 from custard.solvers.common.selection import Selection
 from custard.solvers.ppo.acting_data import AT, LOW, NONE, WIDTH, Game, make_game, make_nodes
 from custard.solvers.ppo.drawing import BoundsNetwork

@@ -37,7 +37,8 @@ EPISODES = 20  # of the expert, and of each tree, at the most
 
 def with_expert(search: Search) -> Iterator[Snapshot]:
     """Give a search the expert to begin from, if there is to be one; yields while that is trained."""
-    from custard.experts.experts import Expert, experts
+    from custard.experts.expert import Expert
+    from custard.experts.kinds import experts
 
     given = search.settings.expert or ("dqn" if _unasked(search) else "none")
     if given == "none":
