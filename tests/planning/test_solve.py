@@ -16,9 +16,9 @@ import custard
 from custard.core.mdp import FiniteMDP
 from custard.planning.evaluate import policy_value
 from custard.planning.model import model_of
-from custard.planning.random import random_mdp
 from custard.planning.solve import backward_induction, can_end, optimal_value, policy_iteration, value_iteration
 from custard.task.source import source
+from tests.planning.random_mdp import random_mdp
 
 
 @given(seed=st.integers(0, 10_000), gamma=st.sampled_from([0.8, 0.99, 1.0]))

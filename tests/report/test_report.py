@@ -23,7 +23,7 @@ from custard.report.data import encoded
 from custard.report.episodes import record
 from custard.report.write import metrics_rows, page
 from custard.tree.explain import counterfactuals
-from custard.tree.points import hard_points
+from tests.strategies import hard_points
 
 BASE = custard.describe(gym.make("CartPole-v1"))
 CARTPOLE = Tree(

@@ -23,12 +23,13 @@ from custard.core.errors import CustardError
 from custard.core.features import Features
 from custard.core.mdp import FiniteMDP
 from custard.envs.pothole_world import PENALTY, SLOW, STEP_HIGH, STEP_LOW
-from custard.planning.exhaustive import Node, grow
+from custard.tree.shape import Shape, Split, build_tree
 from custard.tree.tree import Tree
 
 __all__ = ["Intervals", "best_intervals", "expected_rewards", "grid_model", "interval_tree", "position_visits"]
 
-STEP = 0.002
+STEP = 0.002  # the width of a grid cell
+MAX_INTERVALS = 64  # those of a tree of depth 6
 
 
 @dataclass(frozen=True)
@@ -115,15 +116,15 @@ def _place(lead: np.ndarray, cell: int, step: float, potholes: np.ndarray) -> fl
 
 
 def interval_tree(boundaries: tuple[float, ...], lanes: tuple[int, ...], features: Features, actions: Actions) -> Tree:
-    """A balanced tree over intervals of one feature."""
+    """Return a balanced tree over intervals of one feature."""
 
-    def build(low: int, high: int) -> Node:
+    def build(low: int, high: int) -> Shape:
         if high - low == 1:
-            return lanes[low]
+            return lanes[low] + actions.start
         middle = (low + high) // 2
-        return (0, boundaries[middle - 1], build(low, middle), build(middle, high))
+        return Split(0, boundaries[middle - 1], build(low, middle), build(middle, high))
 
-    return grow(build(0, len(lanes)), features, actions)
+    return build_tree(build(0, len(lanes)), features, actions)
 
 
 def grid_model(env: Any, step: float = 0.01, gamma: float = 1.0) -> FiniteMDP:

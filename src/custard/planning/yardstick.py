@@ -13,7 +13,7 @@ from custard.tree.tree import Tree
 
 __all__ = ["best_return", "exact_return", "slack"]
 
-LARGEST = 20_000  # states
+MAX_STATES = 20_000  # of models that are solved for the sake of a bound
 
 
 def best_return(source: Source, max_depth: int | None = None) -> float | None:
@@ -30,15 +30,15 @@ def best_return(source: Source, max_depth: int | None = None) -> float | None:
     if name == "CartPole" and source.limit is not None:
         return float(source.limit)  # a reward of one a step
     if name == "PotholeWorld":
-        from custard.planning.pothole import best_intervals
+        from custard.planning.pothole import MAX_INTERVALS, best_intervals
 
-        intervals = 64 if max_depth is None else 2 ** min(max_depth, 6)
+        intervals = MAX_INTERVALS if max_depth is None else min(2**max_depth, MAX_INTERVALS)
         return float(best_intervals(source.make().unwrapped, intervals).values[-1])
     try:
         mdp = model_of(source, limit=True)
     except CustardError:
         return None
-    if mdp.n_states > LARGEST:
+    if mdp.n_states > MAX_STATES:
         return None
     value = optimal_value(mdp)
     return value if math.isfinite(value) else None
@@ -67,7 +67,7 @@ def exact_return(source: Source, tree: Tree) -> float | None:
         mdp = model_of(source, limit=True)
     except CustardError:
         return None
-    return tree_value(tree, mdp) if mdp.n_states <= LARGEST else None
+    return tree_value(tree, mdp) if mdp.n_states <= MAX_STATES else None
 
 
 def slack(source: Source, bound: float) -> float:
