@@ -8,7 +8,7 @@ __all__ = ["readable"]
 
 
 def readable(*values: float | None) -> list[str]:
-    """Numbers that belong together: two decimals, more where all are small, powers of ten where one is very large.
+    """Return numbers that belong together as text: two decimals, more where all are small, 1e+300 where one is large.
 
     >>> readable(499.987, 0.4), readable(-0.00134, 0.0002), readable(1e300, None)
     (['499.99', '0.40'], ['-0.00134', '0.00020'], ['1e+300', '–'])

@@ -53,7 +53,7 @@ class Parts(Protocol):
 
 
 def parts_of(env: gym.vector.VectorEnv, base: Base) -> Parts:
-    """The way to move a vector environment's parts."""
+    """Return the way to move a vector environment's parts."""
     if hasattr(env, "step_some"):
         return Native(env, base)
     if type(env) is SyncVectorEnv:  # a subclass may do more in its step
@@ -62,7 +62,7 @@ def parts_of(env: gym.vector.VectorEnv, base: Base) -> Parts:
 
 
 def autoreset_mode(env: gym.vector.VectorEnv) -> AutoresetMode:
-    """The declared autoreset mode; Gymnasium's default where none is declared."""
+    """Return the declared autoreset mode; Gymnasium's default where none is declared."""
     return AutoresetMode(env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
 
 

@@ -95,14 +95,14 @@ class VectorIBMDP(VectorWrapper):
         self._restart(moved.index)
         self._over[moved.index] = self._waiting[moved.index] = False
         self._started = True
-        return self._obs.copy(), {**moved.infos, **self._report()}
+        return self._obs.copy(), {**moved.infos, **self._infos()}
 
     def step(self, actions: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Ask a question or take a base action in each part."""
         if not self._started:
             raise CustardError("call reset() before step()")
         rules, parts = self.rules, self.parts
-        numbers, v, values = self._read(actions)
+        numbers, v, values = self._parse_actions(actions)
         resetting = self._nobody
         if self._over.any():
             if self.mode == AutoresetMode.DISABLED:
@@ -140,10 +140,10 @@ class VectorIBMDP(VectorWrapper):
             self._waiting = parts.ready.copy()  # type: ignore[attr-defined]
             reward[self._waiting], discount[self._waiting] = 0.0, 1.0
             infos["waiting"] = self._waiting.copy()
-        return self._obs.copy(), reward, terminated, truncated, {**infos, **self._report(), "discount": discount}
+        return self._obs.copy(), reward, terminated, truncated, {**infos, **self._infos(), "discount": discount}
 
     def action_masks(self) -> np.ndarray:
-        """Which actions are afforded now, [N, n_actions] bool."""
+        """Return which actions are afforded now, [N, n_actions] bool."""
         return self._mask.copy()
 
     @property
@@ -156,6 +156,7 @@ class VectorIBMDP(VectorWrapper):
         return self._flags, self._constants, (self._root_bounds, self._root_mask), arrays
 
     def _restart(self, index: np.ndarray) -> None:
+        """Forget the bounds of the environments `index`, whose base states are new."""
         low, high, width, *_ = self._constants
         bad = restart(
             index, low, high, width, self._root_bounds, self._root_mask, self.parts.x, self.lower, self.upper,
@@ -175,7 +176,7 @@ class VectorIBMDP(VectorWrapper):
             self._restart(limited)
 
     def _at_root(self, x: np.ndarray) -> np.ndarray:
-        """The observations of base states [B, n] of which nothing is known yet."""
+        """Return the observations of base states [B, n] of which nothing is known yet."""
         features = self.rules.features
         bounds = np.tile(self._root_bounds, (len(x), 1))
         if self._obs.shape[1] == 2 * features.n:
@@ -183,21 +184,22 @@ class VectorIBMDP(VectorWrapper):
         return np.concatenate([normalise(x, features.low, self.rules.width).astype(np.float32), bounds], axis=1)
 
     def _add_final(self, infos: dict[str, Any], index: np.ndarray, observations: np.ndarray) -> None:
-        """The last observations of episodes that started again in the same step."""
+        """Add the last observations of episodes that started again in the same step."""
         final = infos.setdefault("final_obs", np.full(self.num_envs, None, dtype=object))
         present = infos.setdefault("_final_obs", np.zeros(self.num_envs, dtype=bool))
         present[index] = True
         for i, observation in zip(index, observations, strict=True):
             final[i] = observation
 
-    def _report(self) -> dict[str, Any]:
+    def _infos(self) -> dict[str, Any]:
+        """Return what every step's infos hold."""
         return {
             "action_mask": self._mask.copy(), "_action_mask": self._all,
             "depth": self.depth.copy(), "_depth": self._all, "_discount": self._all,
         }  # fmt: skip
 
-    def _read(self, actions: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Action numbers [N], v [N] (parameterised form only) and the base actions' values [N] or [N, k]."""
+    def _parse_actions(self, actions: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return action numbers [N], v [N] (parameterised form only) and the base actions' values [N] or [N, k]."""
         count = self.num_envs
         try:
             if not self.rules.parameterised:

@@ -43,7 +43,7 @@ class FiniteEnv(gym.Env):
         self.state, self.elapsed = -1, 0
 
     def mdp(self) -> FiniteMDP:
-        """The exact model."""
+        """Return the exact model."""
         return self.model
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:

@@ -39,7 +39,7 @@ REPORT_SECONDS = 0.2  # how often climbing reports
 class Settings:
     """What is optimised, and for how long."""
 
-    zeta: float = 0.0  # 0: the return, then the fewest leaves. Below 0: the return plus zeta a question asked
+    zeta: float = 0.0  # 0: the return, then the fewest leaves. Below 0: the return plus zeta per question asked
     gamma: float = 1.0  # discount of the return
     time_limit: bool = True  # whether the environment's own time limit cuts episodes in the model too
     seconds: float = 60.0  # stop after this long, with the best tree and the gap
@@ -63,7 +63,7 @@ class Plan:
     """The best tree so far and what is proved about it."""
 
     tree: Tree
-    value: float  # its exact expected return (plus zeta a question, if zeta was given)
+    value: float  # its exact expected return (plus zeta per split on the way, if zeta was given)
     bound: float  # no tree of the depth has more
     optimum: float  # the best policy's return, without a tree
     optimal: bool  # the value is proved best

@@ -17,7 +17,7 @@ MAX_STATES = 20_000  # of models that are solved for the sake of a bound
 
 
 def best_return(source: Source, max_depth: int | None = None) -> float | None:
-    """An upper bound on the expected return of every tree, or None where none is known.
+    """Return an upper bound on the expected return of every tree, or None where none is known.
 
     PotholeWorld: the exact limit for the depth. Environments with an exact model: the best policy's value within the
     time limit. `plan` proves tighter bounds for a depth.
@@ -26,9 +26,9 @@ def best_return(source: Source, max_depth: int | None = None) -> float | None:
     >>> best_return(source("custard/PrereqWorld-v0", {"m": 7}), max_depth=3), best_return(source("CartPole-v1"))
     (-4.0, 500.0)
     """
-    name = _name(source)
+    name = _bare_name(source)
     if name == "CartPole" and source.limit is not None:
-        return float(source.limit)  # a reward of one a step
+        return float(source.limit)  # a reward of one per step
     if name == "PotholeWorld":
         from custard.planning.pothole import MAX_INTERVALS, best_intervals
 
@@ -45,7 +45,7 @@ def best_return(source: Source, max_depth: int | None = None) -> float | None:
 
 
 def exact_return(source: Source, tree: Tree) -> float | None:
-    """A tree's expected return without rollouts, or None where there is no exact model (or too large a one).
+    """Return a tree's expected return without rollouts, or None where there is no exact model (or too large a one).
 
     >>> from custard.task.source import source
     >>> where = source("custard/PotholeWorld-v0")
@@ -53,14 +53,14 @@ def exact_return(source: Source, tree: Tree) -> float | None:
     >>> round(exact_return(where, Tree.leaf(0, mdp.features, mdp.actions)), 6)
     45.0
     """
-    if _name(source) == "PotholeWorld":
+    if _bare_name(source) == "PotholeWorld":
         import numpy as np
 
-        from custard.planning.pothole import STEP, expected_rewards, position_visits
+        from custard.planning.pothole import GRID_STEP, expected_rewards, position_visits
 
         road = source.make().unwrapped
-        visits = position_visits(road.length, STEP)  # type: ignore[attr-defined]
-        places = np.arange(len(visits)) * STEP
+        visits = position_visits(road.length, GRID_STEP)  # type: ignore[attr-defined]
+        places = np.arange(len(visits)) * GRID_STEP
         lanes = tree.predict(places[:, None]).astype(np.int64)
         return float(visits @ expected_rewards(road, places)[np.arange(len(visits)), lanes])
     try:
@@ -71,10 +71,10 @@ def exact_return(source: Source, tree: Tree) -> float | None:
 
 
 def slack(source: Source, bound: float) -> float:
-    """How far below the bound still counts as reaching it: rounding, and on PotholeWorld's grid 0.01."""
-    return 0.01 if _name(source) == "PotholeWorld" else 1e-9 * max(1.0, abs(bound))
+    """Return how far below the bound still counts as reaching it: rounding, and on PotholeWorld's grid 0.01."""
+    return 0.01 if _bare_name(source) == "PotholeWorld" else 1e-9 * max(1.0, abs(bound))
 
 
-def _name(source: Source) -> str:
-    """The environment's name without namespace and version."""
+def _bare_name(source: Source) -> str:
+    """Return the environment's name without namespace and version."""
     return source.name.rpartition("/")[2].rpartition("-v")[0]

@@ -14,7 +14,7 @@ from custard.core.actions import Actions
 from custard.core.errors import CustardError
 from custard.core.features import Features
 from custard.tree.assertions import Term, holds, parse
-from custard.tree.export.names import need
+from custard.tree.export.names import missing_package
 from custard.tree.extract import MAX_NODES, must_act
 from custard.tree.rounding import first_above, last_within
 from custard.tree.tree import LEAF, Tree
@@ -63,7 +63,7 @@ def verify(tree: Tree, assertion: str, *, bounded: bool = True) -> Verdict:
     try:
         import z3
     except ImportError:
-        raise need("z3-solver", "verify", "custard verify") from None
+        raise missing_package("z3-solver", "verify", "custard verify") from None
     reals = [z3.ToReal(z3.Int(f"x{c}")) if w else z3.Real(f"x{c}") for c, w in enumerate(tree.features.integer)]
     within = _within_bounds(z3, tree.features, reals, bounded)
     undecided_leaf, checked, premise = None, 0, _premise(term)
