@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from custard.core.readable import readable
+from custard.core.number_format import format_numbers
 from custard.lab.store import Row, numbered
 from custard.lab.summary import label, summary, table
 from custard.tree.text import plural
@@ -128,7 +128,7 @@ def told(row: Mapping[str, Any]) -> str:
         return f"{head} failed: {row['error']}"
     leaves = int(float(row["leaves"]))
     return (
-        f"{head} return {readable(float(row['return']))[0]}, depth {int(float(row['depth']))}, "
+        f"{head} return {format_numbers(float(row['return']))[0]}, depth {int(float(row['depth']))}, "
         f"{leaves} {plural('leaf', leaves)}, {float(row['seconds']):.1f} s"
     )
 

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from custard.core.errors import CustardError, require_whole
-from custard.core.readable import readable
+from custard.core.number_format import format_numbers
 from custard.core.spaces import Base, describe
+from custard.ibmdp.base_environments import BaseEnvironments, base_environments_of
 from custard.ibmdp.env import IBMDP
-from custard.ibmdp.parts import Parts, parts_of
 from custard.task.source import DEFAULT_LIMIT, Source, episode_seeds, source
 from custard.tree.text import plural
 from custard.tree.tree import Tree
@@ -77,7 +77,7 @@ class Evaluation:
         cut = f", {int(self.time_limited.sum())} reached the time limit" if self.time_limited.any() else ""
         if self.traversal_limited.any():
             cut += f", {int(self.traversal_limited.sum())} reached the traversal limit"
-        mean, std, low_text, high_text = readable(self.mean, self.std, low, high)
+        mean, std, low_text, high_text = format_numbers(self.mean, self.std, low, high)
         interval = f"95 % interval of the mean {low_text} to {high_text}" if self.episodes > 1 else "no interval"
         return (
             f"return {mean} ± {std} ({interval}) over {self.episodes} {plural('episode', self.episodes)} of "
@@ -147,14 +147,14 @@ def rollouts(
                 return tree_rollouts(policy, native_place(venv, max_steps), streams(seeds.tolist()))[:3]  # type: ignore[arg-type]
         act = policy.predict if isinstance(policy, Tree) else policy
         limit = max_steps or (None if where.limit is not None else DEFAULT_LIMIT)
-        return play(act, parts_of(venv, base), seeds, limit)
+        return play(act, base_environments_of(venv, base), seeds, limit)
     finally:
         if not where.lone:
             venv.close()
 
 
 def play(
-    act: Callable[[np.ndarray], Any], parts: Parts, seeds: np.ndarray, limit: int | None
+    act: Callable[[np.ndarray], Any], parts: BaseEnvironments, seeds: np.ndarray, limit: int | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """One episode for each seed in environments that exist already: returns, lengths, whether a limit cut it."""
     episodes, slots = len(seeds), len(parts.reward)
@@ -190,7 +190,7 @@ def play(
     return returns, lengths, cut
 
 
-def _start(parts: Parts, index: np.ndarray, seeds: np.ndarray) -> None:
+def _start(parts: BaseEnvironments, index: np.ndarray, seeds: np.ndarray) -> None:
     """Begin an episode with its own seed in some parts."""
     each: list[int | None] = [None] * len(parts.reward)
     mask = np.zeros(len(parts.reward), dtype=bool)

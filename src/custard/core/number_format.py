@@ -1,16 +1,16 @@
-"""Numbers for people."""
+"""Numbers as text for people."""
 
 from __future__ import annotations
 
 import math
 
-__all__ = ["readable"]
+__all__ = ["format_numbers"]
 
 
-def readable(*values: float | None) -> list[str]:
+def format_numbers(*values: float | None) -> list[str]:
     """Return numbers that belong together as text: two decimals, more where all are small, 1e+300 where one is large.
 
-    >>> readable(499.987, 0.4), readable(-0.00134, 0.0002), readable(1e300, None)
+    >>> format_numbers(499.987, 0.4), format_numbers(-0.00134, 0.0002), format_numbers(1e300, None)
     (['499.99', '0.40'], ['-0.00134', '0.00020'], ['1e+300', '–'])
     """
     sizes = [abs(value) for value in values if value is not None and math.isfinite(value)]
