@@ -98,7 +98,7 @@ class VectorIBMDP(VectorWrapper):
         return self._obs.copy(), {**moved.infos, **self._infos()}
 
     def step(self, actions: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Ask a question or take a base action in each part."""
+        """Ask a question or take a base action in each environment."""
         if not self._started:
             raise CustardError("call reset() before step()")
         rules, base_envs = self.rules, self.base_envs

@@ -61,7 +61,7 @@ def fit(
 
 
 def refits(problem: ReducedMDP, depth: int, rounds: int, rng: np.random.Generator) -> Iterator[Shape]:
-    """Iterate policies over trees: fit to Q* first, then to each tree's own Q where it goes itself."""
+    """Yield trees by policy iteration: fit to Q* first, then to each tree's own Q where it goes itself."""
     q = _finite(action_values(problem, problem.top, problem.any_action))
     weight = _state_visits(problem, q.argmax(axis=1))
     spread = weight.sum() / problem.n

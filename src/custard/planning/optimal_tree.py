@@ -124,7 +124,7 @@ def plan(mdp: FiniteMDP, max_depth: int | None, settings: Settings, *, seed: int
 def solve(problem: Problem, settings: Settings, state: Any = None) -> Iterator[Snapshot]:
     """Run the method "plan": exact planning on the environment's model."""
     if problem.source.name.rpartition("/")[2].startswith("PotholeWorld"):
-        yield _pothole(problem, settings)
+        yield _plan_pothole_world(problem, settings)
         return
     mdp = model_of(problem.source, problem.base, gamma=settings.gamma, limit=settings.time_limit)
     for item in plan(mdp, problem.max_depth, settings, seed=problem.seed):
@@ -253,7 +253,7 @@ def _snapshot(item: Plan) -> Snapshot:
     return Snapshot(0, item.tree, item.value, None, metrics, message=item.message)
 
 
-def _pothole(problem: Problem, settings: Settings) -> Snapshot:
+def _plan_pothole_world(problem: Problem, settings: Settings) -> Snapshot:
     """Plan PotholeWorld by intervals: the fewest that reach the depth's best return, by dynamic programming."""
     from custard.planning.pothole import MAX_INTERVALS, best_intervals, interval_tree
 

@@ -137,6 +137,7 @@ class _Parser:
         return term
 
     def truth(self, rule: Callable[[], Term], what: str) -> Term:
+        """Parse by a rule what must be a condition."""
         column = self.tokens[self.at][2]
         term = rule()
         return term if term.truth else self.fail(f"{what} must be a condition, not a number", column)
