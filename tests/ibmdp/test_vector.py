@@ -70,12 +70,12 @@ def together(name, count, **kwargs):
 def test_a_vector_environment_that_steps_as_one_waits_for_all():
     venv = together("CartPole-v1", 3, splits=1, **TIGHT)
     venv.reset(seed=0)
-    x = venv.parts.x.copy()
+    x = venv.base_envs.x.copy()
     _, reward, _, _, infos = venv.step(np.array([0, 2, 3]))
     assert infos["waiting"].tolist() == [True, False, False]
     assert reward.tolist() == [0.0, -0.01, -0.01]
     assert infos["discount"].tolist() == [1.0, 1.0, 1.0]
-    np.testing.assert_array_equal(venv.parts.x, x)
+    np.testing.assert_array_equal(venv.base_envs.x, x)
     _, reward, _, _, infos = venv.step(np.array([1, 1, 2]))  # the first part's action is ignored: it waits
     assert infos["waiting"].tolist() == [True, True, False]
     _, reward, _, _, infos = venv.step(np.array([1, 1, 1]))
@@ -83,7 +83,7 @@ def test_a_vector_environment_that_steps_as_one_waits_for_all():
     assert reward.tolist() == [1.0, 1.0, 1.0]
     assert infos["discount"].tolist() == [0.99] * 3
     assert infos["depth"].tolist() == [0, 0, 0]
-    assert (venv.parts.x != x).any()
+    assert (venv.base_envs.x != x).any()
 
 
 def test_waiting_parts_follow_the_base_environment_exactly():
@@ -104,7 +104,7 @@ def test_waiting_parts_follow_the_base_environment_exactly():
         _, reward, terminated, _, infos = venv.step(actions)
         if ready.all():
             observation, expected, term, trunc, _ = base.step(chosen)
-            np.testing.assert_array_equal(venv.parts.x, observation.astype(float))
+            np.testing.assert_array_equal(venv.base_envs.x, observation.astype(float))
             np.testing.assert_array_equal(reward, expected)
             np.testing.assert_array_equal(terminated, term)
             over = term | trunc

@@ -10,8 +10,15 @@ import pytest
 
 import custard
 from custard import Actions, CustardError, Features, Tree
-from custard.envs.cartpole import FORCE, swing
-from custard.planning.cartpole_safety import _cut, _decided, _merged, _moved, last_left, prove_safe
+from custard.envs.cartpole import FORCE, step_cartpole
+from custard.planning.cartpole_safety import (
+    _cut_along_grid,
+    _divided_by_action,
+    _merged_per_cell,
+    _step_boxes,
+    last_left,
+    prove_safe,
+)
 
 BASE = custard.describe(gym.make("CartPole-v1"))
 GOOD = Tree(
@@ -25,11 +32,11 @@ def test_images_contain_what_the_environment_does() -> None:
     low = rng.uniform([-2, -2, -0.2, -3], [2, 2, 0.19, 3], (300, 4))
     high = low + rng.uniform(0, [0.1, 0.1, 0.01, 0.1], (300, 4)) * rng.integers(2, size=(300, 1))
     action = rng.integers(2, size=300)
-    lower, upper = _moved(low, high, np.where(action == 1, FORCE, -FORCE))
+    lower, upper = _step_boxes(low, high, np.where(action == 1, FORCE, -FORCE))
     for share in (0.0, 0.3, 1.0, rng.random((300, 4))):
         state = low + share * (high - low)
         for k in range(300):
-            swing(state[k], action[k])
+            step_cartpole(state[k], action[k])
         assert (lower <= state).all()
         assert (state <= upper).all()
     assert (upper - lower < high - low + 0.05).all()  # and they are not idle
@@ -41,7 +48,7 @@ def test_the_environment_is_gymnasiums_own() -> None:
         env.reset(seed=seed)
         state = np.array(env.state, dtype=np.float64)
         for action in np.random.default_rng(seed).integers(2, size=10):
-            swing(state, action)
+            step_cartpole(state, action)
             observation = env.step(int(action))[0]
             np.testing.assert_allclose(state, env.state, rtol=0, atol=1e-14)
             np.testing.assert_array_equal(observation, np.array(env.state, dtype=np.float32))
@@ -60,8 +67,8 @@ def test_cutting_and_merging_lose_nothing() -> None:
     low = rng.uniform(-0.3, 0.3, (50, 4))
     high = low + rng.uniform(0, 0.2, (50, 4))
     cell = np.array([0.05, 0.02, 0.07])
-    low2, high2 = _merged(_cut((low, high), cell), cell)
-    low3, high3, action = _decided(GOOD, (low2, high2))
+    low2, high2 = _merged_per_cell(_cut_along_grid((low, high), cell), cell)
+    low3, high3, action = _divided_by_action(GOOD, (low2, high2))
     for k in range(50):
         for point in low[k] + rng.random((20, 4)) * (high[k] - low[k]):
             inside = ((low2 <= point) & (point <= high2)).all(axis=1)

@@ -12,9 +12,9 @@ import custard
 from custard.core.mdp import FiniteMDP
 from custard.planning.env import FiniteEnv
 from custard.planning.evaluate import mean_questions, policy_value, tree_value, visits
-from custard.planning.random import random_mdp
 from custard.planning.solve import optimal_value
 from custard.tree.mdp_policy import mdp_policy
+from tests.planning.random_mdp import random_mdp
 
 
 def chain(p: float, reward: float, gamma: float, horizon: int | None = None) -> FiniteMDP:

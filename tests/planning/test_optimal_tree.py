@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 import custard
 from custard.core.mdp import FiniteMDP
 from custard.planning.evaluate import mean_questions, tree_value
-from custard.planning.exhaustive import best_tree_exhaustive, cuts, grow
 from custard.planning.model import model_of
 from custard.planning.optimal_tree import Settings, best_tree, plan
-from custard.planning.random import random_mdp
+from custard.planning.reduced import separating_splits
 from custard.task.source import source
+from custard.tree.shape import Split
+from tests.planning.exhaustive import best_tree_exhaustive, numbered_tree
+from tests.planning.random_mdp import random_mdp
 
 KINDS = (
     {}, {"gamma": 1.0}, {"horizon": 4, "gamma": 1.0}, {"deterministic": True, "gamma": 0.9, "ending": 0.0},
@@ -60,16 +62,16 @@ def test_the_trade_off_equals_exhaustive_search(seed: int, zeta: float) -> None:
 
 def every_tree(mdp: FiniteMDP, depth: int) -> list[custard.Tree]:
     """All trees, those that decide alike included: they may ask differently often."""
-    questions = cuts(mdp.x[~mdp.terminal])
+    splits = separating_splits(mdp.x[~mdp.terminal])
 
     def nodes(left: int) -> list:
         found: list = list(range(mdp.actions.n))
         if left:
             below = nodes(left - 1)
-            found += [(c, t, a, b) for (c, t), a, b in itertools.product(questions, below, below)]
+            found += [Split(*split, a, b) for split, a, b in itertools.product(splits, below, below)]
         return found
 
-    return [grow(node, mdp.features, mdp.actions) for node in nodes(depth)]
+    return [numbered_tree(shape, mdp) for shape in nodes(depth)]
 
 
 @pytest.mark.parametrize(
@@ -113,7 +115,7 @@ def test_bounds_only_fall_and_values_only_rise() -> None:
 def test_bounds_stay_sound_when_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     mdp = random_mdp(3, 3, seed=11, gamma=0.9)
     _, value = best_tree_exhaustive(mdp, 2)
-    monkeypatch.setattr("custard.planning.branch.MOST_WAITING", 4)
+    monkeypatch.setattr("custard.planning.branch.MAX_WAITING", 4)
     found = best_tree(mdp, 2, seconds=10)
     assert found.value <= value + 1e-9 <= found.bound + 2e-9
 

@@ -12,9 +12,9 @@ import custard
 from custard import CustardError, Tree
 from custard.core.mdp import FiniteMDP
 from custard.planning.evaluate import tree_value
-from custard.planning.random import random_mdp
 from custard.planning.reach import reach_probability
 from custard.tree.export.prism import to_prism
+from tests.planning.random_mdp import random_mdp
 
 
 def greedy_tree(mdp: FiniteMDP) -> Tree:

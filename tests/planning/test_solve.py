@@ -16,9 +16,9 @@ import custard
 from custard.core.mdp import FiniteMDP
 from custard.planning.evaluate import policy_value
 from custard.planning.model import model_of
-from custard.planning.random import random_mdp
 from custard.planning.solve import backward_induction, can_end, optimal_value, policy_iteration, value_iteration
 from custard.task.source import source
+from tests.planning.random_mdp import random_mdp
 
 
 @given(seed=st.integers(0, 10_000), gamma=st.sampled_from([0.8, 0.99, 1.0]))
@@ -82,7 +82,7 @@ def test_states_that_cannot_end_are_worth_minus_infinity() -> None:
 
 
 def test_gaining_for_ever_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("custard.planning.solve.SWEEPS", 3000)
+    monkeypatch.setattr("custard.planning.solve.MAX_SWEEPS", 3000)
     mdp = random_mdp(2, 2, seed=0, gamma=1.0, ending=0.0)
     with pytest.raises(custard.CustardError, match="does not settle"):
         value_iteration(mdp)

@@ -13,8 +13,8 @@ import custard
 from custard.planning.env import FiniteEnv
 from custard.planning.evaluate import policy_value
 from custard.planning.optimal_tree import best_tree
-from custard.planning.random import random_mdp
 from custard.planning.store import from_json, load, save, to_json
+from tests.planning.random_mdp import random_mdp
 
 WALK: dict[str, Any] = {
     "format": "custard-mdp", "version": 1, "gamma": 1.0, "horizon": None,

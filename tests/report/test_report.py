@@ -23,7 +23,7 @@ from custard.report.episodes import record_episodes
 from custard.report.html_page import metrics_rows, page
 from custard.report.page_data import encode_frames
 from custard.tree.explain import counterfactuals
-from custard.tree.points import hard_points
+from tests.strategies import hard_points
 
 BASE = custard.describe(gym.make("CartPole-v1"))
 CARTPOLE = Tree(

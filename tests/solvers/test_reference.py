@@ -30,7 +30,7 @@ def switches(n: int, gamma: float) -> FiniteMDP:
 
 
 def best_value(mdp: FiniteMDP, max_depth: int) -> float:
-    from custard.planning.exhaustive import best_tree_exhaustive
+    from tests.planning.exhaustive import best_tree_exhaustive
 
     return best_tree_exhaustive(mdp, max_depth)[1]
 

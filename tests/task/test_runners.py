@@ -8,7 +8,7 @@ import pytest
 
 import custard
 from custard.core.spaces import describe
-from custard.ibmdp.parts import parts_of
+from custard.ibmdp.base_environments import base_environments_of
 from custard.task.problem import Problem
 from custard.task.runners import CompiledEpisodes, PythonEpisodes, run_episodes, step_episodes
 from custard.task.source import episode_seeds, source
@@ -152,7 +152,9 @@ def test_results_do_not_depend_on_what_runs_side_by_side() -> None:
     runs = []
     for count in (1, 7, 30):
         venv = problem.source.make_vec(count)
-        runs.append(step_episodes(tree.predict, parts_of(venv, problem.base), seeds, 10, record_states=True))
+        runs.append(
+            step_episodes(tree.predict, base_environments_of(venv, problem.base), seeds, 10, record_states=True)
+        )
     for run in runs[1:]:
         for k in range(3):
             assert run[k].tolist() == runs[0][k].tolist()

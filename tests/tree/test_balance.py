@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 
 from custard import Actions, Features, Tree, balance, simplify
-from custard.tree.balance import _needed
+from custard.tree.balance import _least_heights
 from tests.strategies import probing_points, random_tree, seeds
 from tests.tree.test_simplify import whole
 
@@ -71,5 +71,5 @@ def test_heights_are_the_least_possible(seed):
             return heights[first]
         return 1 + min(max(least(first, m), least(m, last)) for m in range(first + 1, last))
 
-    assert _needed(heights) == [least(0, k + 1) for k in range(len(heights))]
-    assert _needed(heights[::-1])[-1] == _needed(heights)[-1]
+    assert _least_heights(heights) == [least(0, k + 1) for k in range(len(heights))]
+    assert _least_heights(heights[::-1])[-1] == _least_heights(heights)[-1]

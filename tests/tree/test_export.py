@@ -16,7 +16,7 @@ import pytest
 
 from custard import Actions, CustardError, Features, Tree
 from custard.tree.export import FORMATS, export
-from custard.tree.points import hard_points
+from tests.strategies import hard_points
 
 MILLION = 1_000_000
 HOSTILE = (

@@ -15,10 +15,9 @@ from hypothesis import given, settings
 import custard
 from custard import Actions, CustardError, Features, Tree
 from custard.tree.assertions import constant, holds, parse
-from custard.tree.points import hard_points
 from custard.tree.verify import certify, difference, verify
+from tests.strategies import hard_points, seeds
 from tests.strategies import random_tree as mixed_tree
-from tests.strategies import seeds
 
 FEATURES = Features(
     ("cart_position", "cart_velocity", "pole_angle", "pole_velocity"), [-2.4, -3, -0.21, -3.5], [2.4, 3, 0.21, 3.5]

@@ -68,7 +68,7 @@ class Command:
 
         from custard.commands.common import print_json
         from custard.core.files import write_atomically
-        from custard.core.number_text import number_texts
+        from custard.core.number_format import format_numbers
         from custard.lab.frontier_plot import draw_frontier, pareto_front
         from custard.lab.methods import method
         from custard.lab.sweep import sweep
@@ -98,7 +98,7 @@ class Command:
             return 0
         print("leaves  depth    return   95 % interval        learned by")
         for point in points:
-            value, low, high = number_texts(point["return"], *(point["ci95"] or (None, None)))
+            value, low, high = format_numbers(point["return"], *(point["ci95"] or (None, None)))
             print(f"{point['leaves']:6d} {point['depth']:6d} {value:>9}   {low:>8} … {high:>8}   {point['command']}")
         print(f"wrote {', '.join(str(file) for file in [*files, out / 'frontier.json', out / 'trials.csv'])}")
         return 0

@@ -18,8 +18,8 @@ __all__ = ["Actions"]
 class Actions:
     """The base actions A_b, in the environment's own values.
 
-    `kind` is "discrete" (one whole number from `start` on; `names` has one entry an action), "multi" (a vector of
-    whole numbers) or "box" (a vector of reals); for vectors `names` has one entry a component, and `low` and `high`
+    `kind` is "discrete" (one whole number from `start` on; `names` has one entry per action), "multi" (a vector of
+    whole numbers) or "box" (a vector of reals); for vectors `names` has one entry per component, and `low` and `high`
     bound each component.
 
     >>> Actions("discrete", ("left", "right")).name(1)
@@ -74,7 +74,7 @@ class Actions:
         return 1 if self.discrete else len(self.names)
 
     def name(self, action: Any) -> str:
-        """A readable form of one action.
+        """Return a readable form of one action.
 
         >>> Actions("box", ("torque",), low=[-2], high=[2]).name([0.5])
         'torque=0.5'
@@ -85,11 +85,11 @@ class Actions:
         return ", ".join(f"{name}={value:.6g}" for name, value in zip(self.names, values, strict=True))
 
     def same_as(self, other: Actions) -> bool:
-        """Whether both describe the same actions."""
+        """Return whether both describe the same actions."""
         return self.to_json() == other.to_json()
 
     def to_json(self) -> dict[str, Any]:
-        """A plain dictionary."""
+        """Return the actions as a plain dictionary."""
         data: dict[str, Any] = {"kind": self.kind, "names": list(self.names)}
         if self.discrete:
             return {**data, "start": self.start}
@@ -100,7 +100,7 @@ class Actions:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Actions:
-        """The inverse of `to_json`."""
+        """Return the actions that `to_json` wrote."""
         try:
             if data["kind"] == "discrete":
                 start = data.get("start", 0)
@@ -115,7 +115,7 @@ class Actions:
 
 
 def numbered(prefix: str, count: int, start: int = 0) -> tuple[str, ...]:
-    """Names for what has none.
+    """Return numbered names for what has none.
 
     >>> numbered("action", 2)
     ('action_0', 'action_1')
@@ -124,5 +124,5 @@ def numbered(prefix: str, count: int, start: int = 0) -> tuple[str, ...]:
 
 
 def named(names: Sequence[str] | None, count: int, prefix: str, start: int = 0) -> tuple[str, ...]:
-    """The given names if there are as many as needed, numbered ones otherwise."""
+    """Return the given names if there are as many as needed, numbered ones otherwise."""
     return tuple(names) if names is not None and len(names) == count else numbered(prefix, count, start)

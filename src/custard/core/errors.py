@@ -14,14 +14,14 @@ class CustardError(ValueError):
 
 
 def from_interrupt(error: BaseException | None) -> bool:
-    """Whether Ctrl-C was behind an error: compiled code on its way into Python turns it into a SystemError."""
+    """Return whether Ctrl-C was behind an error: compiled code on its way into Python turns it into a SystemError."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error is not None
 
 
 def one_line(error: object) -> str:
-    """Somebody else's message, which may have several lines, as one.
+    """Return somebody else's message, which may have several lines, as one line.
 
     >>> one_line("a\\n  b")
     'a b'
@@ -58,7 +58,7 @@ def require_shares(settings: object, *names: str) -> None:
 
 
 def one_of(what: str, given: object, accepted: Iterable[str]) -> str:
-    """The sentence for a name that is not among the accepted ones, with the nearest one suggested.
+    """Return the sentence for a name that is not among the accepted ones, with the nearest one suggested.
 
     >>> one_of("method", "mfecc", ["mfec", "dqn"])
     "unknown method 'mfecc': choose one of mfec, dqn (did you mean 'mfec'?)"

@@ -22,7 +22,7 @@ REAL, INTEGER, BINARY = "real", "integer", "binary"
 KINDS = (REAL, INTEGER, BINARY)
 
 #: Bounds at least this large are as good as none: some spaces write float32's largest number for "unbounded".
-UNBOUNDED = 1e30
+UNBOUNDED_FROM = 1e30
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,10 +76,10 @@ class Features:
     @property
     def unbounded(self) -> np.ndarray:
         """Which features lack a usable bound on some side, [n] bool."""
-        return (self.low <= -UNBOUNDED) | (self.high >= UNBOUNDED)
+        return (self.low <= -UNBOUNDED_FROM) | (self.high >= UNBOUNDED_FROM)
 
     def with_bounds(self, low: Any = None, high: Any = None) -> Features:
-        """The same features with other bounds: a scalar, one value a feature, or a mapping from names.
+        """Return the same features with other bounds: a scalar, one value per feature, or a mapping from names.
 
         >>> Features(("a", "b"), [0, 0], [1, 1]).with_bounds(high={"b": 5}).high
         array([1., 5.])
@@ -87,7 +87,7 @@ class Features:
         if low is None and high is None:
             return self
         origin = {**self.origin, "bounds": "given"}
-        return replace(self, low=self._bound("low", low), high=self._bound("high", high), origin=origin)
+        return replace(self, low=self._filled_bound("low", low), high=self._filled_bound("high", high), origin=origin)
 
     def require_bounded(self) -> None:
         """Raise unless every feature has finite bounds."""
@@ -101,13 +101,13 @@ class Features:
             )
 
     def index(self, name: str) -> int:
-        """The position of the feature called name."""
+        """Return the position of the feature called name."""
         if name not in self.names:
             raise CustardError(one_of("feature", name, self.names))
         return self.names.index(name)
 
     def same_as(self, other: Features) -> bool:
-        """Whether both describe the same features with the same bounds."""
+        """Return whether both describe the same features with the same bounds."""
         return (
             self.names == other.names
             and self.kinds == other.kinds
@@ -116,7 +116,7 @@ class Features:
         )
 
     def to_json(self) -> list[dict[str, Any]]:
-        """A list of plain dictionaries; an infinite bound is written as null."""
+        """Return a list of plain dictionaries; an infinite bound is written as null."""
         rows = zip(self.names, self.kinds, self.low.tolist(), self.high.tolist(), strict=True)
         return [
             {"name": n, "kind": k, "low": lo if np.isfinite(lo) else None, "high": hi if np.isfinite(hi) else None}
@@ -125,7 +125,7 @@ class Features:
 
     @classmethod
     def from_json(cls, rows: Sequence[Mapping[str, Any]], origin: Mapping[str, Any] | None = None) -> Features:
-        """The inverse of `to_json`."""
+        """Return the features that `to_json` wrote."""
         try:
             return cls(
                 names=tuple(row["name"] for row in rows),
@@ -139,7 +139,8 @@ class Features:
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
             raise CustardError(f"features must be a list of objects with name, kind, low and high ({error})") from None
 
-    def _bound(self, side: str, given: Any) -> np.ndarray:
+    def _filled_bound(self, side: str, given: Any) -> np.ndarray:
+        """Return the bounds of one side, [n], with those that are given in place of the present ones."""
         present = self.low if side == "low" else self.high
         if given is None:
             return present

@@ -20,7 +20,7 @@ class FiniteMDP:
     """S states, A actions, transitions[a][s, s'] = T(s, a, s'), rewards[s, a] = E[r | s, a].
 
     Terminal states are absorbing and worth nothing; an episode ends on entering one, and after `horizon` steps if
-    one is given. A return is the sum of rewards, discounted by `gamma` a step.
+    one is given. A return is the sum of rewards, discounted by `gamma` per step.
     """
 
     transitions: tuple[sparse.csr_array, ...]  # A times [S, S]
@@ -93,7 +93,7 @@ class FiniteMDP:
         return cls(transitions=tuple(matrices), rewards=rewards, **rest)
 
     def policy_model(self, choice: np.ndarray) -> tuple[sparse.csr_array, np.ndarray]:
-        """Transitions [S, S] and rewards [S] of a deterministic policy, choice[s] in 0…A-1; terminal rows are empty."""
+        """Return a policy's transitions [S, S] and rewards [S], choice[s] in 0…A-1; terminal rows are empty."""
         total: sparse.csr_array | None = None
         for action, matrix in enumerate(self.transitions):
             chosen = sparse.diags_array(((choice == action) & ~self.terminal).astype(float))

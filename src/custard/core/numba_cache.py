@@ -14,24 +14,24 @@ __all__ = ["settle_cache"]
 
 def settle_cache() -> None:
     """Point numba to a private temporary directory if neither the package nor the user's cache can be written."""
-    if os.environ.get("NUMBA_CACHE_DIR") or _writable(Path(__file__).parent / "__pycache__"):
+    if os.environ.get("NUMBA_CACHE_DIR") or _is_writable(Path(__file__).parent / "__pycache__"):
         return
-    if _writable(Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())):
+    if _is_writable(Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())):
         return
-    os.environ["NUMBA_CACHE_DIR"] = place = _private()
+    os.environ["NUMBA_CACHE_DIR"] = place = _private_directory()
     if "numba" in sys.modules:  # it has read its settings already
         sys.modules["numba"].config.CACHE_DIR = place
 
 
-def _writable(place: Path) -> bool:
-    """Whether a directory can be written, or made."""
+def _is_writable(place: Path) -> bool:
+    """Return whether a directory can be written, or made."""
     while not place.exists() and place != place.parent:
         place = place.parent
     return os.access(place, os.W_OK)
 
 
-def _private() -> str:
-    """A directory that is this user's alone: what is read from a cache is run, so nobody else may have filled it."""
+def _private_directory() -> str:
+    """Return a directory of this user's alone: what is read from a cache is run, so nobody else may have filled it."""
     user = os.getuid() if hasattr(os, "getuid") else 0
     place = Path(tempfile.gettempdir()) / f"custard-{user}"
     with contextlib.suppress(OSError):

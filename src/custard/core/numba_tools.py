@@ -32,7 +32,7 @@ once: Any = partial(njit, cache=True, no_cfunc_wrapper=True, inline="always", _n
 
 @intrinsic
 def _borrowed(typing_context: Any, value: Any) -> Any:
-    """The same (nested) tuple of arrays, uncounted. Whoever calls must keep the arrays alive meanwhile."""
+    """Return the same (nested) tuple of arrays, uncounted. Whoever calls must keep the arrays alive meanwhile."""
 
     def codegen(context, builder, signature, args):
         return _uncounted(context, builder, signature.args[0], args[0])

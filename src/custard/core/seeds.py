@@ -12,7 +12,7 @@ __all__ = ["seeds_for"]
 
 
 def seeds_for(seed: int | Sequence[int | None] | None, count: int) -> list[int | None]:
-    """One seed for each of `count` environments: Gymnasium's rule `seed + i` for a single number.
+    """Return one seed for each of `count` environments: Gymnasium's rule `seed + i` for a single number.
 
     >>> seeds_for(3, 2)
     [3, 4]

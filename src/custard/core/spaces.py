@@ -2,7 +2,7 @@
 
 | observation space | features |
 |---|---|
-| Box, any shape | one real feature an entry (integer if the dtype is) |
+| Box, any shape | one real feature per entry (integer if the dtype is) |
 | Discrete | one integer feature; for Gymnasium's toy-text environments its factors (row, column, …) |
 | MultiBinary | binary features |
 | MultiDiscrete | integer features |
@@ -29,7 +29,7 @@ from gymnasium import spaces
 from custard.core.actions import Actions, named
 from custard.core.errors import CustardError, one_line
 from custard.core.features import BINARY, INTEGER, REAL, Features
-from custard.core.metadata import Known, factor, known, representative
+from custard.core.metadata import EnvironmentMetadata, factor, metadata_of, representative
 
 __all__ = ["Base", "checked", "describe", "estimate_bounds"]
 
@@ -48,7 +48,7 @@ class Base:
     action_space: gym.Space  # of one environment
 
     def action(self, value: Any) -> Any:
-        """A leaf's value as the environment's own action."""
+        """Return a leaf's value as the environment's own action."""
         if self.actions.discrete:
             return int(value)
         shaped = np.asarray(value)
@@ -69,7 +69,7 @@ def describe(
     feature_names: Sequence[str] | None = None,
     seed: int = 0,
 ) -> Base:
-    """Features, actions and encoder of a Gymnasium environment, single or vector.
+    """Return the features, actions and encoder of a Gymnasium environment, single or vector.
 
     `low` and `high` replace declared bounds; `bounds="estimate"` fills infinite ones from seeded random rollouts.
     `features` maps one observation to a vector of numbers where the space's own entries are not what a person would
@@ -86,9 +86,9 @@ def describe(
     observation_space = env.single_observation_space if vector else env.observation_space
     action_space = env.single_action_space if vector else env.action_space
     core = representative(env).unwrapped
-    facts = known(env)
+    metadata = metadata_of(env)
     if features is None:
-        described, read = _features_of(observation_space, core, facts)
+        described, read = _features_of(observation_space, core, metadata)
         read_one = lambda observation: read(observation, 1)[0]  # noqa: E731
     else:
         described, read, read_one = _custom_features(observation_space, features, feature_names)
@@ -99,7 +99,7 @@ def describe(
     described = described.with_bounds(low, high)
     base = Base(
         features=described,
-        actions=_actions_of(action_space, getattr(core, "action_names", None) or facts.actions),
+        actions=_actions_of(action_space, getattr(core, "action_names", None) or metadata.actions),
         encode=lambda observations, count: checked(read(observations, count), described),
         observe=lambda observation: checked(read_one(observation), described),
         action_space=action_space,
@@ -110,7 +110,7 @@ def describe(
 
 
 def checked(x: np.ndarray, features: Features) -> np.ndarray:
-    """Base states [n] or [B, n], refused if any is not a number or of the wrong length."""
+    """Return base states [n] or [B, n], refused if any is not a number or of the wrong length."""
     if x.shape[-1] != features.n:
         raise CustardError(f"the environment gave {x.shape[-1]} features where {features.n} were declared")
     if np.isnan(x).any():
@@ -144,18 +144,19 @@ def estimate_bounds(env: Any, base: Base, *, seed: int = 0, steps: int = 10_000,
     return replace(base.features, low=low, high=high, origin=origin)
 
 
-def _features_of(space: gym.Space, core: Any, facts: Known) -> tuple[Features, Encode]:
-    if isinstance(space, spaces.Discrete) and facts.factors is not None:
-        sizes = facts.factors(core)
+def _features_of(space: gym.Space, core: Any, metadata: EnvironmentMetadata) -> tuple[Features, Encode]:
+    """Return the features of an observation space and how its observations become numbers."""
+    if isinstance(space, spaces.Discrete) and metadata.factors is not None:
+        sizes = metadata.factors(core)
         if int(np.prod(sizes)) == space.n and space.start == 0:
             last = np.array(sizes) - 1
-            described = Features(facts.features, np.zeros(len(sizes)), last, (INTEGER,) * len(sizes))
+            described = Features(metadata.features, np.zeros(len(sizes)), last, (INTEGER,) * len(sizes))
             return described, lambda observations, count: factor(sizes, np.asarray(observations).reshape(count))
     names, low, high, kinds = _flatten(space, "")
-    own_names = getattr(core, "feature_names", None) or facts.features
+    own_names = getattr(core, "feature_names", None) or metadata.features
     if len(own_names) == len(names):
         names = list(own_names)
-        kinds = [BINARY if name in facts.binary else kind for name, kind in zip(names, kinds, strict=True)]
+        kinds = [BINARY if name in metadata.binary else kind for name, kind in zip(names, kinds, strict=True)]
         kinds = list(getattr(core, "feature_kinds", None) or kinds)
     return Features(tuple(names), np.array(low), np.array(high), tuple(kinds)), lambda obs, count: _encode(
         space, obs, count
@@ -165,6 +166,8 @@ def _features_of(space: gym.Space, core: Any, facts: Known) -> tuple[Features, E
 def _custom_features(
     space: gym.Space, function: Callable[[Any], Any], names: Any
 ) -> tuple[Features, Encode, Callable[[Any], np.ndarray]]:
+    """Return the features that a user's function makes, and how it is applied to many observations and to one."""
+
     def one(observation: Any) -> np.ndarray:
         try:
             return np.asarray(function(observation), dtype=np.float64).reshape(-1)
@@ -185,6 +188,7 @@ def _custom_features(
 
 
 def _actions_of(space: gym.Space, names: Sequence[str]) -> Actions:
+    """Return the actions of an action space, with these names if they fit."""
     twice = next((name for name in names if list(names).count(name) > 1), None)
     if twice is not None:
         raise CustardError(f"two actions are called {twice!r}: names must differ")
@@ -206,7 +210,7 @@ def _actions_of(space: gym.Space, names: Sequence[str]) -> Actions:
 
 
 def _flatten(space: gym.Space, prefix: str) -> tuple[list[str], list[float], list[float], list[str]]:
-    """Names, low, high and kinds of a space's entries in the order `_encode` puts them."""
+    """Return the names, low, high and kinds of a space's entries in the order `_encode` puts them."""
     if isinstance(space, (spaces.Tuple, spaces.Dict)):
         parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
         names: list[str] = []
@@ -247,7 +251,7 @@ def _flatten(space: gym.Space, prefix: str) -> tuple[list[str], list[float], lis
 
 
 def _encode(space: gym.Space, observations: Any, count: int) -> np.ndarray:
-    """`count` observations of a supported space as rows of numbers, widened to float64."""
+    """Return `count` observations of a supported space as rows of numbers, widened to float64."""
     if isinstance(space, (spaces.Tuple, spaces.Dict)):
         parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
         return np.concatenate([_encode(part, observations[key], count) for key, part in parts], axis=1)

@@ -13,17 +13,17 @@ from numba import config
 
 __all__ = ["in_parts", "meanwhile"]
 
-THREADS: int = config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
+N_THREADS: int = config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
 Result = TypeVar("Result")
 
 
 def in_parts(work: Callable[[int, int], Result], count: int, parallel: bool = True) -> list[Result]:
-    """What `work(start, stop)` returns for even parts of range(count), one a thread; one part if not `parallel`.
+    """Return what `work(start, stop)` returns for even parts of range(count), one per thread, or for all of it.
 
     >>> sum(in_parts(lambda start, stop: sum(range(start, stop)), 10))
     45
     """
-    threads = min(THREADS, count)
+    threads = min(N_THREADS, count)
     if threads <= 1 or not parallel:
         return [work(0, count)]
     edges = [count * k // threads for k in range(threads + 1)]
@@ -46,4 +46,5 @@ def meanwhile(work: Callable[..., Any], *given: Any) -> Iterator[None]:
 
 @cache
 def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(THREADS, thread_name_prefix="custard")
+    """Return the one pool of threads, made when it is first needed."""
+    return ThreadPoolExecutor(N_THREADS, thread_name_prefix="custard")

@@ -35,6 +35,7 @@ class _AfterGymnasium(MetaPathFinder, Loader):
     """Loads Gymnasium in the usual way, then registers: whoever does not need it does not wait for it."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """Find Gymnasium in the usual way and put this loader in between."""
         if name != "gymnasium":
             return None
         sys.meta_path.remove(self)
@@ -44,9 +45,11 @@ class _AfterGymnasium(MetaPathFinder, Loader):
         return spec
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """Create the module in the usual way."""
         return self.usual.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
+        """Run the module in the usual way, then register."""
         if module.__spec__ is not None:
             module.__spec__.loader = self.usual
         module.__loader__ = self.usual

@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
-__all__ = ["CartPole", "fallen", "swing"]
+__all__ = ["CartPole", "fallen", "step_cartpole"]
 
 GRAVITY, MASS_CART, MASS_POLE, HALF_LENGTH, FORCE, TAU = 9.8, 1.0, 0.1, 0.5, 10.0, 0.02
 TOTAL_MASS = MASS_POLE + MASS_CART
 POLE_MOMENT = MASS_POLE * HALF_LENGTH
 X_LIMIT, ANGLE_LIMIT = 2.4, 12 * 2 * math.pi / 360
-START = 0.05  # each start value is uniform within this distance of zero
+START_RADIUS = 0.05  # each start value is uniform within this distance of zero
 
 
-def swing(state: Any, action: int) -> None:
-    """One Euler step in place: position, velocity, angle, angular velocity. Gymnasium's order of operations."""
+def step_cartpole(state: Any, action: int) -> None:
+    """Take one Euler step in place: position, velocity, angle, angular velocity. Gymnasium's order of operations."""
     x, x_dot, theta, theta_dot = state[0], state[1], state[2], state[3]
     force = FORCE if action == 1 else -FORCE
     cos, sin = math.cos(theta), math.sin(theta)
@@ -36,7 +36,7 @@ def swing(state: Any, action: int) -> None:
 
 
 def fallen(state: Any) -> bool:
-    """Whether the cart left the track or the pole leans too far."""
+    """Return whether the cart left the track or the pole leans too far."""
     return (
         state[0] < -X_LIMIT or state[0] > X_LIMIT or state[2] < -ANGLE_LIMIT or state[2] > ANGLE_LIMIT
     )  # fmt: skip
@@ -57,7 +57,7 @@ class CartPole(CartPoleEnv):
     action_names = ("push_left", "push_right")
 
     def render(self) -> Any:
-        """A picture (`rgb_array`), a window (`human`) or two lines of text (`ansi`)."""
+        """Return a picture (`rgb_array`), a window (`human`) or two lines of text (`ansi`)."""
         if self.render_mode != "ansi":
             return super().render()
         if self.state is None:

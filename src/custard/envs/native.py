@@ -18,7 +18,7 @@ from gymnasium.vector.utils import batch_space
 from numba import njit
 
 from custard.core.errors import CustardError
-from custard.core.metadata import known
+from custard.core.metadata import metadata_of
 from custard.core.numba_tools import borrowed, counted
 from custard.core.seeds import seeds_for
 from custard.envs import cartpole, classic, pothole_world, prereq_world
@@ -28,15 +28,15 @@ __all__ = ["CARTPOLE", "POTHOLE", "PREREQ", "NativeVectorEnv", "advance", "begin
 
 CARTPOLE, PREREQ, POTHOLE, MOUNTAIN_CAR, ACROBOT, PENDULUM = range(6)
 
-_swing = njit(cache=True)(cartpole.swing)
+_step_cartpole = njit(cache=True)(cartpole.step_cartpole)
 _fallen = njit(cache=True)(cartpole.fallen)
 _produce = njit(cache=True)(prereq_world.produce)
 _drive = njit(cache=True)(pothole_world.drive)
-_climb = njit(cache=True)(classic.climb)
-_climbed = njit(cache=True)(classic.climbed)
-_flip = counted(classic.flip)
-_flipped = njit(cache=True)(classic.flipped)
-_tilt = njit(cache=True)(classic.tilt)
+_step_mountain_car = njit(cache=True)(classic.step_mountain_car)
+_mountain_car_done = njit(cache=True)(classic.mountain_car_done)
+_step_acrobot = counted(classic.step_acrobot)
+_acrobot_done = njit(cache=True)(classic.acrobot_done)
+_step_pendulum = njit(cache=True)(classic.step_pendulum)
 
 
 @njit(cache=True)
@@ -44,7 +44,7 @@ def begin(world: int, state: np.ndarray, rng: np.ndarray) -> None:
     """Draw a start state into a row."""
     if world == CARTPOLE:
         for i in range(4):
-            state[i] = uniform(rng, -cartpole.START, cartpole.START)
+            state[i] = uniform(rng, -cartpole.START_RADIUS, cartpole.START_RADIUS)
     elif world == MOUNTAIN_CAR:
         state[0] = uniform(rng, classic.CAR_START[0], classic.CAR_START[1])
         state[1] = 0.0
@@ -61,28 +61,35 @@ def begin(world: int, state: np.ndarray, rng: np.ndarray) -> None:
 
 @njit(cache=True, forceinline=True)
 def advance(world: int, params: np.ndarray, state: np.ndarray, action: Any, rng: np.ndarray) -> tuple[float, bool]:
-    """Take a base action (a whole number, or the one component of a vector) in place: reward, whether it ends."""
+    """Take a base action (a whole number, or a vector's one component) in place; return reward and terminated.
+
+    world   which environment
+    params  its parameters, see `prereq_vector` and `pothole_vector`
+    state   a row, changed in place
+    action  the base action
+    rng     a row of `custard.envs.pcg64`, advanced in place
+    """
     if world == PENDULUM:
-        return _tilt(state, action, params[0, 0]), False
+        return _step_pendulum(state, action, params[0, 0]), False
     action = int(action)
     if world == MOUNTAIN_CAR:
-        _climb(state, action)
-        return -1.0, _climbed(state)
+        _step_mountain_car(state, action)
+        return -1.0, _mountain_car_done(state)
     if world == ACROBOT:
-        _flip(state, action, params[0, 0])
-        over = _flipped(state)
+        _step_acrobot(state, action, params[0, 0])
+        over = _acrobot_done(state)
         return (0.0 if over else -1.0), over
     if world == CARTPOLE:
-        _swing(state, action)
+        _step_cartpole(state, action)
         return 1.0, _fallen(state)
     if world == PREREQ:
         m = len(state)
         rho = params[m, 0]
         if rho > 0.0 and uniform(rng, 0.0, 1.0) < rho:
             return -1.0, False
-        done = _produce(params, state, action) and action == prereq_world.GOAL
+        done = _produce(params, state, action) and action == prereq_world.GOAL_ITEM
         return (0.0 if done else -1.0), done
-    distance = uniform(rng, pothole_world.STEP_LOW, pothole_world.STEP_HIGH)
+    distance = uniform(rng, pothole_world.MIN_MOVE, pothole_world.MAX_MOVE)
     length = params[2, 0]
     state[0], reward = _drive(params, state[0], action, distance, length)
     return reward, state[0] >= length
@@ -90,7 +97,7 @@ def advance(world: int, params: np.ndarray, state: np.ndarray, action: Any, rng:
 
 @njit(cache=True, forceinline=True)
 def observe(world: int, state: np.ndarray, x: np.ndarray) -> None:
-    """The features of a state: what the environment's observation holds, widened to float64."""
+    """Write a state's features into `x`: what the environment's observation holds, widened to float64."""
     for i in range(len(x)):  # a loop, since an assignment of slices takes numba a second longer to compile
         x[i] = state[i]
     if world in (PREREQ, POTHOLE):
@@ -106,6 +113,7 @@ def observe(world: int, state: np.ndarray, x: np.ndarray) -> None:
 
 @njit(cache=True)
 def _reset_some(world, index, state, rng, elapsed, x):  # type: ignore[no-untyped-def]
+    """Start an episode in the sub-environments `index`. Arrays as in `_step_some`."""
     for i in index:
         begin(world, state[i], rng[i])
         observe(world, state[i], x[i])
@@ -114,6 +122,14 @@ def _reset_some(world, index, state, rng, elapsed, x):  # type: ignore[no-untype
 
 @njit(cache=True)
 def _step_some(world, params, limit, index, actions, state, rng, elapsed, x, reward, terminated, truncated):  # type: ignore[no-untyped-def]
+    """Take one action in each of the sub-environments `index`.
+
+    world, params                     the environment and its parameters
+    limit                             steps after which an episode is truncated
+    index, actions                    [K], the sub-environments that act, and how
+    state, rng, elapsed               [N, …], each sub-environment's state, random stream and steps so far
+    x, reward, terminated, truncated  [N, …], what is written
+    """
     params, state, rng, x = borrowed((params, state, rng, x))
     for k in range(len(index)):
         i = index[k]
@@ -149,9 +165,9 @@ class NativeVectorEnv(VectorEnv):
         self.single_observation_space, self.single_action_space = single.observation_space, single.action_space
         self.observation_space = batch_space(single.observation_space, num_envs)
         self.action_space = batch_space(single.action_space, num_envs)
-        facts = known(single)
-        self.feature_names = tuple(getattr(single, "feature_names", facts.features))
-        self.action_names = tuple(getattr(single, "action_names", facts.actions))
+        metadata = metadata_of(single)
+        self.feature_names = tuple(getattr(single, "feature_names", metadata.features))
+        self.action_names = tuple(getattr(single, "action_names", metadata.actions))
         self.discrete = hasattr(single.action_space, "n")
         self.limit = np.iinfo(np.int64).max if max_episode_steps is None else int(max_episode_steps)
         n = len(self.feature_names)
@@ -204,7 +220,7 @@ class NativeVectorEnv(VectorEnv):
         return (self.observations(), *results, infos)
 
     def observations(self) -> np.ndarray:
-        """The present observations, a fresh array of the space's type."""
+        """Return the present observations, a fresh array of the space's type."""
         return self.x.astype(self.single_observation_space.dtype)
 
     def seed_some(self, index: np.ndarray, seeds: Sequence[int | None]) -> None:
@@ -230,14 +246,14 @@ class NativeVectorEnv(VectorEnv):
 
 
 def cartpole_vector(num_envs: int = 1, max_episode_steps: int | None = 200, **kwargs: Any) -> NativeVectorEnv:
-    """Native CartPole."""
+    """Make native CartPole environments."""
     mode = {key: kwargs.pop(key) for key in ("autoreset_mode",) if key in kwargs}
     single = cartpole.CartPole(**kwargs)
     return NativeVectorEnv(CARTPOLE, single, np.zeros((1, 1)), num_envs, max_episode_steps, **mode)
 
 
 def prereq_vector(num_envs: int = 1, max_episode_steps: int | None = None, **kwargs: Any) -> NativeVectorEnv:
-    """Native PrereqWorld; the parameters are its prerequisites with rho in a last row."""
+    """Make native PrereqWorld environments; the parameters are its prerequisites with rho in a last row."""
     mode = {key: kwargs.pop(key) for key in ("autoreset_mode",) if key in kwargs}
     single = prereq_world.PrereqWorld(**kwargs)
     params = np.vstack([single.needs, np.full((1, single.m), single.rho)])
@@ -245,7 +261,7 @@ def prereq_vector(num_envs: int = 1, max_episode_steps: int | None = None, **kwa
 
 
 def pothole_vector(num_envs: int = 1, max_episode_steps: int | None = None, **kwargs: Any) -> NativeVectorEnv:
-    """Native PotholeWorld; the parameters are both lanes' potholes with the length in a last row."""
+    """Make native PotholeWorld environments; the parameters are both lanes' potholes with the length in a last row."""
     mode = {key: kwargs.pop(key) for key in ("autoreset_mode",) if key in kwargs}
     single = pothole_world.PotholeWorld(**kwargs)
     params = np.vstack([single.potholes, np.full((1, single.potholes.shape[1]), single.length)])
@@ -253,7 +269,7 @@ def pothole_vector(num_envs: int = 1, max_episode_steps: int | None = None, **kw
 
 
 #: Gymnasium's environments with a compiled twin: world and class. Their own time limits are kept by the caller.
-_CLASSIC = {
+CLASSIC_TWINS = {
     "MountainCar-v0": (MOUNTAIN_CAR, "mountain_car:MountainCarEnv"),
     "Acrobot-v1": (ACROBOT, "acrobot:AcrobotEnv"),
     "Pendulum-v1": (PENDULUM, "pendulum:PendulumEnv"),
@@ -261,16 +277,16 @@ _CLASSIC = {
 
 
 def twin(name: str) -> Callable[..., NativeVectorEnv] | None:
-    """A function (number, limit, …) that makes the compiled twin of a Gymnasium environment, if it has one.
+    """Return a function (number, limit, …) that makes the compiled twin of a Gymnasium environment, if it has one.
 
     >>> twin("MountainCar-v0")(3, 200).num_envs
     3
     """
     if name in ("CartPole-v0", "CartPole-v1"):
         return cartpole_vector
-    if name not in _CLASSIC:
+    if name not in CLASSIC_TWINS:
         return None
-    world, where = _CLASSIC[name]
+    world, where = CLASSIC_TWINS[name]
     module, _, kind = where.partition(":")
 
     def make(num_envs: int = 1, max_episode_steps: int | None = None, **mode: Any) -> NativeVectorEnv:

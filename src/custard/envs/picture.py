@@ -8,7 +8,7 @@ __all__ = ["blank", "rectangle"]
 
 
 def blank(height: int, width: int) -> np.ndarray:
-    """A white picture, [height, width, 3] uint8."""
+    """Return a white picture, [height, width, 3] uint8."""
     return np.full((height, width, 3), 255, dtype=np.uint8)
 
 

@@ -19,13 +19,13 @@ LANE_2 = (3.09, 5.97, 7.33, 8.874, 9.98, 11.70, 12.83, 14.62, 16.33, 19.55, 27.5
           44.21, 46.81, 49.05)  # fmt: skip
 LANE_3 = (0.0, 1.30, 4.53, 17.45, 18.47, 21.42, 23.34, 24.42, 25.70, 29.41, 34.46, 40.45, 42.39, 45.30, 47.87)
 
-LENGTH = 50.0
-STEP_LOW, STEP_HIGH = 0.5, 1.0  # a move is uniform between these
-SLOW, PENALTY = 0.1, 5.0  # lane 1 loses a tenth of the reward; a pothole costs five
+ROAD_LENGTH = 50.0
+MIN_MOVE, MAX_MOVE = 0.5, 1.0  # a move is uniform between these
+SLOW_LANE_LOSS, POTHOLE_PENALTY = 0.1, 5.0  # lane 1 loses a tenth of the reward; a pothole costs five
 
 
 def drive(potholes: Any, position: float, lane: int, distance: float, length: float) -> tuple[float, float]:
-    """The next position and the reward of moving `distance` (cut at the road's end) in lane 0, 1 or 2.
+    """Return the next position and the reward of moving `distance` (cut at the road's end) in lane 0, 1 or 2.
 
     `potholes[lane - 1]` is sorted and padded with infinity. A pothole counts when previous < pothole <= next position;
     one at 0 counts on the first move.
@@ -33,19 +33,19 @@ def drive(potholes: Any, position: float, lane: int, distance: float, length: fl
     after = min(position + distance, length)
     reward = after - position
     if lane == 0:
-        return after, reward * (1.0 - SLOW)
+        return after, reward * (1.0 - SLOW_LANE_LOSS)
     row = potholes[lane - 1]
     for i in range(len(row)):
         pothole = row[i]
         if pothole > after:
             break
         if position < pothole or (pothole == 0.0 and position == 0.0):
-            return after, reward - PENALTY
+            return after, reward - POTHOLE_PENALTY
     return after, reward
 
 
 def pothole_rows(lane2: Sequence[float] | None, lane3: Sequence[float] | None, length: float) -> np.ndarray:
-    """Both lanes' potholes, sorted and padded with infinity, [2, K] float64."""
+    """Return both lanes' potholes, sorted and padded with infinity, [2, K] float64."""
     lanes = [np.sort(np.array(LANE_2 if lane2 is None else lane2, dtype=np.float64).reshape(-1)),
              np.sort(np.array(LANE_3 if lane3 is None else lane3, dtype=np.float64).reshape(-1))]  # fmt: skip
     for name, lane in zip(("lane2", "lane3"), lanes, strict=True):
@@ -57,8 +57,8 @@ def pothole_rows(lane2: Sequence[float] | None, lane3: Sequence[float] | None, l
     return rows
 
 
-def random_potholes(seed: int, length: float = LENGTH) -> tuple[list[float], list[float]]:
-    """A random instance as the paper describes it: distances Unif(1, 2) from 0 on, each in lane two or three.
+def random_potholes(seed: int, length: float = ROAD_LENGTH) -> tuple[list[float], list[float]]:
+    """Return a random instance as the paper describes it: distances Unif(1, 2) from 0 on, each in lane two or three.
 
     >>> lane2, lane3 = random_potholes(seed=0)
     >>> 25 <= len(lane2) + len(lane3) <= 50
@@ -91,13 +91,13 @@ class PotholeWorld(gym.Env):
         self,
         lane2: Sequence[float] | None = None,
         lane3: Sequence[float] | None = None,
-        length: float = LENGTH,
+        length: float = ROAD_LENGTH,
         render_mode: str | None = None,
     ) -> None:
         if not 0 < length < np.inf:
             raise CustardError(f"PotholeWorld: length={length!r} must be a positive number")
         self.length = float(length)
-        if lane2 is None and lane3 is None and length < LENGTH:
+        if lane2 is None and lane3 is None and length < ROAD_LENGTH:
             lane2, lane3 = ([p for p in lane if p <= length] for lane in (LANE_2, LANE_3))
         self.potholes = pothole_rows(lane2, lane3, self.length)
         self.observation_space = spaces.Box(0.0, self.length, (1,), dtype=np.float64)
@@ -106,20 +106,20 @@ class PotholeWorld(gym.Env):
         self.render_mode = render_mode
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
-        """The start of the road."""
+        """Go to the start of the road."""
         super().reset(seed=seed)
         self.position, self.lane = 0.0, 0
         return np.array([self.position]), {}
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Move along one lane."""
-        distance = self.np_random.uniform(STEP_LOW, STEP_HIGH)
+        distance = self.np_random.uniform(MIN_MOVE, MAX_MOVE)
         self.lane = int(action)
         self.position, reward = drive(self.potholes, self.position, self.lane, distance, self.length)
         return np.array([self.position]), float(reward), self.position >= self.length, False, {}
 
     def render(self) -> Any:
-        """The road with its potholes (o) and the agent (>), as text or picture."""
+        """Return the road with its potholes (o) and the agent (>), as text or picture."""
         scale = 100 / self.length
         holes = [[], *(row[np.isfinite(row)] for row in self.potholes)]
         if self.render_mode == "ansi":

@@ -22,7 +22,7 @@ PREREQUISITES: dict[int, list[int]] = {
     0: [1, 2], 1: [5], 2: [4], 3: [6, 7], 4: [], 5: [7], 6: [7, 9], 7: [8], 8: [], 9: [],
 }  # fmt: skip
 
-GOAL = 0
+GOAL_ITEM = 0
 
 
 def produce(needs: Any, items: Any, action: int) -> bool:
@@ -39,7 +39,7 @@ def produce(needs: Any, items: Any, action: int) -> bool:
 
 
 def needs_matrix(m: int, prerequisites: Mapping[int, Sequence[int]] | None) -> np.ndarray:
-    """needs[i, j] = 1 where item i requires item j, [m, m] float64."""
+    """Return needs[i, j] = 1 where item i requires item j, [m, m] float64."""
     table = PREREQUISITES if prerequisites is None else prerequisites
     if m < 1 or (prerequisites is None and m > len(PREREQUISITES)):
         raise CustardError(f"PrereqWorld: m={m} must lie in 1…{len(PREREQUISITES)}, or pass prerequisites=")
@@ -54,7 +54,7 @@ def needs_matrix(m: int, prerequisites: Mapping[int, Sequence[int]] | None) -> n
 
 
 def random_prerequisites(m: int, seed: int) -> dict[int, list[int]]:
-    """A random instance: every item requires none, one or two of the higher-numbered ones, the goal at least one.
+    """Return a random instance: every item requires at most two of the higher-numbered ones, the goal at least one.
 
     >>> sorted(random_prerequisites(4, seed=0))
     [0, 1, 2, 3]
@@ -63,7 +63,7 @@ def random_prerequisites(m: int, seed: int) -> dict[int, list[int]]:
     table = {}
     for item in range(m):
         higher = np.arange(item + 1, m)
-        count = min(len(higher), int(rng.integers(1 if item == GOAL else 0, 3)))
+        count = min(len(higher), int(rng.integers(1 if item == GOAL_ITEM else 0, 3)))
         table[item] = sorted(rng.choice(higher, size=count, replace=False).tolist()) if count else []
     return table
 
@@ -99,7 +99,7 @@ class PrereqWorld(gym.Env):
         self.render_mode = render_mode
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
-        """No items."""
+        """Start without items."""
         super().reset(seed=seed)
         self.items[:] = 0
         return self.items.copy(), {}
@@ -108,26 +108,26 @@ class PrereqWorld(gym.Env):
         """Try to make one item."""
         fails = self.rho > 0 and self.np_random.uniform(0.0, 1.0) < self.rho
         made = not fails and produce(self.needs, self.items, int(action))
-        done = bool(made and action == GOAL)
+        done = bool(made and action == GOAL_ITEM)
         return self.items.copy(), 0.0 if done else -1.0, done, False, {}
 
     def render(self) -> Any:
-        """The items, as text or as a row of squares."""
+        """Return the items, as text or as a row of squares."""
         if self.render_mode == "ansi":
             return " ".join(f"{i}:{'#' if present else '.'}" for i, present in enumerate(self.items))
         if self.render_mode == "rgb_array":
             frame = blank(48, 48 * self.m)
             for i, present in enumerate(self.items):
-                colour = (240, 170, 60) if i == GOAL else (70, 110, 180)
+                colour = (240, 170, 60) if i == GOAL_ITEM else (70, 110, 180)
                 rectangle(frame, 48 * i + 6, 6, 36, 36, colour if present else (225, 225, 225))
             return frame
         return None
 
     def mdp(self, gamma: float = 1.0) -> FiniteMDP:
-        """The exact model over all 2^m item sets; state k holds item i where bit i of k is set."""
+        """Return the exact model over all 2^m item sets; state k holds item i where bit i of k is set."""
         m, states = self.m, np.arange(2**self.m)
         items = (states[:, None] >> np.arange(m)) & 1
-        terminal = items[:, GOAL] == 1
+        terminal = items[:, GOAL_ITEM] == 1
         rewards = np.where(terminal[:, None], 0.0, np.full((len(states), m), -1.0))
         entries = []
         for action in range(m):
@@ -138,7 +138,7 @@ class PrereqWorld(gym.Env):
             made = np.where(able, after @ (1 << np.arange(m)), states)
             for successor, probability in ((made, 1.0 - self.rho), (states, self.rho)):
                 entries.append(np.stack(np.broadcast_arrays(action, states, successor, probability), axis=1))
-            if action == GOAL:
+            if action == GOAL_ITEM:
                 rewards[able, action] = -self.rho
         return FiniteMDP.from_entries(
             np.concatenate(entries),

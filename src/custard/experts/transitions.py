@@ -15,7 +15,7 @@ from custard.core.numba_tools import borrowed
 from custard.core.spaces import describe
 from custard.envs.native import advance, begin, observe
 from custard.envs.pcg64 import streams, uniform
-from custard.ibmdp.parts import parts_of
+from custard.ibmdp.base_environments import base_environments_of
 from custard.nn.networks import encode_row, evaluate, scratch
 from custard.nn.replay import Transitions, make_transitions
 from custard.task.native_rollouts import native_place
@@ -34,7 +34,7 @@ class PythonSteps:
         self.source, self.actions, self.rng = problem.source, problem.base.actions, rng
         self.venv = problem.source.vector(min(count, MAX_PYTHON_ENVS))
         self.count = self.venv.num_envs
-        self.parts = parts_of(self.venv, describe(self.venv, features=problem.encoder))
+        self.parts = base_environments_of(self.venv, describe(self.venv, features=problem.encoder))
         self.parts.reset(int(rng.integers(2**31)), None)
         self.limit = None if problem.source.limit is not None else DEFAULT_LIMIT
         self.elapsed = np.zeros(self.count, dtype=np.int64)

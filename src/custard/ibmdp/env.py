@@ -81,23 +81,24 @@ class IBMDP(gym.Wrapper, gym.utils.RecordConstructorArgs):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
         """Start an episode: a base start state and no information."""
         observation, info = self.env.reset(seed=seed, options=options)
-        self._arrive(observation)
-        return self._observe(), {**info, **self._report()}
+        self._enter_state(observation)
+        return self._observe(), {**info, **self._info()}
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Ask a question or take a base action."""
         if np.isnan(self.x[0]):
             raise CustardError("call reset() before step()")
-        number, v, value = self._read(action)
+        number, v, value = self._parse_action(action)
         if number < self.rules.n_base:
             return self._act(value)
         return self._ask(number, v)
 
     def action_masks(self) -> np.ndarray:
-        """Which actions are afforded now, [n_actions] bool (the name sb3-contrib's MaskablePPO looks for)."""
+        """Return which actions are afforded now, [n_actions] bool (the name sb3-contrib's MaskablePPO looks for)."""
         return self._mask.copy()
 
     def _ask(self, number: int, v: float) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """Take an information-gathering action: narrow one bound and charge zeta."""
         if self._mask[number]:
             asked = self.rules.thresholds(self.lower[None], self.upper[None], np.array([number]), np.array([v]))
             c, v_p = (int(asked[0][0]), float(asked[1][0]))
@@ -106,36 +107,39 @@ class IBMDP(gym.Wrapper, gym.utils.RecordConstructorArgs):
             self._mask = self.rules.mask(self.lower, self.upper, self.depth)
         self.queries += 1
         truncated = self.queries >= self.rules.max_queries  # type: ignore[operator]
-        info = {**self._report(), "discount": self.rules.gamma_w}
+        info = {**self._info(), "discount": self.rules.gamma_w}
         if truncated:
             info["traversal_limit"] = True
         return self._observe(), self.rules.zeta, False, truncated, info
 
     def _act(self, value: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """Take a base action and forget the bounds."""
         observation, reward, terminated, truncated, info = self.env.step(self.base.action(value))
-        self._arrive(observation)
-        report = {**self._report(), "discount": self.rules.gamma_b}
+        self._enter_state(observation)
+        report = {**self._info(), "discount": self.rules.gamma_b}
         return self._observe(), float(reward), bool(terminated), bool(truncated), {**info, **report}
 
-    def _arrive(self, observation: Any) -> None:
-        """A new base state: nothing is known of it yet."""
+    def _enter_state(self, observation: Any) -> None:
+        """Enter a base state: nothing is known of it yet."""
         self.x = self.base.observe(observation)
         self.lower, self.upper = self.rules.root()
         self.depth = self.queries = 0
         self._mask = self._root_mask
 
     def _observe(self) -> np.ndarray:
+        """Return the observation: the base state, unless it is left out, and the bounds."""
         bounds = self.rules.normalised(self.lower, self.upper)
         if self._bounds_only:
             return bounds
         base = normalise(self.x, self.rules.features.low, self.rules.width).astype(np.float32)
         return np.concatenate([base, bounds])
 
-    def _report(self) -> dict[str, Any]:
+    def _info(self) -> dict[str, Any]:
+        """Return what every step's info holds."""
         return {"action_mask": self.action_masks(), "depth": self.depth}
 
-    def _read(self, action: Any) -> tuple[int, float, Any]:
-        """The action number, v (parameterised form only) and the base action's value."""
+    def _parse_action(self, action: Any) -> tuple[int, float, Any]:
+        """Return the action number, v (parameterised form only) and the base action's value."""
         start = self.rules.actions.start
         if not self.rules.parameterised:
             number = int(action)
@@ -153,7 +157,7 @@ class IBMDP(gym.Wrapper, gym.utils.RecordConstructorArgs):
 
 
 def wrapped_spaces(rules: Rules, base_action: gym.Space, observation: str) -> tuple[gym.Space, gym.Space]:
-    """S_w and A_w of one IBMDP as Gymnasium spaces."""
+    """Return S_w and A_w of one IBMDP as Gymnasium spaces."""
     if observation not in ("full", "bounds"):
         raise CustardError(f'observation={observation!r} is not known: choose "full" or "bounds"')
     parts = 3 if observation == "full" else 2

@@ -22,7 +22,7 @@ smallest = njit(cache=True)(splits.smallest)
 
 @njit(cache=True)
 def separates(integer, low, lower, upper, threshold):
-    """`splits.separates` for single numbers."""
+    """Return `splits.separates` of single numbers."""
     if integer:
         return np.floor(threshold) >= smallest(low, lower) and np.floor(threshold) + 1 <= np.floor(upper)
     return lower < threshold and threshold < upper
@@ -30,7 +30,7 @@ def separates(integer, low, lower, upper, threshold):
 
 @njit(cache=True)
 def separable(integer, low, lower, upper):
-    """`splits.separable` for single numbers."""
+    """Return `splits.separable` of single numbers."""
     return smallest(low, lower) + 1 <= np.floor(upper) if integer else lower < upper
 
 
@@ -41,8 +41,18 @@ def ask(
 ):  # fmt: skip
     """Answer every question among the actions of [N] environments, with its price, discount and the query limit.
 
-    Returns how many environments act instead, listed in `acting`, and how many reached the limit. An action outside
+    Return how many environments act instead, listed in `acting`, and how many reached the limit. An action outside
     the space ends the call with minus one minus its environment's number. Environments that are `busy` are passed over.
+
+    actions, v                   [N], the IBMDP actions and, in the parameterised form, their v
+    busy                         [N] bool
+    rules                        n_base, depth limit, max_queries, mask_useless, parameterised, zeta, gamma_w
+    low, width, integer          [n], of the features
+    fractions                    [p], the discrete v
+    x, lower, upper              [N, n], base states and bounds
+    depth, queries               [N], questions that narrowed bounds, and all questions
+    obs, mask                    [N, …], kept up to date in place
+    acting, reward, discount, truncated  [N], written
     """
     n_base, depth_limit, max_queries, mask_useless, parameterised, zeta, gamma_w = rules
     n = len(low)
@@ -92,9 +102,12 @@ def ask(
 
 @njit(cache=True)
 def restart(index, low, high, width, root_bounds, root_mask, x, lower, upper, depth, queries, obs, mask):
-    """New base states in some environments: forget all bounds. Returns a feature that is NaN, or -1.
+    """Forget all bounds in the environments `index`, whose base states are new; return a feature that is NaN, or -1.
 
-    `root_bounds` and `root_mask` are what observation and mask hold where nothing is known.
+    low, high, width        [n], each feature's bounds at the root, and what `normalise` divides by
+    root_bounds, root_mask  what observation and mask hold where nothing is known
+    x                       [N, n], the base states
+    lower, upper            [N, n], the bounds, and depth, queries [N], obs, mask: changed in place
     """
     n = len(low)
     bounds = obs.shape[1] - 2 * n

@@ -20,12 +20,12 @@ from custard.core.features import Features
 
 __all__ = ["PARAMETERISED", "Rules", "fractions", "narrowed", "normalise", "project", "separable", "separates"]
 
-#: The value of `splits` that asks for continuous v (a parameterised action space) instead of p values a feature.
+#: The value of `splits` that asks for continuous v (a parameterised action space) instead of p values per feature.
 PARAMETERISED = "parameterised"
 
 
 def project(lower: Any, upper: Any, v: Any) -> Any:
-    """v_p <- v * (c^h - c^l) + c^l: the threshold that v in [0, 1] stands for between the current bounds.
+    """Return v_p <- v * (c^h - c^l) + c^l, the threshold that v in [0, 1] stands for between the current bounds.
 
     >>> project(-2.0, 2.0, 0.25)
     -1.0
@@ -34,7 +34,7 @@ def project(lower: Any, upper: Any, v: Any) -> Any:
 
 
 def narrowed(lower: Any, upper: Any, v_p: Any, yes: Any) -> Any:
-    """A feature's bounds after the question whether it is at most v_p.
+    """Return a feature's bounds after the question whether it is at most v_p.
 
     >>> narrowed(-2.0, 2.0, -1.0, True), narrowed(-2.0, 2.0, -1.0, False)
     ((-2.0, -1.0), (-1.0, 2.0))
@@ -43,7 +43,7 @@ def narrowed(lower: Any, upper: Any, v_p: Any, yes: Any) -> Any:
 
 
 def fractions(p: int) -> np.ndarray:
-    """The discrete v: 1/(p+1), ..., p/(p+1).
+    """Return the discrete v: 1/(p+1), ..., p/(p+1).
 
     >>> fractions(3).tolist()
     [0.25, 0.5, 0.75]
@@ -52,17 +52,17 @@ def fractions(p: int) -> np.ndarray:
 
 
 def normalise(x: Any, low: Any, width: Any) -> Any:
-    """A feature or bound in [0, 1], as the paper's observation holds it; values outside the bounds are clipped."""
+    """Return a feature or bound in [0, 1], as the paper's observation holds it; values outside are clipped."""
     return np.minimum(np.maximum((x - low) / width, 0.0), 1.0)
 
 
 def smallest(low: Any, lower: Any) -> Any:
-    """The least whole number a feature can have: at least the lowest bound, and above a lower bound won by asking."""
+    """Return the least whole number a feature can have: from its lowest bound on, above a bound won by asking."""
     return np.maximum(np.ceil(low), np.floor(lower) + (lower > low))
 
 
 def separates(integer: Any, low: Any, lower: Any, upper: Any, threshold: Any) -> Any:
-    """Whether some value between the current bounds lies on each side of a threshold.
+    """Return whether some value between the current bounds lies on each side of a threshold.
 
     `low` is the feature's bound at the root: a state may equal it, whereas it exceeds a lower bound won by asking.
 
@@ -75,7 +75,7 @@ def separates(integer: Any, low: Any, lower: Any, upper: Any, threshold: Any) ->
 
 
 def separable(integer: Any, low: Any, lower: Any, upper: Any) -> Any:
-    """Whether any threshold at all could separate a feature's remaining values (the parameterised form's mask)."""
+    """Return whether any threshold could separate a feature's remaining values (the parameterised form's mask)."""
     whole = smallest(low, lower) + 1 <= np.floor(upper)
     real = lower < upper
     return np.logical_or(np.logical_and(integer, whole), np.logical_and(np.logical_not(integer), real))
@@ -159,17 +159,17 @@ class Rules:
         return np.array([np.nan]) if self.parameterised else fractions(int(self.splits))
 
     def root(self) -> tuple[np.ndarray, np.ndarray]:
-        """The bounds before any question: fresh copies of low and high."""
+        """Return the bounds before any question: fresh copies of low and high."""
         return self.features.low.copy(), self.features.high.copy()
 
     def normalised(self, lower: np.ndarray, upper: np.ndarray) -> np.ndarray:
-        """Bounds [..., n] and [..., n] as the observation holds them, [..., 2n] float32."""
+        """Return bounds [..., n] and [..., n] as the observation holds them, [..., 2n] float32."""
         low, width = self.features.low, self.width
         pair = [normalise(lower, low, width), normalise(upper, low, width)]
         return np.concatenate(pair, axis=-1).astype(np.float32)
 
     def mask(self, lower: np.ndarray, upper: np.ndarray, depth: Any) -> np.ndarray:
-        """The affordances at bounds [..., n] and the number of questions asked so far: [..., n_actions] bool."""
+        """Return the affordances at bounds [..., n] and the number of questions asked so far: [..., n_actions] bool."""
         f = self.features
         if not self.mask_useless:
             useful = np.ones((*lower.shape, self.per_feature), dtype=bool)
@@ -183,11 +183,11 @@ class Rules:
         return np.concatenate([np.ones((*splits.shape[:-1], self.n_base), dtype=bool), splits], axis=-1)
 
     def split(self, number: Any) -> tuple[Any, Any]:
-        """The feature c and the index j of an information-gathering action number."""
+        """Return the feature c and the index j of an information-gathering action number."""
         return np.divmod(number - self.n_base, self.per_feature)
 
     def thresholds(self, lower: np.ndarray, upper: np.ndarray, numbers: np.ndarray, v: Any) -> tuple[Any, np.ndarray]:
-        """The features c and thresholds v_p of questions asked at bounds [B, n]; v counts in the parameterised form."""
+        """Return features c and thresholds v_p of questions at bounds [B, n]; v counts in the parameterised form."""
         c, j = self.split(numbers)
         rows = np.arange(len(numbers))
         return c, project(lower[rows, c], upper[rows, c], v if self.parameterised else self.fractions[j])

@@ -7,7 +7,7 @@ import time
 from types import TracebackType
 from typing import Any
 
-from custard.core.number_text import number_texts
+from custard.core.number_format import format_numbers
 from custard.lab.trial_table import duration_text
 from custard.task.problem import Snapshot
 from custard.tree.text import plural
@@ -104,7 +104,7 @@ def _ranked_facts(snapshot: Snapshot, short: bool = False) -> list[tuple[int, st
     if snapshot.tree is None:
         parts.append((3, "no tree yet"))
     else:
-        (value,), tree = number_texts(snapshot.value), snapshot.tree
+        (value,), tree = format_numbers(snapshot.value), snapshot.tree
         leaves = f"{tree.n_leaves} {plural('leaf', tree.n_leaves)}"
         parts += [(1, f"best tree {value}"), (4, f"depth {tree.depth}"), (5, leaves)]
     if snapshot.message and (not short or snapshot.tree is None):

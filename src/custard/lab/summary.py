@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from custard.core.errors import CustardError
-from custard.core.number_text import number_texts
+from custard.core.number_format import format_numbers
 
 __all__ = ["markdown", "mean_and_std", "plot", "rows_with_results", "summary", "table", "trial_label"]
 
@@ -121,8 +121,8 @@ def table(entries: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
         "settings": lambda entry: _assignments_text(entry["settings"]) or "–",
         "depth ≤": lambda entry: "–" if entry["max_depth"] is None else str(entry["max_depth"]),
         "trials": lambda entry: str(entry["trials"]), "failed": lambda entry: str(entry["failures"]),
-        "return": lambda entry: " ± ".join(number_texts(entry["return"], entry["return_std"])),
-        "min … max": lambda entry: " … ".join(number_texts(entry["return_min"], entry["return_max"])),
+        "return": lambda entry: " ± ".join(format_numbers(entry["return"], entry["return_std"])),
+        "min … max": lambda entry: " … ".join(format_numbers(entry["return_min"], entry["return_max"])),
         "depth": lambda entry: show(entry, "depth", ".1f"), "leaves": lambda entry: show(entry, "leaves", ".1f"),
         "nodes": lambda entry: show(entry, "nodes", ".1f"), "seconds": lambda entry: show(entry, "seconds", ".1f"),
         "gap": lambda entry: show(entry, "gap", ".3f"), "optimal": lambda entry: share(entry, "optimal"),

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from custard.core.number_text import number_texts
+from custard.core.number_format import format_numbers
 from custard.lab.summary import summary, table, trial_label
 from custard.lab.trial_file import Row, with_numbers
 from custard.tree.text import plural
@@ -130,7 +130,7 @@ def row_text(row: Mapping[str, Any]) -> str:
         return f"{head} failed: {row['error']}"
     leaves = int(float(row["leaves"]))
     return (
-        f"{head} return {number_texts(float(row['return']))[0]}, depth {int(float(row['depth']))}, "
+        f"{head} return {format_numbers(float(row['return']))[0]}, depth {int(float(row['depth']))}, "
         f"{leaves} {plural('leaf', leaves)}, {float(row['seconds']):.1f} s"
     )
 

@@ -1,188 +1,167 @@
 """Good trees, quickly: fits to Q-values, and climbing on the exact return. They give the search its incumbents.
 
-Trees here are nested: an action number, or (question, left, right) with a question's number in the reduced problem.
+Trees are shapes (`custard.tree.shape`) over the splits of the reduced problem; leaves are action numbers.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from custard.core.errors import CustardError
 from custard.planning.evaluate import visits
-from custard.planning.exhaustive import Node, grow
-from custard.planning.reduced import Reduced, best_actions
-from custard.tree.tree import Tree
+from custard.planning.reduced import ReducedMDP, action_values
+from custard.tree.shape import Shape, Split, count_leaves, paths, replace_part, subshape
 
-__all__ = ["climb", "count_leaves", "decide", "fit", "grown", "refits"]
+__all__ = ["climb", "fit", "perturbed", "refits"]
 
-EXACT_DEPTH = 3  # fits look through all trees up to here, and through the most promising first questions beyond
-BEAM = 3
-MANY_ACTIONS = 6  # beyond, climbing tries two random actions a new leaf
-
-
-def decide(problem: Reduced, node: Node) -> tuple[np.ndarray, np.ndarray]:
-    """The action [S] and the number of questions [S] of each state."""
-    choice, depth = np.zeros(problem.n, dtype=np.int64), np.zeros(problem.n, dtype=np.int64)
-    stack = [(node, np.ones(problem.n, dtype=bool), 0)]
-    while stack:
-        part, where, level = stack.pop()
-        if isinstance(part, tuple):
-            yes = problem.yes[part[0]]
-            stack += [(part[1], where & yes, level + 1), (part[2], where & ~yes, level + 1)]
-        else:
-            choice[where], depth[where] = part, level
-    return choice, depth
+MAX_EXHAUSTIVE_DEPTH = 3  # fits try every tree up to here, and beyond it only the most promising first splits
+BEAM_WIDTH = 3  # first splits tried beyond that depth
+MAX_ACTIONS_PER_MOVE = 6  # with more actions than this, climbing tries two random ones per new leaf
 
 
-def count_leaves(node: Node) -> int:
-    """The number of leaves."""
-    return count_leaves(node[1]) + count_leaves(node[2]) if isinstance(node, tuple) else 1
+def fit(
+    problem: ReducedMDP, gain: np.ndarray, where: np.ndarray, depth: int, price: float = 0.0
+) -> tuple[float, Shape]:
+    """Return what the tree of at most `depth` that collects most collects, and that tree.
 
-
-def grown(problem: Reduced, node: Node) -> Tree:
-    """The `Tree` of a nested one."""
-
-    def spelled(part: Node) -> Node:
-        if not isinstance(part, tuple):
-            return part
-        return (*problem.questions[part[0]], spelled(part[1]), spelled(part[2]))
-
-    return grow(spelled(node), problem.mdp.features, problem.mdp.actions)
-
-
-def fit(problem: Reduced, gain: np.ndarray, where: np.ndarray, depth: int, price: float = 0.0) -> tuple[float, Node]:
-    """The tree of at most `depth` over the states `where` (numbers) that collects most of gain [S, A]."""
+    problem  the reduced MDP
+    gain     [S, A], what each action collects in each state
+    where    numbers of the states that count
+    depth    the largest number of splits on a path
+    price    what a split must gain to be worth it
+    """
     total = gain[where].sum(axis=0)
-    best: tuple[float, Node] = (float(total.max()), int(total.argmax()))
-    yes = problem.yes[:, where]
-    useful = np.flatnonzero(yes.any(axis=1) & ~yes.all(axis=1)) if len(where) else np.arange(0)
+    best: tuple[float, Shape] = (float(total.max()), int(total.argmax()))
+    goes_left = problem.goes_left[:, where]
+    useful = np.flatnonzero(goes_left.any(axis=1) & ~goes_left.all(axis=1)) if len(where) else np.arange(0)
     if depth == 0 or len(useful) == 0:
         return best
-    enough = 1e-12 * max(1.0, abs(best[0])) + price
-    left = yes[useful] @ gain[where]
+    least_gain = 1e-12 * max(1.0, abs(best[0])) + price
+    left = goes_left[useful] @ gain[where]
     stump = left.max(axis=1) + (total - left).max(axis=1)
     if depth == 1:
         q = int(stump.argmax())
-        if stump[q] > best[0] + enough:
-            return float(stump[q]), (int(useful[q]), int(left[q].argmax()), int((total - left[q]).argmax()))
+        if stump[q] > best[0] + least_gain:
+            feature, threshold = problem.splits[useful[q]]
+            return float(stump[q]), Split(feature, threshold, int(left[q].argmax()), int((total - left[q]).argmax()))
         return best
-    if depth > EXACT_DEPTH:
-        ahead = [sum(fit(problem, gain, where[side], 2)[0] for side in (y, ~y)) for y in yes[useful]]
-        useful = useful[np.argsort(-np.array(ahead), kind="stable")[:BEAM]]
+    if depth > MAX_EXHAUSTIVE_DEPTH:
+        ahead = [sum(fit(problem, gain, where[side], 2)[0] for side in (y, ~y)) for y in goes_left[useful]]
+        useful = useful[np.argsort(-np.array(ahead), kind="stable")[:BEAM_WIDTH]]
     for q in useful.tolist():
-        y = problem.yes[q, where]
-        a, a_node = fit(problem, gain, where[y], depth - 1, price)
-        b, b_node = fit(problem, gain, where[~y], depth - 1, price)
-        if a + b > best[0] + enough:
-            best = (a + b, (q, a_node, b_node))
+        y = problem.goes_left[q, where]
+        left_total, left_shape = fit(problem, gain, where[y], depth - 1, price)
+        right_total, right_shape = fit(problem, gain, where[~y], depth - 1, price)
+        if left_total + right_total > best[0] + least_gain:
+            best = (left_total + right_total, Split(*problem.splits[q], left_shape, right_shape))
     return best
 
 
-def refits(problem: Reduced, depth: int, rounds: int, rng: np.random.Generator) -> Iterator[Node]:
-    """Policy iteration over trees: fit to Q* first, then to each tree's own Q where it goes itself."""
-    everything = np.full(problem.n, (1 << problem.n_actions) - 1, dtype=np.int64)
-    q = _finite(best_actions(problem, problem.top, everything))
-    weight = _visits(problem, q.argmax(axis=1))
+def refits(problem: ReducedMDP, depth: int, rounds: int, rng: np.random.Generator) -> Iterator[Shape]:
+    """Yield trees by policy iteration: fit to Q* first, then to each tree's own Q where it goes itself."""
+    q = _finite(action_values(problem, problem.top, problem.any_action))
+    weight = _state_visits(problem, q.argmax(axis=1))
     spread = weight.sum() / problem.n
     for round_ in range(rounds):
         lead = q - q.max(axis=1, keepdims=True)
         mixed = weight + spread * (0.01 if round_ % 3 else 0.3) * (1.0 if round_ < 3 else rng.random(problem.n))
-        _, node = fit(problem, lead * mixed[:, None], np.arange(problem.n), depth)
-        yield node
-        choice, _ = decide(problem, node)
+        _, shape = fit(problem, lead * mixed[:, None], np.arange(problem.n), depth)
+        yield shape
+        choice, _ = problem.decide(shape)
         values = problem.top.copy()
         problem.bound(1 << choice, np.zeros(problem.n), values, -np.inf)
         if round_ % 4 == 3:
-            q = _finite(best_actions(problem, problem.top, everything))
-            weight = _visits(problem, q.argmax(axis=1)) * rng.exponential(size=problem.n)
+            q = _finite(action_values(problem, problem.top, problem.any_action))
+            weight = _state_visits(problem, q.argmax(axis=1)) * rng.exponential(size=problem.n)
         else:
-            q = _finite(best_actions(problem, values, everything))
-            weight = 0.5 * weight + 0.5 * _visits(problem, choice)
+            q = _finite(action_values(problem, values, problem.any_action))
+            weight = 0.5 * weight + 0.5 * _state_visits(problem, choice)
 
 
 def _finite(q: np.ndarray) -> np.ndarray:
+    """Return Q-values with what is not finite replaced by a number well below all others."""
     low = q[np.isfinite(q)].min(initial=0.0)
     return np.where(np.isfinite(q), q, low - 10.0 * max(1.0, abs(low)))
 
 
-def _visits(problem: Reduced, choice: np.ndarray) -> np.ndarray:
+def _state_visits(problem: ReducedMDP, choice: np.ndarray) -> np.ndarray:
+    """Return the expected visits of each state under one action per state, [S]; all one if it never terminates."""
     full = np.zeros(problem.mdp.n_states, dtype=np.int64)
     full[problem.states] = choice
     try:
         occupancy, _ = visits(full, problem.mdp)
-    except CustardError:  # it never ends: every state counts alike
+    except CustardError:
         return np.ones(problem.n)
     return occupancy[problem.states]
 
 
 def climb(
-    problem: Reduced, node: Node, depth: int, price: float, rng: np.random.Generator, deadline: float
-) -> tuple[Node, float]:
-    """Change one thing at a time while the exact objective (return, then fewer leaves) gets better."""
+    problem: ReducedMDP, shape: Shape, depth: int, price: float, rng: np.random.Generator, deadline: float
+) -> tuple[Shape, float]:
+    """Change one thing at a time while the exact objective (return, then fewer leaves) gets better.
 
-    def score(part: Node, cutoff: float) -> float:
-        choice, level = decide(problem, part)
+    problem   the reduced MDP
+    shape     the tree to start from
+    depth     the largest number of splits on a path
+    price     what one split on the path costs per visit
+    rng       orders the changes
+    deadline  on `time.monotonic`'s clock
+    """
+
+    def score(candidate: Shape, cutoff: float) -> float:
+        choice, level = problem.decide(candidate)
         return problem.bound(1 << choice, price * level, problem.top.copy(), cutoff)
 
-    best, leaves = score(node, -np.inf), count_leaves(node)
-    better = True
-    while better and time.monotonic() < deadline:
-        better = False
-        moves = list(_moves(problem, node, depth, rng))
+    best, leaves = score(shape, -np.inf), count_leaves(shape)
+    improved = True
+    while improved and time.monotonic() < deadline:
+        improved = False
+        moves = list(_moves(problem, shape, depth, rng))
         rng.shuffle(moves)  # type: ignore[arg-type]
         for path, part in moves:
             if time.monotonic() > deadline:
                 break
-            trial = _put(node, path, part)
-            count = count_leaves(trial)
-            value = score(trial, best - problem.tolerance)
+            candidate = replace_part(shape, path, part)
+            count = count_leaves(candidate)
+            value = score(candidate, best - problem.tolerance)
             if value > best + problem.tolerance or (value >= best - problem.tolerance and count < leaves):
-                node, best, leaves, better = trial, value, count, True
+                shape, best, leaves, improved = candidate, value, count, True
                 break
-    return node, best
+    return shape, best
 
 
-def kicked(problem: Reduced, node: Node, depth: int, rng: np.random.Generator) -> Node:
-    """The tree after one to three random changes."""
+def perturbed(problem: ReducedMDP, shape: Shape, depth: int, rng: np.random.Generator) -> Shape:
+    """Return the tree after one to three random changes."""
     for _ in range(int(rng.integers(1, 4))):
-        moves = list(_moves(problem, node, depth, rng))
+        moves = list(_moves(problem, shape, depth, rng))
         path, part = moves[int(rng.integers(len(moves)))]
-        node = _put(node, path, part)
-    return node
+        shape = replace_part(shape, path, part)
+    return shape
 
 
-def _moves(problem: Reduced, node: Node, depth: int, rng: np.random.Generator) -> Iterator[tuple[tuple[int, ...], Any]]:
-    stack: list[tuple[tuple[int, ...], Node]] = [((), node)]
-    questions, n_actions = len(problem.questions), problem.n_actions
-    while stack:
-        path, part = stack.pop()
-        if isinstance(part, tuple):
-            stack += [((*path, 1), part[1]), ((*path, 2), part[2])]
-            for q in range(questions):
-                if q != part[0]:
-                    yield path, (q, part[1], part[2])
-            yield path, (part[0], part[2], part[1])
-            yield path, part[1]
-            yield path, part[2]
+def _moves(
+    problem: ReducedMDP, shape: Shape, depth: int, rng: np.random.Generator
+) -> Iterator[tuple[tuple[int, ...], Shape]]:
+    """Yield every single change, as a path and the part to put there: another split or action, a leaf more or fewer."""
+    n_actions = problem.n_actions
+    for path in paths(shape):
+        part = subshape(shape, path)
+        if isinstance(part, Split):
+            for split in problem.splits:
+                if split != part[:2]:
+                    yield path, Split(*split, part.left, part.right)
+            yield path, Split(part.feature, part.threshold, part.right, part.left)
+            yield path, part.left
+            yield path, part.right
         else:
-            for a in range(n_actions):
-                if a != part:
-                    yield path, a
+            others = [a for a in range(n_actions) if a != part]
+            for a in others:
+                yield path, a
             if len(path) < depth:
-                others = [a for a in range(n_actions) if a != part]
-                for q in range(questions):
-                    for a in others if n_actions <= MANY_ACTIONS else rng.choice(others, 2).tolist():
-                        yield path, (q, a, part)
-                        yield path, (q, part, a)
-
-
-def _put(node: Node, path: tuple[int, ...], part: Node) -> Node:
-    if not path:
-        return part
-    kids = list(node)
-    kids[path[0]] = _put(node[path[0]], path[1:], part)
-    return tuple(kids)
+                for split in problem.splits:
+                    for a in others if n_actions <= MAX_ACTIONS_PER_MOVE else rng.choice(others, 2).tolist():
+                        yield path, Split(*split, a, part)
+                        yield path, Split(*split, part, a)

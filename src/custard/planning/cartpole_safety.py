@@ -26,12 +26,12 @@ from custard.envs.cartpole import (
     HALF_LENGTH,
     MASS_POLE,
     POLE_MOMENT,
-    START,
+    START_RADIUS,
     TAU,
     TOTAL_MASS,
     X_LIMIT,
     fallen,
-    swing,
+    step_cartpole,
 )  # fmt: skip
 from custard.tree.tree import LEAF, Tree
 
@@ -39,9 +39,9 @@ __all__ = ["Safety", "prove_safe"]
 
 #: Cells of the grid (velocity, angle, angular velocity), coarse to fine: each where the one before proves too
 #: little. A push changes the velocity by 0.2, so that states lie in layers which a cell of that height keeps apart.
-GRIDS = ((0.2, 0.01, 0.05), (0.2, 0.004, 0.02), (0.2, 0.001, 0.005), (0.2, 0.0005, 0.0025))
-FEATURES = ("cart_position", "cart_velocity", "pole_angle", "pole_velocity")
-ERROR, TRIG = 1e-13, 1e-15
+GRID_CELLS = ((0.2, 0.01, 0.05), (0.2, 0.004, 0.02), (0.2, 0.001, 0.005), (0.2, 0.0005, 0.0025))
+CARTPOLE_FEATURES = ("cart_position", "cart_velocity", "pole_angle", "pole_velocity")
+IMAGE_MARGIN, TRIG_MARGIN = 1e-13, 1e-15  # added to images of boxes, and to sines and cosines
 
 Boxes = tuple[np.ndarray, np.ndarray]  # lower and upper corners, [m, 4] each
 
@@ -74,16 +74,17 @@ def prove_safe(tree: Tree, steps: int = 50, *, seconds: float = 60.0, simulation
     >>> prove_safe(tree, 10).verdict
     'proved'
     """
-    if tree.features.names != FEATURES or not tree.actions.discrete or tree.actions.n != 2 or tree.actions.start != 0:
-        raise CustardError(f"safety is proved for CartPole trees: features {', '.join(FEATURES)} and two actions")
+    actions, names = tree.actions, ", ".join(CARTPOLE_FEATURES)
+    if tree.features.names != CARTPOLE_FEATURES or not actions.discrete or actions.n != 2 or actions.start != 0:
+        raise CustardError(f"safety is proved for CartPole trees: features {names} and two actions")
     if steps < 1:
         raise CustardError(f"steps={steps} must be at least 1")
     began = time.perf_counter()
-    start, fails_at = _simulate(tree, steps, simulations, seed)
+    start, fails_at = _first_to_fall(tree, steps, simulations, seed)
     goal = steps if fails_at is None else fails_at - 1
     best, boxes, left = 0, 1, ""
-    for cell in GRIDS:
-        done, boxes, why = _propagate(tree, goal, np.array(cell), began + seconds)
+    for cell in GRID_CELLS:
+        done, boxes, why = _prove_with_grid(tree, goal, np.array(cell), began + seconds)
         best, left = (done, why) if done > best or not left else (best, left)
         if best >= goal or time.perf_counter() - began > seconds:
             break
@@ -91,29 +92,29 @@ def prove_safe(tree: Tree, steps: int = 50, *, seconds: float = 60.0, simulation
     return Safety(steps, best, start, fails_at, simulations, boxes, left, time.perf_counter() - began)
 
 
-def _simulate(tree: Tree, steps: int, count: int, seed: int) -> tuple[np.ndarray | None, int | None]:
-    """The start that falls soonest among random ones and the corners, by the real dynamics."""
+def _first_to_fall(tree: Tree, steps: int, count: int, seed: int) -> tuple[np.ndarray | None, int | None]:
+    """Return the start that falls soonest among random ones and the corners, by the real dynamics."""
     rng = np.random.default_rng(seed)
-    corners = START * (2.0 * ((np.arange(16)[:, None] >> np.arange(4)) & 1) - 1.0)
-    starts = np.concatenate([corners, rng.uniform(-START, START, (count, 4))])
+    corners = START_RADIUS * (2.0 * ((np.arange(16)[:, None] >> np.arange(4)) & 1) - 1.0)
+    starts = np.concatenate([corners, rng.uniform(-START_RADIUS, START_RADIUS, (count, 4))])
     state, alive = starts.copy(), np.arange(len(starts))
     for step in range(1, steps + 1):
         actions = tree.predict(state[alive].astype(np.float32), compiled=False)
         for k, action in zip(alive.tolist(), actions.tolist(), strict=True):
-            swing(state[k], action)
+            step_cartpole(state[k], action)
         down = [k for k in alive.tolist() if fallen(state[k])]
         if down:
             return starts[down[0]], step
     return None, None
 
 
-def _propagate(tree: Tree, steps: int, cell: np.ndarray, deadline: float) -> tuple[int, int, str]:
-    """How many steps are proved with one grid, with how many boxes, and why no more."""
-    boxes: Boxes = (np.full((1, 4), -START), np.full((1, 4), START))
+def _prove_with_grid(tree: Tree, steps: int, cell: np.ndarray, deadline: float) -> tuple[int, int, str]:
+    """Return how many steps are proved with one grid, with how many boxes, and why no more."""
+    boxes: Boxes = (np.full((1, 4), -START_RADIUS), np.full((1, 4), START_RADIUS))
     for step in range(1, steps + 1):
-        boxes = _merged(_cut(boxes, cell), cell)
-        low, high, action = _decided(tree, boxes)
-        boxes = _moved(low, high, np.where(action == 1, FORCE, -FORCE))
+        boxes = _merged_per_cell(_cut_along_grid(boxes, cell), cell)
+        low, high, action = _divided_by_action(tree, boxes)
+        boxes = _step_boxes(low, high, np.where(action == 1, FORCE, -FORCE))
         low, high = boxes
         bad = (low[:, 0] < -X_LIMIT) | (high[:, 0] > X_LIMIT) | (low[:, 2] < -ANGLE_LIMIT) | (high[:, 2] > ANGLE_LIMIT)
         if bad.any():
@@ -124,7 +125,7 @@ def _propagate(tree: Tree, steps: int, cell: np.ndarray, deadline: float) -> tup
 
 
 def last_left(threshold: float) -> float:
-    """The largest float64 that, rounded to float32, is at most the threshold."""
+    """Return the largest float64 that, rounded to float32, is at most the threshold."""
     near = np.float32(threshold)
     if float(near) > threshold:
         near = np.nextafter(near, np.float32(-np.inf))
@@ -132,8 +133,8 @@ def last_left(threshold: float) -> float:
     return middle if float(np.float32(middle)) <= threshold else float(np.nextafter(middle, -np.inf))
 
 
-def _decided(tree: Tree, boxes: Boxes) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The boxes split where the tree's answer changes, and each part's action."""
+def _divided_by_action(tree: Tree, boxes: Boxes) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the boxes split where the tree's answer changes, and each part's action."""
     parts, stack = [], [(0, *boxes)]
     while stack:
         node, low, high = stack.pop()
@@ -157,8 +158,8 @@ def _decided(tree: Tree, boxes: Boxes) -> tuple[np.ndarray, np.ndarray, np.ndarr
     return low, high, action
 
 
-def _cut(boxes: Boxes, cell: np.ndarray) -> Boxes:
-    """The boxes cut along the grid over dimensions 1 to 3."""
+def _cut_along_grid(boxes: Boxes, cell: np.ndarray) -> Boxes:
+    """Return the boxes cut along the grid over dimensions 1 to 3."""
     low, high = boxes
     for c in (1, 2, 3):
         size = cell[c - 1]
@@ -174,8 +175,8 @@ def _cut(boxes: Boxes, cell: np.ndarray) -> Boxes:
     return low, high
 
 
-def _merged(boxes: Boxes, cell: np.ndarray) -> Boxes:
-    """One box a cell: the smallest around all boxes whose middle lies in it."""
+def _merged_per_cell(boxes: Boxes, cell: np.ndarray) -> Boxes:
+    """Return one box per cell: the smallest around all boxes whose middle lies in it."""
     low, high = boxes
     place = np.floor((low[:, 1:] + high[:, 1:]) / 2 / cell).astype(np.int64)
     place -= place.min(axis=0)
@@ -186,52 +187,58 @@ def _merged(boxes: Boxes, cell: np.ndarray) -> Boxes:
     return np.minimum.reduceat(low[order], starts, axis=0), np.maximum.reduceat(high[order], starts, axis=0)
 
 
-def _moved(low: np.ndarray, high: np.ndarray, force: np.ndarray) -> Boxes:
-    """The images of boxes under `custard.envs.cartpole.swing`, in intervals."""
+def _step_boxes(low: np.ndarray, high: np.ndarray, force: np.ndarray) -> Boxes:
+    """Return the images of boxes under `custard.envs.cartpole.step_cartpole`, in intervals."""
     angle, speed = (low[:, 2], high[:, 2]), (low[:, 3], high[:, 3])
-    sin = np.sin(angle[0]) - TRIG, np.sin(angle[1]) + TRIG  # increasing: angles are small
+    sin = np.sin(angle[0]) - TRIG_MARGIN, np.sin(angle[1]) + TRIG_MARGIN  # increasing: angles are small
     ends = np.cos(angle[0]), np.cos(angle[1])
     flat = (angle[0] <= 0) & (angle[1] >= 0)
-    cos = np.minimum(*ends) - TRIG, np.minimum(np.where(flat, 1.0, np.maximum(*ends) + TRIG), 1.0)
-    push = _scaled(_add((force, force), _scaled(_times(_square(speed), sin), POLE_MOMENT)), 1 / TOTAL_MASS)
-    lift = _add(_scaled(sin, GRAVITY), _negated(_times(cos, push)))
-    inertia = _scaled(_add((4.0 / 3.0, 4.0 / 3.0), _scaled(_square(cos), -MASS_POLE / TOTAL_MASS)), HALF_LENGTH)
-    angle_acc = _times(lift, (_down(1.0 / inertia[1]), _up(1.0 / inertia[0])))
-    cart_acc = _add(push, _scaled(_times(angle_acc, cos), -POLE_MOMENT / TOTAL_MASS))
+    cos = np.minimum(*ends) - TRIG_MARGIN, np.minimum(np.where(flat, 1.0, np.maximum(*ends) + TRIG_MARGIN), 1.0)
+    push = _scaled(_sum((force, force), _scaled(_product(_square(speed), sin), POLE_MOMENT)), 1 / TOTAL_MASS)
+    lift = _sum(_scaled(sin, GRAVITY), _negative(_product(cos, push)))
+    inertia = _scaled(_sum((4.0 / 3.0, 4.0 / 3.0), _scaled(_square(cos), -MASS_POLE / TOTAL_MASS)), HALF_LENGTH)
+    angle_acc = _product(lift, (_rounded_down(1.0 / inertia[1]), _rounded_up(1.0 / inertia[0])))
+    cart_acc = _sum(push, _scaled(_product(angle_acc, cos), -POLE_MOMENT / TOTAL_MASS))
     rates = [(low[:, 1], high[:, 1]), cart_acc, speed, angle_acc]
-    images = [_add((low[:, c], high[:, c]), _scaled(rate, TAU)) for c, rate in enumerate(rates)]
+    images = [_sum((low[:, c], high[:, c]), _scaled(rate, TAU)) for c, rate in enumerate(rates)]
     lower, upper = (np.stack([image[side] for image in images], axis=1) for side in (0, 1))
-    return lower - ERROR, upper + ERROR
+    return lower - IMAGE_MARGIN, upper + IMAGE_MARGIN
 
 
-def _down(a: Any) -> Any:
+def _rounded_down(a: Any) -> Any:
+    """Return the float64 below each number."""
     return np.nextafter(a, -np.inf)
 
 
-def _up(a: Any) -> Any:
+def _rounded_up(a: Any) -> Any:
+    """Return the float64 above each number."""
     return np.nextafter(a, np.inf)
 
 
-def _add(a: Any, b: Any) -> Any:
-    return _down(a[0] + b[0]), _up(a[1] + b[1])
+def _sum(a: Any, b: Any) -> Any:
+    """Return the sum of two intervals (lower ends, upper ends), rounded outwards."""
+    return _rounded_down(a[0] + b[0]), _rounded_up(a[1] + b[1])
 
 
-def _negated(a: Any) -> Any:
+def _negative(a: Any) -> Any:
+    """Return an interval's negative."""
     return -a[1], -a[0]
 
 
 def _scaled(a: Any, factor: float) -> Any:
-    """Times a constant that may itself be rounded by one float64: twice outwards."""
+    """Return an interval times a constant that may itself be rounded by one float64: rounded outwards twice."""
     ends = (a[0] * factor, a[1] * factor) if factor > 0 else (a[1] * factor, a[0] * factor)
-    return _down(_down(ends[0])), _up(_up(ends[1]))
+    return _rounded_down(_rounded_down(ends[0])), _rounded_up(_rounded_up(ends[1]))
 
 
-def _times(a: Any, b: Any) -> Any:
+def _product(a: Any, b: Any) -> Any:
+    """Return the product of two intervals, rounded outwards."""
     products = np.stack([a[0] * b[0], a[0] * b[1], a[1] * b[0], a[1] * b[1]])
-    return _down(products.min(axis=0)), _up(products.max(axis=0))
+    return _rounded_down(products.min(axis=0)), _rounded_up(products.max(axis=0))
 
 
 def _square(a: Any) -> Any:
+    """Return the square of an interval, rounded outwards."""
     ends = np.abs(a[0]), np.abs(a[1])
-    least = np.where((a[0] <= 0) & (a[1] >= 0), 0.0, np.maximum(_down(np.minimum(*ends) ** 2), 0.0))
-    return least, _up(np.maximum(*ends) ** 2)
+    least = np.where((a[0] <= 0) & (a[1] >= 0), 0.0, np.maximum(_rounded_down(np.minimum(*ends) ** 2), 0.0))
+    return least, _rounded_up(np.maximum(*ends) ** 2)

@@ -21,11 +21,11 @@ class FiniteEnv(gym.Env):
 
     `custard.planning.env:FiniteMDP-v0` with the argument `path` makes one from a file.
 
-    >>> from custard.planning.random import random_mdp
-    >>> env = FiniteEnv(random_mdp(n_features=2, n_actions=3, seed=0))
+    >>> from custard.envs.prereq_world import PrereqWorld
+    >>> env = FiniteEnv(PrereqWorld(m=3).mdp())
     >>> observation, _ = env.reset(seed=0)
-    >>> observation.shape, int(env.action_space.n)
-    ((2,), 3)
+    >>> observation.tolist(), int(env.action_space.n)
+    ([0.0, 0.0, 0.0], 3)
     """
 
     def __init__(self, mdp: FiniteMDP | None = None, path: str | Path | None = None) -> None:
@@ -43,7 +43,7 @@ class FiniteEnv(gym.Env):
         self.state, self.elapsed = -1, 0
 
     def mdp(self) -> FiniteMDP:
-        """The exact model."""
+        """Return the exact model."""
         return self.model
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:

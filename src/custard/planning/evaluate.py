@@ -1,4 +1,4 @@
-"""Exact values: what a tree, or one action a state, earns from the start distribution."""
+"""Exact values: what a tree, or one action per state, earns from the start distribution."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["mean_questions", "policy_value", "state_values", "tree_value", "visi
 
 
 def tree_value(tree: Tree, mdp: FiniteMDP) -> float:
-    """The expected return of a tree from the start distribution: exact, no rollouts. See `policy_value`.
+    """Return the expected return of a tree from the start distribution: exact, no rollouts. See `policy_value`.
 
     >>> import gymnasium as gym, custard
     >>> mdp = gym.make("custard/PrereqWorld-v0", m=4).unwrapped.mdp()
@@ -28,7 +28,7 @@ def tree_value(tree: Tree, mdp: FiniteMDP) -> float:
 
 
 def policy_value(choice: np.ndarray, mdp: FiniteMDP) -> float:
-    """The expected return of a deterministic memoryless policy, choice[s] in 0…A-1, from the start distribution.
+    """Return the expected return of a deterministic memoryless policy, choice[s] in 0…A-1, from the start distribution.
 
     With a horizon: the sum of that many (discounted) rewards. Without one and gamma = 1 the sum has no end unless the
     policy terminates. A set of states it can never leave is then worth 0 if it earns nothing there, minus infinity if
@@ -36,7 +36,7 @@ def policy_value(choice: np.ndarray, mdp: FiniteMDP) -> float:
     """
     if mdp.horizon is not None:
         occupancy, _ = visits(choice, mdp)
-        return float(occupancy @ _reward(choice, mdp))
+        return float(occupancy @ _policy_rewards(choice, mdp))
     values = state_values(choice, mdp)
     started = np.flatnonzero(mdp.start > 0)
     if np.isneginf(values[started]).any():
@@ -45,15 +45,15 @@ def policy_value(choice: np.ndarray, mdp: FiniteMDP) -> float:
 
 
 def state_values(choice: np.ndarray, mdp: FiniteMDP) -> np.ndarray:
-    """V of a policy in each state reachable from the start under it, [S]; zero in the others. Ignores the horizon."""
+    """Return V of a policy in each state it reaches from the start, [S]; zero in the others. Ignores the horizon."""
     choice = np.asarray(choice, dtype=np.int64)
     matrix, reward = mdp.policy_model(choice)
     values = np.zeros(mdp.n_states)
-    reach = _reachable(matrix, mdp)
+    reach = _states_reached(matrix, mdp)
     p, r = matrix[reach][:, reach], reward[reach]
     ends = mdp.terminal[reach].copy()
     if mdp.gamma == 1.0:
-        worth = _endless(p, r, ends)
+        worth = _infinite_sums(p, r, ends)
         values[reach] = worth
         keep = np.isfinite(worth) & ~ends & (worth == 0.0) & ~_trapped(p, ends)
         reach, p, r = reach[keep], p[keep][:, keep], r[keep]
@@ -65,7 +65,7 @@ def state_values(choice: np.ndarray, mdp: FiniteMDP) -> np.ndarray:
 
 
 def visits(choice: np.ndarray, mdp: FiniteMDP, tolerance: float = 1e-13) -> tuple[np.ndarray, float]:
-    """The expected discounted number of times each state is acted in, [S], and the probability of not terminating.
+    """Return how often each state is acted in (expected, discounted), [S], and the probability of not terminating.
 
     Without a horizon the policy must terminate or gamma be below one; otherwise a CustardError says so.
     """
@@ -73,7 +73,7 @@ def visits(choice: np.ndarray, mdp: FiniteMDP, tolerance: float = 1e-13) -> tupl
     matrix, _ = mdp.policy_model(choice)
     start = np.where(mdp.terminal, 0.0, mdp.start)
     if mdp.horizon is None:
-        reach = _reachable(matrix, mdp)
+        reach = _states_reached(matrix, mdp)
         p = matrix[reach][:, reach]
         if mdp.gamma == 1.0 and _trapped(p, mdp.terminal[reach]).any():
             raise CustardError("this policy never terminates from some state: its visits are endless")
@@ -85,15 +85,21 @@ def visits(choice: np.ndarray, mdp: FiniteMDP, tolerance: float = 1e-13) -> tupl
             occupancy[inner] = np.atleast_1d(spsolve(system, start[inner]))
         return occupancy, 0.0
     largest = max(1.0, float(np.abs(mdp.rewards).max()))
-    occupancy, left = _forward(
+    occupancy, left = _push_forward(
         matrix.indptr, matrix.indices, matrix.data, start, mdp.terminal, mdp.gamma, mdp.horizon, tolerance / largest
     )
     return occupancy, float(left)
 
 
 @njit(cache=True)
-def _forward(pointer, successor, probability, start, terminal, gamma, horizon, enough):  # type: ignore[no-untyped-def]
-    """Push the start distribution forward; stops once what is left could not matter."""
+def _push_forward(pointer, successor, probability, start, terminal, gamma, horizon, enough):  # type: ignore[no-untyped-def]
+    """Push the start distribution forward; stop once what is left could not matter.
+
+    pointer, successor, probability  a policy's transitions, as in a csr matrix
+    start, terminal                  [S]
+    gamma, horizon                   of the MDP
+    enough                           what may be left: probability times the steps to come
+    """
     n = len(start)
     occupancy, mass, new = np.zeros(n), start.copy(), np.zeros(n)
     weight, total = 1.0, 1.0
@@ -114,17 +120,18 @@ def _forward(pointer, successor, probability, start, terminal, gamma, horizon, e
 
 
 def mean_questions(tree: Tree, mdp: FiniteMDP) -> float:
-    """The expected number of questions a tree asks in an episode (discounted as rewards are)."""
+    """Return the expected number of questions a tree asks in an episode (discounted as rewards are)."""
     occupancy, _ = visits(mdp_policy(tree, mdp), mdp)
     return float(occupancy @ tree.node_depth[tree.apply(mdp.x)])
 
 
-def _reward(choice: np.ndarray, mdp: FiniteMDP) -> np.ndarray:
+def _policy_rewards(choice: np.ndarray, mdp: FiniteMDP) -> np.ndarray:
+    """Return the reward of each state's chosen action, [S]."""
     return np.where(mdp.terminal, 0.0, mdp.rewards[np.arange(mdp.n_states), choice])
 
 
-def _reachable(matrix: sparse.csr_array, mdp: FiniteMDP) -> np.ndarray:
-    """States that the policy's matrix reaches from the start distribution, ascending."""
+def _states_reached(matrix: sparse.csr_array, mdp: FiniteMDP) -> np.ndarray:
+    """Return the states that the policy's matrix reaches from the start distribution, ascending."""
     count = mdp.n_states
     row = sparse.csr_array((mdp.start > 0).astype(float).reshape(1, -1))
     graph = sparse.vstack([sparse.hstack([matrix, sparse.csr_array((count, 1))]),
@@ -134,7 +141,7 @@ def _reachable(matrix: sparse.csr_array, mdp: FiniteMDP) -> np.ndarray:
 
 
 def _trapped(p: sparse.csr_array, ends: np.ndarray) -> np.ndarray:
-    """Which states can reach no terminal state."""
+    """Return which states can reach no terminal state."""
     count = p.shape[0]
     into = sparse.csr_array(ends.astype(float).reshape(1, -1))
     graph = sparse.vstack([sparse.hstack([sparse.csr_array(p.T), sparse.csr_array((count, 1))]),
@@ -145,8 +152,13 @@ def _trapped(p: sparse.csr_array, ends: np.ndarray) -> np.ndarray:
     return trapped
 
 
-def _endless(p: sparse.csr_array, r: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """0 where the undiscounted sum is finite, else minus or plus infinity, [R]."""
+def _infinite_sums(p: sparse.csr_array, r: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Return 0 where the undiscounted sum is finite, else minus or plus infinity, [R].
+
+    p     [R, R] sparse, a policy's transitions among the states it reaches
+    r     [R], its rewards
+    ends  [R] bool, which of them are terminal
+    """
     worth = np.zeros(len(r))
     if not _trapped(p, ends).any():
         return worth
@@ -171,7 +183,7 @@ def _endless(p: sparse.csr_array, r: np.ndarray, ends: np.ndarray) -> np.ndarray
 
 
 def _mean_reward(p: np.ndarray, r: np.ndarray) -> float:
-    """The average reward of an irreducible chain."""
+    """Return the average reward of an irreducible chain."""
     count = len(r)
     system = np.vstack([p.T - np.eye(count), np.ones((1, count))])
     target = np.zeros(count + 1)
@@ -181,5 +193,5 @@ def _mean_reward(p: np.ndarray, r: np.ndarray) -> float:
 
 
 def _leads_to(p: sparse.csr_array, goal: np.ndarray) -> np.ndarray:
-    """States from which some goal state can be reached, goal states included."""
+    """Return the states from which some goal state can be reached, goal states included."""
     return ~_trapped(p, goal)

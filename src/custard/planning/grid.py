@@ -17,16 +17,18 @@ from custard.envs import cartpole, classic
 from custard.envs.native import CARTPOLE, MOUNTAIN_CAR
 from custard.task.source import Source
 
-__all__ = ["BOXES", "Grid", "corners", "make_grid", "q_function"]
+__all__ = ["STATE_BOXES", "Grid", "corners", "make_grid", "q_function"]
 
-POINTS = 200_000  # of a grid, about
-FINEST = 401  # points along one feature, at most
-HORIZON = 1000  # steps looked ahead where the environment has no time limit
+MAX_GRID_POINTS = 200_000
+MAX_POINTS_PER_FEATURE = 401  # points along one feature, at most
+DEFAULT_HORIZON = 1000  # steps looked ahead where the environment has no time limit
 
 #: Where states lie: the least of each feature, and the most. A state outside is worth what the nearest inside is.
-BOXES = {
+STATE_BOXES = {
     CARTPOLE: np.outer([-1, 1], [cartpole.X_LIMIT, 3.0, cartpole.ANGLE_LIMIT, 3.5]),
-    MOUNTAIN_CAR: np.array([[classic.LEFT_END, -classic.MAX_SPEED], [classic.RIGHT_END, classic.MAX_SPEED]]),
+    MOUNTAIN_CAR: np.array(
+        [[classic.CAR_LEFT_END, -classic.CAR_MAX_SPEED], [classic.CAR_RIGHT_END, classic.CAR_MAX_SPEED]]
+    ),
 }
 
 
@@ -44,19 +46,19 @@ class Grid(NamedTuple):
         return np.stack(np.meshgrid(*along, indexing="ij"), axis=-1).reshape(-1, len(self.low))
 
 
-def make_grid(low: np.ndarray, high: np.ndarray, points: int = POINTS) -> Grid:
-    """A grid of at most so many points.
+def make_grid(low: np.ndarray, high: np.ndarray, points: int = MAX_GRID_POINTS) -> Grid:
+    """Return a grid of at most `points` points between two corners.
 
     >>> make_grid(np.zeros(2), np.ones(2), 30).size
     5
     """
-    count = min(int(points ** (1.0 / len(low)) + 1e-9), FINEST)
+    count = min(int(points ** (1.0 / len(low)) + 1e-9), MAX_POINTS_PER_FEATURE)
     count -= 1 - count % 2
     return Grid(low, (high - low) / (count - 1), count)
 
 
 def corners(grid: Grid, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The points around each state [B, 2 ** n], and their shares in it, which add up to one.
+    """Return the points around each state [B, 2 ** n], and their shares in it, which add up to one.
 
     >>> index, share = corners(Grid(np.zeros(1), np.ones(1), 3), np.array([[1.25], [9.0]]))
     >>> index.tolist(), share.tolist()
@@ -73,17 +75,17 @@ def corners(grid: Grid, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def q_function(source: Source) -> Callable[[np.ndarray], np.ndarray] | None:
-    """Q(x, a) = r + V(x') for states [B, n]; None if the environment is not of the kind this is for.
+    """Return Q(x, a) = r + V(x') for states [B, n]; None if the environment is not of the kind this is for.
 
     V(s) = max_a r + V(s') at the grid's points, from the time limit backwards; where an episode ends nothing follows.
     """
     env: Any = source.native and source.native(1)
-    if env is None or getattr(env, "world", None) not in BOXES:
+    if env is None or getattr(env, "world", None) not in STATE_BOXES:
         return None
-    grid, n_actions = make_grid(*BOXES[env.world]), int(env.single_action_space.n)
+    grid, n_actions = make_grid(*STATE_BOXES[env.world]), int(env.single_action_space.n)
 
     def ahead(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """For each action and state: the reward, the points around what follows, their shares; none after the end."""
+        """Return for each action and state the reward, the points around what follows, and their shares."""
         many: Any = source.vector(len(x))
         many.rng = np.zeros((len(x), 4), np.uint64)  # never drawn from
         parts = []
@@ -100,7 +102,7 @@ def q_function(source: Source) -> Callable[[np.ndarray], np.ndarray] | None:
     rows = np.arange(0, index.size + 1, around)
     follows = sparse.csr_array((share.ravel(), index.ravel(), rows), shape=(len(rows) - 1, states))
     value = np.zeros(states)
-    for _ in range(source.limit or HORIZON):
+    for _ in range(source.limit or DEFAULT_HORIZON):
         value = (reward + (follows @ value).reshape(n_actions, -1)).max(axis=0)
 
     def q(x: np.ndarray) -> np.ndarray:

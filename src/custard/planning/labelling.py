@@ -9,15 +9,14 @@ walks through all shortest orders and few others.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from custard.core.errors import CustardError
-from custard.core.mdp import FiniteMDP
-from custard.planning.exhaustive import Node
-from custard.planning.reduced import Reduced
+from custard.planning.reduced import ReducedMDP
 from custard.planning.solve import value_iteration
+from custard.tree.shape import Shape, Split
 
 __all__ = ["Labelled", "lossless_tree"]
 
@@ -26,20 +25,20 @@ __all__ = ["Labelled", "lossless_tree"]
 class Labelled:
     """The answer, as far as it goes."""
 
-    node: Node | None  # a tree as good as the best policy, if one was found
+    shape: Shape | None  # a tree as good as the best policy, if one was found
     leaves: int
     complete: bool  # everything was looked through: no such tree exists, or none with fewer leaves
 
 
-def lossless_tree(problem: Reduced, depth: int, deadline: float, most_leaves: int | None = None) -> Labelled:
+def lossless_tree(problem: ReducedMDP, depth: int, deadline: float) -> Labelled:
     """Look for the tree of at most `depth` and fewest leaves that returns as much as the best policy."""
     best = best_choices(problem)
     if best is None:
         return Labelled(None, 0, False)
     starts = tuple(np.flatnonzero(problem.start > 0).tolist())
-    limit = min(most_leaves or 2**depth, 2**depth)
-    shapes = _Shapes(problem, deadline)
-    found: Node | None = None
+    limit = 2**depth
+    trees = _SmallestTrees(problem, deadline)
+    found: Shape | None = None
     stack: list[tuple[dict[int, int], tuple[int, ...]]] = [({}, starts)]
     while stack:
         if time.monotonic() > deadline:
@@ -47,17 +46,15 @@ def lossless_tree(problem: Reduced, depth: int, deadline: float, most_leaves: in
         labels, waiting = stack.pop()
         if len(set(labels.values())) > limit:
             continue
-        leaves, _ = shapes.smallest(labels, depth, limit)
-        if shapes.late:
+        leaves, shape = trees.smallest(labels, depth)
+        if trees.late:
             return Labelled(found, limit + 1, False)
         if leaves > limit:
             continue
         waiting = tuple(s for s in waiting if s not in labels)
         if not waiting:
-            _, node = shapes.smallest(labels, depth, limit)
-            choice = _apply(problem, node)
-            if problem.value(choice) >= problem.optimum - problem.tolerance:
-                found, limit = node, leaves - 1
+            if problem.value(problem.decide(shape)[0]) >= problem.optimum - problem.tolerance:
+                found, limit = shape, leaves - 1
                 if limit < 1:
                     break
             continue
@@ -71,17 +68,18 @@ def lossless_tree(problem: Reduced, depth: int, deadline: float, most_leaves: in
     return Labelled(found, limit + 1, True)
 
 
-def best_choices(problem: Reduced) -> np.ndarray | None:
-    """Which actions are best in each state, [S, A] bool; None if the time left matters to the best policy."""
+def best_choices(problem: ReducedMDP) -> np.ndarray | None:
+    """Return which actions are best in each state, [S, A] bool; None if the time left matters to the best policy."""
     mdp = problem.mdp
     if mdp.horizon is not None:
         # A policy that returns the optimum within the horizon must then be one that has ended by then.
         deterministic = all((np.diff(matrix.indptr) == 1).all() for matrix in mdp.transitions)
-        dearest = problem.reward[_staying(problem)].max(initial=-np.inf)
-        if not deterministic or dearest * mdp.horizon >= problem.optimum or problem.reward.max() > 0 or mdp.gamma < 1:
+        largest_reward = problem.reward[_continuing(problem)].max(initial=-np.inf)
+        may_last = largest_reward * mdp.horizon >= problem.optimum or problem.reward.max() > 0
+        if not deterministic or may_last or mdp.gamma < 1:
             return None
     try:
-        values, q = value_iteration(_endless(mdp))
+        values, q = value_iteration(mdp if mdp.horizon is None else replace(mdp, horizon=None))
     except CustardError:
         return None
     values, q = values[problem.states], q[problem.states]
@@ -92,68 +90,56 @@ def best_choices(problem: Reduced) -> np.ndarray | None:
         return (q >= values[:, None] - problem.tolerance) & np.isfinite(q)
 
 
-def _staying(problem: Reduced) -> np.ndarray:
-    """Which (state, action) pairs do not end the episode, [S, A] bool."""
+def _continuing(problem: ReducedMDP) -> np.ndarray:
+    """Return which (state, action) pairs do not end the episode, [S, A] bool."""
     return (np.diff(problem.pointer) > 0).reshape(problem.n, problem.n_actions)
 
 
-def _endless(mdp: FiniteMDP) -> FiniteMDP:
-    import dataclasses
-
-    return mdp if mdp.horizon is None else dataclasses.replace(mdp, horizon=None)
+#: More leaves than any limit, and a shape that does not count: no tree agrees.
+NO_TREE: tuple[int, Shape] = (1 << 30, 0)
 
 
-def _apply(problem: Reduced, node: Node) -> np.ndarray:
-    from custard.planning.candidates import decide
-
-    return decide(problem, node)[0]
-
-
-class _Shapes:
+class _SmallestTrees:
     """The smallest trees that agree with labels, remembered."""
 
-    def __init__(self, problem: Reduced, deadline: float) -> None:
+    def __init__(self, problem: ReducedMDP, deadline: float) -> None:
         self.problem, self.deadline, self.late = problem, deadline, False
-        self.memory: dict[tuple[tuple[tuple[int, int], ...], int], tuple[int, Node]] = {}
+        self.memory: dict[tuple[tuple[tuple[int, int], ...], int], tuple[int, Shape]] = {}
 
-    def smallest(self, labels: dict[int, int], depth: int, limit: int) -> tuple[int, Node]:
-        """The fewest leaves (more than any limit if impossible) and such a tree."""
+    def smallest(self, labels: dict[int, int], depth: int) -> tuple[int, Shape]:
+        """Return the fewest leaves of a tree that gives states these actions, and such a tree; `NO_TREE` if none."""
         return self._solve(tuple(sorted(labels.items())), depth)
 
-    def _solve(self, labels: tuple[tuple[int, int], ...], depth: int) -> tuple[int, Node]:
-        kinds = {action for _, action in labels}
-        if len(kinds) <= 1:
-            return 1, next(iter(kinds), 0)
-        if 2**depth < len(kinds):
-            return _NONE
+    def _solve(self, labels: tuple[tuple[int, int], ...], depth: int) -> tuple[int, Shape]:
+        """Divide (state, action) pairs by each split, and solve both sides with one split less."""
+        actions = {action for _, action in labels}
+        if len(actions) <= 1:
+            return 1, next(iter(actions), 0)
+        if 2**depth < len(actions):
+            return NO_TREE
         key = (labels, depth)
         known = self.memory.get(key)
         if known is not None:
             return known
         if time.monotonic() > self.deadline:
             self.late = True
-            return _NONE
+            return NO_TREE
         states = np.array([state for state, _ in labels])
-        answers = self.problem.yes[:, states]
-        best, seen = _NONE, set()
-        for q in range(len(answers)):
-            row = answers[q]
-            sign = row.tobytes() if row[0] else (~row).tobytes()
-            if sign in seen or row.all() or not row.any():
+        best, seen = NO_TREE, set()
+        for split, row in zip(self.problem.splits, self.problem.goes_left[:, states], strict=True):
+            signature = row.tobytes() if row[0] else (~row).tobytes()  # either side may be the left one
+            if signature in seen or row.all() or not row.any():
                 continue
-            seen.add(sign)
+            seen.add(signature)
             left = tuple(label for label, y in zip(labels, row, strict=True) if y)
             right = tuple(label for label, y in zip(labels, row, strict=True) if not y)
-            a, a_node = self._solve(left, depth - 1)
-            if a >= best[0]:
+            left_leaves, left_shape = self._solve(left, depth - 1)
+            if left_leaves >= best[0]:
                 continue
-            b, b_node = self._solve(right, depth - 1)
-            if a + b < best[0]:
-                best = (a + b, (q, a_node, b_node))
-                if a + b == len(kinds):
+            right_leaves, right_shape = self._solve(right, depth - 1)
+            if left_leaves + right_leaves < best[0]:
+                best = (left_leaves + right_leaves, Split(*split, left_shape, right_shape))
+                if best[0] == len(actions):
                     break
         self.memory[key] = best
         return best
-
-
-_NONE: tuple[int, Node] = (1 << 30, 0)

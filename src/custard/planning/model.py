@@ -1,4 +1,4 @@
-"""The exact model of an environment, where one can be had."""
+"""The exact model of an environment, where it has one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["from_table", "model_of"]
 
 
 def model_of(source: Source, base: Base | None = None, *, gamma: float = 1.0, limit: bool = False) -> FiniteMDP:
-    """The finite MDP behind an environment: its own `mdp()`, its toy-text table `P`, or PotholeWorld on a fine grid.
+    """Return the finite MDP behind an environment: its own `mdp()`, its toy-text table `P`, or PotholeWorld on a grid.
 
     With `limit` the environment's time limit becomes the horizon, so that values are what rollouts would show.
 
@@ -52,7 +52,7 @@ def model_of(source: Source, base: Base | None = None, *, gamma: float = 1.0, li
 
 
 def from_table(env: Any, base: Base, gamma: float = 1.0) -> FiniteMDP:
-    """A finite MDP from a toy-text environment's table P[s][a] = [(probability, next state, reward, terminated), …].
+    """Return the finite MDP of a toy-text table P[s][a] = [(probability, next state, reward, terminated), …].
 
     A state that is only ever entered with `terminated` is terminal. One that is also entered without gets a terminal
     twin, so that an episode ends exactly where the environment ends it.

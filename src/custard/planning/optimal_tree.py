@@ -17,24 +17,29 @@ import numpy as np
 from custard.core.errors import CustardError
 from custard.core.mdp import FiniteMDP
 from custard.planning.branch import search
-from custard.planning.candidates import climb, count_leaves, decide, grown, kicked, refits
-from custard.planning.exhaustive import Node
+from custard.planning.candidates import climb, perturbed, refits
 from custard.planning.labelling import lossless_tree
 from custard.planning.model import model_of
-from custard.planning.reduced import Reduced, reduce
+from custard.planning.reduced import ReducedMDP, reduce
 from custard.task.problem import Problem, Snapshot
+from custard.tree.shape import Shape, count_leaves
 from custard.tree.tree import Tree
 
 __all__ = ["PRESETS", "Plan", "Settings", "best_tree", "plan", "solve"]
 
-DEEPEST = 16  # where no depth limit is given, the search for the smallest sufficient depth ends here
+MAX_AUTO_DEPTH = 16  # where no depth limit is given, the search for the smallest sufficient depth ends here
+LOSSLESS_TIME_SHARE = 0.3  # of the time, for the search for a tree that loses nothing
+LOSSLESS_SECONDS_PER_DEPTH = 5.0  # for the same search at each depth, where no depth limit is given
+REFIT_ROUNDS = 12  # trees fitted to Q-values and climbed before random changes begin
+MAX_IDLE_CLIMBS = 40  # climbs without a better tree after which climbing ends
+REPORT_SECONDS = 0.2  # how often climbing reports
 
 
 @dataclass(frozen=True)
 class Settings:
     """What is optimised, and for how long."""
 
-    zeta: float = 0.0  # 0: the return, then the fewest leaves. Below 0: the return plus zeta a question asked
+    zeta: float = 0.0  # 0: the return, then the fewest leaves. Below 0: the return plus zeta per question asked
     gamma: float = 1.0  # discount of the return
     time_limit: bool = True  # whether the environment's own time limit cuts episodes in the model too
     seconds: float = 60.0  # stop after this long, with the best tree and the gap
@@ -58,7 +63,7 @@ class Plan:
     """The best tree so far and what is proved about it."""
 
     tree: Tree
-    value: float  # its exact expected return (plus zeta a question, if zeta was given)
+    value: float  # its exact expected return (plus zeta per split on the way, if zeta was given)
     bound: float  # no tree of the depth has more
     optimum: float  # the best policy's return, without a tree
     optimal: bool  # the value is proved best
@@ -73,7 +78,7 @@ class Plan:
 
 
 def best_tree(mdp: FiniteMDP, max_depth: int | None = None, *, seed: int = 0, **settings: Any) -> Plan:
-    """The best tree of a finite MDP: the last item of `plan`.
+    """Return the best tree of a finite MDP: the last item of `plan`.
 
     >>> import gymnasium as gym, custard
     >>> best = best_tree(gym.make("custard/PrereqWorld-v0", m=7).unwrapped.mdp(), max_depth=3)
@@ -84,66 +89,65 @@ def best_tree(mdp: FiniteMDP, max_depth: int | None = None, *, seed: int = 0, **
 
 
 def plan(mdp: FiniteMDP, max_depth: int | None, settings: Settings, *, seed: int = 0) -> Iterator[Plan]:
-    """Better and better trees, and lower and lower bounds, until both meet or time is up."""
+    """Yield better and better trees, and lower and lower bounds, until both meet or time is up."""
     if max_depth is not None and (int(max_depth) != max_depth or max_depth < 0):
         raise CustardError(f"max_depth={max_depth!r} must be a whole number of at least 0, or None")
     _check_ends(mdp)
     began = time.monotonic()
     deadline = began + settings.seconds
     problem = reduce(mdp)
-    depth = _enough(problem, deadline) if max_depth is None else int(max_depth)
-    state = _State(problem, settings, depth)
+    depth = _sufficient_depth(problem, deadline) if max_depth is None else int(max_depth)
+    state = _Incumbent(problem, settings, depth)
     rng = np.random.default_rng(seed)
     for action in range(problem.n_actions):
         state.offer(action)
     yield state.plan("fixed actions tried")
     if settings.zeta == 0.0:
-        lossless = lossless_tree(problem, depth, min(deadline, began + 0.3 * settings.seconds))
-        if lossless.node is not None:
-            state.offer(lossless.node)
-        if lossless.complete and lossless.node is not None:
-            state.fewest = True
+        lossless = lossless_tree(problem, depth, min(deadline, began + LOSSLESS_TIME_SHARE * settings.seconds))
+        if lossless.shape is not None:
+            state.offer(lossless.shape)
+            state.fewest = lossless.complete
         yield state.plan("best policies looked through")
     if not state.optimal:
         yield from _climbing(state, rng, min(deadline, time.monotonic() + settings.climbing * settings.seconds))
         for standing in search(problem, depth, best=state.value, price=-settings.zeta, deadline=deadline):
             state.explored = standing.explored
-            if standing.node is not None:
-                state.offer(standing.node)
+            if standing.shape is not None:
+                state.offer(standing.shape)
             state.bound = min(state.bound, standing.bound) if not standing.finished else state.value
             yield state.plan("branch and bound")
     if state.optimal and not state.fewest and settings.fewest_leaves:
-        yield from _fewest(state, deadline)
-    yield state.plan(state.verdict(deadline))
+        yield from _fewer_leaves(state, deadline)
+    yield state.plan(state.verdict())
 
 
 def solve(problem: Problem, settings: Settings, state: Any = None) -> Iterator[Snapshot]:
-    """The method "plan": exact planning on the environment's model."""
+    """Run the method "plan": exact planning on the environment's model."""
     if problem.source.name.rpartition("/")[2].startswith("PotholeWorld"):
-        yield _pothole(problem, settings)
+        yield _plan_pothole_world(problem, settings)
         return
     mdp = model_of(problem.source, problem.base, gamma=settings.gamma, limit=settings.time_limit)
     for item in plan(mdp, problem.max_depth, settings, seed=problem.seed):
         yield _snapshot(item)
 
 
-class _State:
+class _Incumbent:
     """The best tree so far, the bound, and what is proved."""
 
-    def __init__(self, problem: Reduced, settings: Settings, depth: int) -> None:
+    def __init__(self, problem: ReducedMDP, settings: Settings, depth: int) -> None:
         self.problem, self.settings, self.depth = problem, settings, depth
-        self.node: Node = 0
+        self.shape: Shape = 0
         self.value, self.leaves = -np.inf, 1 << 30
         self.bound, self.explored = problem.optimum, 0
         self.fewest = False
 
-    def offer(self, node: Node) -> None:
+    def offer(self, shape: Shape) -> None:
         """Keep a tree if it is better."""
-        choice, level = decide(self.problem, node)
+        choice, level = self.problem.decide(shape)
         value = self.problem.value(choice, -self.settings.zeta * level)
-        leaves, tolerance = count_leaves(node), self.problem.tolerance
+        leaves, tolerance = count_leaves(shape), self.problem.tolerance
         if value > self.value + tolerance or (value >= self.value - tolerance and leaves < self.leaves):
-            self.node, self.value, self.leaves = node, value, leaves
+            self.shape, self.value, self.leaves = shape, value, leaves
 
     @property
     def optimal(self) -> bool:
@@ -151,16 +155,16 @@ class _State:
         return self.bound <= self.value + self.problem.tolerance or self.bound == self.value
 
     def plan(self, message: str) -> Plan:
-        """What there is now."""
-        tree = grown(self.problem, self.node)
+        """Return the present state as a `Plan`."""
+        tree = self.problem.tree(self.shape)
         fewest = self.optimal and (self.fewest or self.leaves == 1)
         return Plan(
             tree, self.value, max(self.bound, self.value), self.problem.optimum, self.optimal, fewest, self.explored,
             message,
         )  # fmt: skip
 
-    def verdict(self, deadline: float) -> str:
-        """What is proved, in words."""
+    def verdict(self) -> str:
+        """Return what is proved, in words."""
         limit = f"depth ≤ {self.depth}"
         if not self.optimal:
             return (
@@ -172,45 +176,48 @@ class _State:
         return f"proved: no tree of {limit} returns more{few}"
 
 
-def _climbing(state: _State, rng: np.random.Generator, deadline: float) -> Iterator[Plan]:
-    """Fits to Q-values, each climbed, then random changes to the best, until the time is up or nothing moves."""
+def _climbing(state: _Incumbent, rng: np.random.Generator, deadline: float) -> Iterator[Plan]:
+    """Climb from fits to Q-values, then from random changes to the best, until the time is up or nothing moves."""
     problem, depth, price = state.problem, state.depth, -state.settings.zeta
     if depth == 0:
         return
-    spoke = time.monotonic()
-    for node in refits(problem, depth, 12, rng):
-        state.offer(node)
-        state.offer(climb(problem, node, depth, price, rng, deadline)[0])
+    reported_at = time.monotonic()
+    for shape in refits(problem, depth, REFIT_ROUNDS, rng):
+        state.offer(shape)
+        state.offer(climb(problem, shape, depth, price, rng, deadline)[0])
         if time.monotonic() > deadline or state.optimal:
             break
-        if time.monotonic() - spoke > 0.2:
+        if time.monotonic() - reported_at > REPORT_SECONDS:
             yield state.plan("climbing")
-            spoke = time.monotonic()
+            reported_at = time.monotonic()
     # Branch and bound soon ends on small trees; on larger ones a good tree first saves it more than it costs.
     patient = 0.5 * max(0.0, deadline - time.monotonic()) if depth > 2 and problem.n > 20 else 0.0
-    since, at_least = 0, time.monotonic() + patient
-    while time.monotonic() < deadline and not state.optimal and (since < 40 or time.monotonic() < at_least):
+    idle_climbs, at_least = 0, time.monotonic() + patient
+    while time.monotonic() < deadline and not state.optimal:
+        if idle_climbs >= MAX_IDLE_CLIMBS and time.monotonic() >= at_least:
+            break
         before = (state.value, -state.leaves)
-        state.offer(climb(problem, kicked(problem, state.node, depth, rng), depth, price, rng, deadline)[0])
-        since = 0 if (state.value, -state.leaves) > before else since + 1
-        if time.monotonic() - spoke > 0.2:
+        shape = perturbed(problem, state.shape, depth, rng)
+        state.offer(climb(problem, shape, depth, price, rng, deadline)[0])
+        idle_climbs = 0 if (state.value, -state.leaves) > before else idle_climbs + 1
+        if time.monotonic() - reported_at > REPORT_SECONDS:
             yield state.plan("climbing")
-            spoke = time.monotonic()
+            reported_at = time.monotonic()
 
 
-def _fewest(state: _State, deadline: float) -> Iterator[Plan]:
-    """Trees of the same return with fewer leaves, from the smallest number up, until one is found or none can be."""
+def _fewer_leaves(state: _Incumbent, deadline: float) -> Iterator[Plan]:
+    """Look for trees of the same return with fewer leaves, from one leaf up, until one is found or none can be."""
     if np.isneginf(state.value):
         return
     for leaves in range(1, state.leaves):
         done = False
         for standing in search(
-            state.problem, state.depth, best=state.value, price=-state.settings.zeta, most_leaves=leaves,
+            state.problem, state.depth, best=state.value, price=-state.settings.zeta, max_leaves=leaves,
             accept_equal=True, deadline=deadline,
         ):  # fmt: skip
             done = standing.finished
-            if standing.node is not None:
-                state.offer(standing.node)
+            if standing.shape is not None:
+                state.offer(standing.shape)
             yield state.plan(f"looking for {leaves} leaves")
         if not done:
             return
@@ -219,23 +226,25 @@ def _fewest(state: _State, deadline: float) -> Iterator[Plan]:
     state.fewest = True
 
 
-def _enough(problem: Reduced, deadline: float) -> int:
-    """The smallest depth at which a tree loses nothing; what could be decided in time, if that cannot be."""
-    for depth in range(DEEPEST):
-        answer = lossless_tree(problem, depth, min(deadline, time.monotonic() + 5.0))
-        if answer.node is not None:
+def _sufficient_depth(problem: ReducedMDP, deadline: float) -> int:
+    """Return the smallest depth at which a tree loses nothing; where that cannot be decided in time, at least 5."""
+    for depth in range(MAX_AUTO_DEPTH):
+        answer = lossless_tree(problem, depth, min(deadline, time.monotonic() + LOSSLESS_SECONDS_PER_DEPTH))
+        if answer.shape is not None:
             return depth
         if not answer.complete:
-            return max(depth, min(5, DEEPEST))
-    return DEEPEST
+            return max(depth, 5)
+    return MAX_AUTO_DEPTH
 
 
 def _check_ends(mdp: FiniteMDP) -> None:
+    """Raise where undiscounted episodes never end."""
     if mdp.gamma == 1.0 and mdp.horizon is None and not mdp.terminal.any():
         raise CustardError("the MDP has gamma 1, no horizon and no terminal state: give gamma below 1 or a horizon")
 
 
 def _snapshot(item: Plan) -> Snapshot:
+    """Return a plan as what a method reports."""
     metrics = {
         "bound": item.bound, "gap": item.gap, "optimum": item.optimum, "optimal": float(item.optimal),
         "fewest_leaves": float(item.fewest), "explored": float(item.explored), "depth": float(item.tree.depth),
@@ -244,17 +253,18 @@ def _snapshot(item: Plan) -> Snapshot:
     return Snapshot(0, item.tree, item.value, None, metrics, message=item.message)
 
 
-def _pothole(problem: Problem, settings: Settings) -> Snapshot:
-    """PotholeWorld: intervals by dynamic programming, the fewest that reach the depth's best return."""
-    from custard.planning.pothole import best_intervals, interval_tree
+def _plan_pothole_world(problem: Problem, settings: Settings) -> Snapshot:
+    """Plan PotholeWorld by intervals: the fewest that reach the depth's best return, by dynamic programming."""
+    from custard.planning.pothole import MAX_INTERVALS, best_intervals, interval_tree
 
     if settings.zeta != 0.0 or settings.gamma != 1.0:
         raise CustardError("plan on PotholeWorld maximises the plain return: leave zeta at 0 and gamma at 1")
     env = problem.source.make().unwrapped
-    most = 64 if problem.max_depth is None else 2 ** min(problem.max_depth, 6)
-    found = best_intervals(env, most, settings.step)
+    max_intervals = MAX_INTERVALS if problem.max_depth is None else min(2**problem.max_depth, MAX_INTERVALS)
+    found = best_intervals(env, max_intervals, settings.step)
     enough = int(np.flatnonzero(found.values >= found.values[-1] - 1e-6)[0])
     tree = interval_tree(found.boundaries[enough], found.lanes[enough], problem.base.features, problem.base.actions)
     value = float(found.values[-1])
-    item = Plan(tree, value, value, float(best_intervals(env, 64, settings.step).values[-1]), True, True, 0, "")
+    optimum = float(best_intervals(env, MAX_INTERVALS, settings.step).values[-1])
+    item = Plan(tree, value, value, optimum, optimal=True, fewest=True, explored=0, message="")
     return replace(_snapshot(item), message=f"interval dynamic programming on a grid of {settings.step:g}")

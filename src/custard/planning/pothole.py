@@ -22,13 +22,14 @@ from custard.core.actions import Actions
 from custard.core.errors import CustardError
 from custard.core.features import Features
 from custard.core.mdp import FiniteMDP
-from custard.envs.pothole_world import PENALTY, SLOW, STEP_HIGH, STEP_LOW
-from custard.planning.exhaustive import Node, grow
+from custard.envs.pothole_world import MAX_MOVE, MIN_MOVE, POTHOLE_PENALTY, SLOW_LANE_LOSS
+from custard.tree.shape import Shape, Split, build_tree
 from custard.tree.tree import Tree
 
 __all__ = ["Intervals", "best_intervals", "expected_rewards", "grid_model", "interval_tree", "position_visits"]
 
-STEP = 0.002
+GRID_STEP = 0.002  # the width of a grid cell
+MAX_INTERVALS = 64  # those of a tree of depth 6
 
 
 @dataclass(frozen=True)
@@ -40,39 +41,39 @@ class Intervals:
     lanes: tuple[tuple[int, ...], ...]  # K times, the lane of each interval
 
     def by_depth(self, max_depth: int) -> list[float]:
-        """The best return for each depth limit from 0 to `max_depth`."""
+        """Return the best return for each depth limit from 0 to `max_depth`."""
         return [float(self.values[min(2**d, len(self.values)) - 1]) for d in range(max_depth + 1)]
 
 
 def expected_rewards(env: Any, positions: np.ndarray) -> np.ndarray:
-    """The exact expected reward of each lane at positions [P], [P, 3]."""
+    """Return the exact expected reward of each lane at positions [P], [P, 3]."""
     room = env.length - positions
-    reach = np.clip(room, STEP_LOW, STEP_HIGH)
-    width = STEP_HIGH - STEP_LOW
-    moved = ((reach**2 - STEP_LOW**2) / 2 + (STEP_HIGH - reach) * room) / width
-    moved = np.where(room <= STEP_LOW, room, moved)
-    rewards = np.stack([(1 - SLOW) * moved, moved, moved], axis=1)
+    reach = np.clip(room, MIN_MOVE, MAX_MOVE)
+    width = MAX_MOVE - MIN_MOVE
+    moved = ((reach**2 - MIN_MOVE**2) / 2 + (MAX_MOVE - reach) * room) / width
+    moved = np.where(room <= MIN_MOVE, room, moved)
+    rewards = np.stack([(1 - SLOW_LANE_LOSS) * moved, moved, moved], axis=1)
     for lane, holes in enumerate(env.potholes, start=1):
         padded = np.append(holes[np.isfinite(holes)], np.inf)
         ahead = padded[np.searchsorted(padded, positions, side="right")] - positions
         ahead[(positions == 0.0) & (padded[0] == 0.0)] = 0.0  # a hole at the very start counts on the first move
-        rewards[:, lane] -= PENALTY * np.clip((STEP_HIGH - ahead) / width, 0.0, 1.0)
+        rewards[:, lane] -= POTHOLE_PENALTY * np.clip((MAX_MOVE - ahead) / width, 0.0, 1.0)
     return rewards
 
 
 def position_visits(length: float, step: float) -> np.ndarray:
-    """How often an episode stops at each grid point 0, step, …, below the end: the same for every policy."""
-    count = _cells(length, step)
+    """Return how often an episode stops at each grid point 0, step, …, below the end: the same for every policy."""
+    count = _cell_count(length, step)
     weights = _move_weights(step)
-    first = round(STEP_LOW / step)
+    first = round(MIN_MOVE / step)
     visits = np.zeros(count)
     visits[0] = 1.0
-    _renew(visits, weights, first)
+    _fill_visits(visits, weights, first)
     return visits
 
 
-def best_intervals(env: Any, max_intervals: int, step: float = STEP) -> Intervals:
-    """The best policies with at most 1, 2, …, `max_intervals` intervals.
+def best_intervals(env: Any, max_intervals: int, step: float = GRID_STEP) -> Intervals:
+    """Return the best policies with at most 1, 2, …, `max_intervals` intervals.
 
     >>> import gymnasium as gym, custard
     >>> env = gym.make("custard/PotholeWorld-v0").unwrapped
@@ -83,7 +84,7 @@ def best_intervals(env: Any, max_intervals: int, step: float = STEP) -> Interval
         raise CustardError(f"max_intervals={max_intervals} must be at least 1")
     visits = position_visits(env.length, step)
     gain = visits[:, None] * expected_rewards(env, np.arange(len(visits)) * step)
-    best, change = _divide(gain, max_intervals)
+    best, change = _best_changes(gain, max_intervals)
     values = np.maximum.accumulate(best.max(axis=1))
     boundaries, lanes = [], []
     for k in range(max_intervals):
@@ -93,7 +94,7 @@ def best_intervals(env: Any, max_intervals: int, step: float = STEP) -> Interval
         for cell in range(len(gain) - 1, 0, -1):
             came = change[cell, used, lane]
             if came >= 0:
-                cut.append(_place(gain[:, int(came)] - gain[:, lane], cell, step, env.potholes))
+                cut.append(_boundary(gain[:, int(came)] - gain[:, lane], cell, step, env.potholes))
                 used, lane = used - 1, int(came)
                 order.append(lane)
         boundaries.append(tuple(reversed(cut)))
@@ -101,8 +102,14 @@ def best_intervals(env: Any, max_intervals: int, step: float = STEP) -> Interval
     return Intervals(values, tuple(boundaries), tuple(lanes))
 
 
-def _place(lead: np.ndarray, cell: int, step: float, potholes: np.ndarray) -> float:
-    """The threshold before a cell: amid cells where both lanes are worth the same, or else at the pothole itself."""
+def _boundary(lead: np.ndarray, cell: int, step: float, potholes: np.ndarray) -> float:
+    """Return the threshold before a cell: amid cells where both lanes are worth the same, or else at the pothole.
+
+    lead      [cells], what the lane before collects over the lane after
+    cell      the first one of the lane after
+    step      the width of a cell
+    potholes  of all lanes
+    """
     low = high = cell
     while low > 1 and abs(lead[low - 1]) < 1e-12:
         low -= 1
@@ -115,21 +122,21 @@ def _place(lead: np.ndarray, cell: int, step: float, potholes: np.ndarray) -> fl
 
 
 def interval_tree(boundaries: tuple[float, ...], lanes: tuple[int, ...], features: Features, actions: Actions) -> Tree:
-    """A balanced tree over intervals of one feature."""
+    """Return a balanced tree over intervals of one feature."""
 
-    def build(low: int, high: int) -> Node:
+    def build(low: int, high: int) -> Shape:
         if high - low == 1:
-            return lanes[low]
+            return lanes[low] + actions.start
         middle = (low + high) // 2
-        return (0, boundaries[middle - 1], build(low, middle), build(middle, high))
+        return Split(0, boundaries[middle - 1], build(low, middle), build(middle, high))
 
-    return grow(build(0, len(lanes)), features, actions)
+    return build_tree(build(0, len(lanes)), features, actions)
 
 
 def grid_model(env: Any, step: float = 0.01, gamma: float = 1.0) -> FiniteMDP:
-    """PotholeWorld as a finite MDP over grid points; the last state is the end of the road."""
-    count = _cells(env.length, step)
-    weights, first = _move_weights(step), round(STEP_LOW / step)
+    """Return PotholeWorld as a finite MDP over grid points; the last state is the end of the road."""
+    count = _cell_count(env.length, step)
+    weights, first = _move_weights(step), round(MIN_MOVE / step)
     rows, offsets = np.meshgrid(np.arange(count), first + np.arange(len(weights)), indexing="ij")
     columns = np.minimum(rows + offsets, count)
     data = np.broadcast_to(weights, rows.shape)
@@ -150,23 +157,25 @@ def grid_model(env: Any, step: float = 0.01, gamma: float = 1.0) -> FiniteMDP:
     )
 
 
-def _cells(length: float, step: float) -> int:
+def _cell_count(length: float, step: float) -> int:
+    """Return how many grid cells a road has, refusing a step that does not divide it."""
     count = round(length / step)
-    if step <= 0 or abs(count * step - length) > 1e-9 * length or abs(round(STEP_LOW / step) * step - STEP_LOW) > 1e-9:
-        raise CustardError(f"step={step!r} must divide {STEP_LOW} and the road's length {length}")
+    if step <= 0 or abs(count * step - length) > 1e-9 * length or abs(round(MIN_MOVE / step) * step - MIN_MOVE) > 1e-9:
+        raise CustardError(f"step={step!r} must divide {MIN_MOVE} and the road's length {length}")
     return count
 
 
 def _move_weights(step: float) -> np.ndarray:
-    """The weight of each grid distance from STEP_LOW to STEP_HIGH: the trapezoidal rule."""
-    weights = np.full(round((STEP_HIGH - STEP_LOW) / step) + 1, step / (STEP_HIGH - STEP_LOW))
+    """Return the weight of each grid distance from MIN_MOVE to MAX_MOVE: the trapezoidal rule."""
+    weights = np.full(round((MAX_MOVE - MIN_MOVE) / step) + 1, step / (MAX_MOVE - MIN_MOVE))
     weights[0] /= 2
     weights[-1] /= 2
     return weights / weights.sum()
 
 
 @njit(cache=True)
-def _renew(visits: np.ndarray, weights: np.ndarray, first: int) -> None:
+def _fill_visits(visits: np.ndarray, weights: np.ndarray, first: int) -> None:
+    """Fill in how often each cell is visited, from those `first` cells and more before it."""
     for i in range(1, len(visits)):
         total = 0.0
         for k in range(len(weights)):
@@ -178,15 +187,15 @@ def _renew(visits: np.ndarray, weights: np.ndarray, first: int) -> None:
 
 
 @njit(cache=True)
-def _divide(gain: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """best[k, lane]: the most that k + 1 intervals, the last in that lane, can collect; and where they change."""
+def _best_changes(gain: np.ndarray, max_intervals: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return best[k, lane], the most that k + 1 intervals, the last in that lane, collect, and where they change."""
     cells, lanes = gain.shape
-    best = np.full((most, lanes), -np.inf)
-    change = np.full((cells, most, lanes), -1, dtype=np.int8)
+    best = np.full((max_intervals, lanes), -np.inf)
+    change = np.full((cells, max_intervals, lanes), -1, dtype=np.int8)
     for lane in range(lanes):
         best[0, lane] = gain[0, lane]
     for cell in range(1, cells):
-        for k in range(most - 1, -1, -1):
+        for k in range(max_intervals - 1, -1, -1):
             top = -1
             if k > 0:
                 top = 0

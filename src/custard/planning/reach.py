@@ -18,7 +18,7 @@ __all__ = ["reach_probability"]
 
 
 def reach_probability(tree: Tree, mdp: FiniteMDP, target: Any, steps: int | None = None) -> float:
-    """The probability of being in a `target` state ([S] bool) at the start or after at most `steps` steps (None: ever).
+    """Return the probability of being in a `target` state ([S] bool) within `steps` steps of the start (None: ever).
 
     Episodes end in terminal states; the discount plays no part, and neither does a time limit.
 

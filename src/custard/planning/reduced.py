@@ -1,14 +1,25 @@
-"""What the search for the best tree works on: the states that can be reached, the questions that tell them apart, and
+"""What the search for the best tree works on: the states that can be reached, the splits that tell them apart, and
 compiled bounds on what any policy within given action sets can return.
 
 The bound behind everything: let some states be confined to one action and let all others act as they like. The best
 return of that relaxed problem is at least that of every tree that confines them so, and confining more states never
 raises it. Value iteration that starts from an upper bound stays one at every sweep, so it may stop at any time.
+
+The compiled functions share their parameters, S states and A actions:
+
+    pointer      [S * A + 1]  where the successors of each (state, action) begin
+    successor    [E]          states, those that are terminal left out (worth nothing)
+    probability  [E]          of each successor
+    reward       [S, A]       expected
+    start        [S]          the start distribution
+    allowed      [S]          the actions that a state may take, as bits
+    price        [S]          what each visit costs
+    values       [S]          upper bounds on what follows each state, improved in place
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numba import njit
@@ -18,18 +29,19 @@ from scipy.sparse.csgraph import breadth_first_order
 from custard.core.errors import CustardError
 from custard.core.mdp import FiniteMDP
 from custard.planning.evaluate import policy_value
-from custard.planning.exhaustive import cuts
 from custard.planning.solve import value_iteration
+from custard.tree.shape import Shape, Split, build_tree, map_leaves
+from custard.tree.tree import Tree
 
-__all__ = ["Reduced", "backward_bound", "best_actions", "reduce", "relaxed_bound"]
+__all__ = ["ReducedMDP", "action_values", "backward_bound", "reduce", "relaxed_bound", "separating_splits"]
 
-MOST_ACTIONS = 63
-PATIENCE = 30  # sweeps without effect on the start after which a bound that holds anyway is good enough
+MAX_ACTIONS = 63  # sets of actions are the bits of an int64
+MAX_IDLE_SWEEPS = 30  # sweeps without effect on the start after which a bound that holds anyway is good enough
 
 
 @dataclass(frozen=True, eq=False)
-class Reduced:
-    """The part of a finite MDP that matters to trees; successors that are terminal are left out (worth nothing)."""
+class ReducedMDP:
+    """The part of a finite MDP that matters to trees: S states that can be reached and are not terminal."""
 
     mdp: FiniteMDP
     states: np.ndarray  # [S], their numbers in the MDP
@@ -38,11 +50,15 @@ class Reduced:
     probability: np.ndarray
     reward: np.ndarray  # [S, A]
     start: np.ndarray  # [S]
-    questions: list[tuple[int, float]]  # (feature, threshold)
-    yes: np.ndarray  # [C, S] bool: which states answer yes
+    splits: list[tuple[int, float]]  # C times (feature, threshold)
+    goes_left: np.ndarray  # [C, S] bool: which states lie at or below each split's threshold
     top: np.ndarray  # [S], the best values without a tree: an upper bound to start from
     optimum: float  # the best return without a tree
     tolerance: float  # returns that differ by less are the same
+    split_number: dict[tuple[int, float], int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "split_number", {split: number for number, split in enumerate(self.splits)})
 
     @property
     def n(self) -> int:
@@ -54,8 +70,31 @@ class Reduced:
         """The number of actions."""
         return self.reward.shape[1]
 
+    @property
+    def any_action(self) -> np.ndarray:
+        """The action sets that confine no state, [S] int64."""
+        return np.full(self.n, (1 << self.n_actions) - 1, dtype=np.int64)
+
+    def decide(self, shape: Shape) -> tuple[np.ndarray, np.ndarray]:
+        """Return each state's action [S] and how many splits lie above its leaf [S], for leaves of action numbers."""
+        choice, depth = np.zeros(self.n, dtype=np.int64), np.zeros(self.n, dtype=np.int64)
+        stack = [(shape, np.ones(self.n, dtype=bool), 0)]
+        while stack:
+            part, where, level = stack.pop()
+            if isinstance(part, Split):
+                left = self.goes_left[self.split_number[part.feature, part.threshold]]
+                stack += [(part.left, where & left, level + 1), (part.right, where & ~left, level + 1)]
+            else:
+                choice[where], depth[where] = part, level
+        return choice, depth
+
+    def tree(self, shape: Shape) -> Tree:
+        """Return the `Tree` of a shape whose leaves are action numbers 0…A-1."""
+        actions = self.mdp.actions
+        return build_tree(map_leaves(shape, lambda number: number + actions.start), self.mdp.features, actions)
+
     def value(self, choice: np.ndarray, price: np.ndarray | None = None) -> float:
-        """The exact return of a policy over the reduced states, each visit charged its price."""
+        """Return the exact return of a policy over the reduced states, each visit charged its price."""
         full = np.zeros(self.mdp.n_states, dtype=np.int64)
         full[self.states] = choice
         if price is None or not price.any():
@@ -65,8 +104,11 @@ class Reduced:
         return policy_value(full, _with_rewards(self.mdp, rewards))
 
     def bound(self, allowed: np.ndarray, price: np.ndarray, values: np.ndarray, cutoff: float) -> float:
-        """An upper bound on the return of policies within the allowed actions (bit sets); `values` [S] start from an
-        upper bound and are improved in place. It may stop as soon as the bound falls below the cutoff."""
+        """Return an upper bound on the return of policies within the allowed actions, `allowed` [S] holding bit sets.
+
+        `values` [S] start from an upper bound and are improved in place. It may stop as soon as the bound falls below
+        the cutoff.
+        """
         arrays = (self.pointer, self.successor, self.probability, self.reward, self.start)
         gamma, horizon = self.mdp.gamma, self.mdp.horizon
         if horizon is not None:
@@ -77,29 +119,36 @@ class Reduced:
         if gamma == 1.0 and (self.reward >= 0).all():
             # From above, loops that earn nothing would keep what they were first given; from below they stay at zero.
             return rising_bound(*arrays, allowed, price, values, 100_000) + self.tolerance / 10
-        most = 4 * self.n + 200 if gamma == 1.0 else 100_000
-        bound = relaxed_bound(*arrays, allowed, price, values, gamma, most, cutoff)
+        max_sweeps = 4 * self.n + 200 if gamma == 1.0 else 100_000
+        bound = relaxed_bound(*arrays, allowed, price, values, gamma, max_sweeps, cutoff)
         losing = gamma == 1.0 and bound > cutoff and np.isfinite(bound) and bool((self.reward < 0).all())
         if losing and not can_finish(*arrays[:3], self.start, allowed, self.n_actions):
             return -np.inf  # every policy left may go on losing for ever
         return bound
 
 
-def reduce(mdp: FiniteMDP) -> Reduced:
+def separating_splits(x: np.ndarray) -> list[tuple[int, float]]:
+    """Return every (feature, threshold) that separates some of the states x [S, n]: midpoints between neighbours.
+
+    >>> separating_splits(np.array([[0.0, 5.0], [1.0, 5.0]]))
+    [(0, 0.5)]
+    """
+    splits = []
+    for c in range(x.shape[1]):
+        seen = np.unique(x[:, c])
+        for below, above in zip(seen[:-1].tolist(), seen[1:].tolist(), strict=True):
+            middle = below + (above - below) / 2
+            splits.append((c, middle if below <= middle < above else below))
+    return splits
+
+
+def reduce(mdp: FiniteMDP) -> ReducedMDP:
     """Drop what cannot be reached from the start by any policy."""
-    count, n_actions = mdp.n_states, mdp.actions.n
-    if n_actions > MOST_ACTIONS:
-        raise CustardError(f"plan handles up to {MOST_ACTIONS} actions, this model has {n_actions}")
-    moves = sparse.csr_array(sum(mdp.transitions[1:], mdp.transitions[0]))
-    moves = sparse.csr_array(sparse.diags_array((~mdp.terminal).astype(float)) @ moves)
-    row = sparse.csr_array((mdp.start > 0).astype(float).reshape(1, -1))
-    graph = sparse.vstack([sparse.hstack([moves, sparse.csr_array((count, 1))]),
-                           sparse.hstack([row, sparse.csr_array((1, 1))])], format="csr")  # fmt: skip
-    order = breadth_first_order(graph, count, directed=True, return_predecessors=False)
-    reached = np.zeros(count + 1, dtype=bool)
-    reached[order] = True
-    states = np.flatnonzero(reached[:count] & ~mdp.terminal)
-    place = np.full(count, -1)
+    n_actions = mdp.actions.n
+    if n_actions > MAX_ACTIONS:
+        raise CustardError(f"plan handles up to {MAX_ACTIONS} actions, this model has {n_actions}")
+    states = _states_in_reach(mdp)
+    place = np.full(mdp.n_states, -1)
     place[states] = np.arange(len(states))
     pointer, successor, probability = [0], [], []
     for state in states:
@@ -113,19 +162,46 @@ def reduce(mdp: FiniteMDP) -> Reduced:
     started = mdp.start > 0
     optimum = -np.inf if np.isneginf(values[started]).any() else float(mdp.start[started] @ values[started])
     tolerance = 1e-9 * max(1.0, abs(optimum) if np.isfinite(optimum) else 1.0)
-    questions = cuts(mdp.x[states])
-    yes = np.array([mdp.x[states, c] <= t for c, t in questions]).reshape(len(questions), len(states))
-    _, first = np.unique(yes, axis=0, return_index=True) if len(questions) else (None, np.arange(0))
-    first = np.sort(first)  # questions that divide the states alike count once
-    return Reduced(
+    splits = separating_splits(mdp.x[states])
+    goes_left = np.array([mdp.x[states, c] <= t for c, t in splits]).reshape(len(splits), len(states))
+    _, first = np.unique(goes_left, axis=0, return_index=True) if len(splits) else (None, np.arange(0))
+    first = np.sort(first)  # splits that divide the states alike count once
+    return ReducedMDP(
         mdp, states, np.array(pointer), np.concatenate(successor).astype(np.int64), np.concatenate(probability),
-        np.ascontiguousarray(mdp.rewards[states]), mdp.start[states], [questions[i] for i in first], yes[first],
+        np.ascontiguousarray(mdp.rewards[states]), mdp.start[states], [splits[i] for i in first], goes_left[first],
         values[states] + tolerance / 10, optimum, tolerance,
     )  # fmt: skip
 
 
+def _states_in_reach(mdp: FiniteMDP) -> np.ndarray:
+    """Return the numbers of the states that some policy reaches and that are not terminal, ascending."""
+    count = mdp.n_states
+    moves = sparse.csr_array(sum(mdp.transitions[1:], mdp.transitions[0]))
+    moves = sparse.csr_array(sparse.diags_array((~mdp.terminal).astype(float)) @ moves)
+    row = sparse.csr_array((mdp.start > 0).astype(float).reshape(1, -1))
+    graph = sparse.vstack([sparse.hstack([moves, sparse.csr_array((count, 1))]),
+                           sparse.hstack([row, sparse.csr_array((1, 1))])], format="csr")  # fmt: skip
+    order = breadth_first_order(graph, count, directed=True, return_predecessors=False)
+    reached = np.zeros(count + 1, dtype=bool)
+    reached[order] = True
+    return np.flatnonzero(reached[:count] & ~mdp.terminal)
+
+
+def action_values(problem: ReducedMDP, values: np.ndarray, allowed: np.ndarray) -> np.ndarray:
+    """Return Q [S, A] of one step and then `values` [S]; minus infinity for what is not allowed."""
+    after = np.add.reduceat(
+        np.append(problem.probability * values[problem.successor], 0.0),
+        np.minimum(problem.pointer[:-1], len(problem.successor)),
+    )
+    after = np.where(np.diff(problem.pointer) > 0, after, 0.0).reshape(problem.n, problem.n_actions)
+    q = problem.reward + problem.mdp.gamma * after
+    bits = (allowed[:, None] >> np.arange(problem.n_actions)) & 1
+    return np.where(bits == 1, q, -np.inf)
+
+
 def _with_rewards(mdp: FiniteMDP, rewards: np.ndarray) -> FiniteMDP:
-    copy = object.__new__(FiniteMDP)  # the model was checked already; only numbers change
+    """Return the MDP with other rewards, unchecked: the model was checked already and only numbers change."""
+    copy = object.__new__(FiniteMDP)
     for name in ("transitions", "terminal", "start", "gamma", "x", "features", "actions", "horizon"):
         object.__setattr__(copy, name, getattr(mdp, name))
     object.__setattr__(copy, "rewards", rewards)
@@ -134,7 +210,7 @@ def _with_rewards(mdp: FiniteMDP, rewards: np.ndarray) -> FiniteMDP:
 
 @njit(cache=True)
 def backup(pointer, successor, probability, reward, allowed, price, values, gamma, s):  # type: ignore[no-untyped-def]
-    """Bellman's right-hand side at a state: the most that an allowed action earns, less the price, now and later."""
+    """Return Bellman's right-hand side at state `s`: the most an allowed action earns now and later."""
     n_actions = reward.shape[1]
     best = -np.inf
     for a in range(n_actions):
@@ -148,8 +224,8 @@ def backup(pointer, successor, probability, reward, allowed, price, values, gamm
 
 
 @njit(cache=True)
-def expected(start, values):  # type: ignore[no-untyped-def]
-    """The value at the start; states that are none do not count, however bad (0 times infinity is no number)."""
+def start_value(start, values):  # type: ignore[no-untyped-def]
+    """Return the mean value at the start; other states do not count, however bad (0 times infinity is no number)."""
     total = 0.0
     for s in range(len(start)):
         if start[s] > 0.0:
@@ -159,12 +235,12 @@ def expected(start, values):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def relaxed_bound(  # type: ignore[no-untyped-def]
-    pointer, successor, probability, reward, start, allowed, price, values, gamma, most, cutoff
+    pointer, successor, probability, reward, start, allowed, price, values, gamma, max_sweeps, cutoff
 ):  # fmt: skip
-    """Value iteration in place from above, no horizon; the start's value after at most `most` sweeps."""
+    """Iterate values in place from above, without a horizon; the start's value after at most `max_sweeps` sweeps."""
     n = len(reward)
     bound = 0.0
-    for sweep in range(most):
+    for sweep in range(max_sweeps):
         change = 0.0
         for k in range(n):
             s = n - 1 - k if sweep % 2 == 0 else k
@@ -173,7 +249,7 @@ def relaxed_bound(  # type: ignore[no-untyped-def]
                 if values[s] - best > change:
                     change = values[s] - best
                 values[s] = best
-        bound = expected(start, values)
+        bound = start_value(start, values)
         if bound <= cutoff or change < 1e-13:
             break
     return bound
@@ -181,12 +257,12 @@ def relaxed_bound(  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def rising_bound(  # type: ignore[no-untyped-def]
-    pointer, successor, probability, reward, start, allowed, price, values, most
+    pointer, successor, probability, reward, start, allowed, price, values, max_sweeps
 ):  # fmt: skip
-    """Undiscounted value iteration from zero, for rewards of at least zero: the least fixed point, to rounding."""
+    """Iterate undiscounted values from zero, for rewards of at least zero: the least fixed point, to rounding."""
     n = len(reward)
     values[:] = 0.0
-    for sweep in range(most):
+    for sweep in range(max_sweeps):
         change = 0.0
         for k in range(n):
             s = n - 1 - k if sweep % 2 == 0 else k
@@ -196,19 +272,19 @@ def rising_bound(  # type: ignore[no-untyped-def]
             values[s] = max(best, values[s])
         if change < 1e-13:
             break
-    return expected(start, values)
+    return start_value(start, values)
 
 
 @njit(cache=True)
 def backward_bound(  # type: ignore[no-untyped-def]
     pointer, successor, probability, reward, start, allowed, price, values, gamma, horizon, cutoff
 ):  # fmt: skip
-    """Backward induction over the horizon; `values` is overwritten. The best policy may depend on the time left."""
+    """Induce backwards over the horizon; `values` is overwritten. The best policy may depend on the time left."""
     n = len(reward)
     new = np.zeros(n)
     values[:] = 0.0
     losing = reward.max() <= 0.0  # then fewer steps are never worse, and every sweep gives an upper bound
-    bound, same = 0.0, 0
+    bound, idle_sweeps = 0.0, 0
     for _ in range(horizon):
         change = 0.0
         for s in range(n):
@@ -217,16 +293,16 @@ def backward_bound(  # type: ignore[no-untyped-def]
             if abs(best - values[s]) > change:
                 change = abs(best - values[s])
         values[:] = new
-        before, bound = bound, expected(start, values)
-        same = same + 1 if bound == before else 0
-        if change < 1e-14 or (losing and (bound <= cutoff or same > PATIENCE)):
+        before, bound = bound, start_value(start, values)
+        idle_sweeps = idle_sweeps + 1 if bound == before else 0
+        if change < 1e-14 or (losing and (bound <= cutoff or idle_sweeps > MAX_IDLE_SWEEPS)):
             break
     return bound
 
 
 @njit(cache=True)
 def reachable(pointer, successor, start, allowed, n_actions):  # type: ignore[no-untyped-def]
-    """Which states some policy within the allowed actions reaches, [S] bool."""
+    """Return which states some policy within the allowed actions reaches, [S] bool."""
     n = len(start)
     seen = start > 0.0
     stack = np.empty(n, dtype=np.int64)
@@ -251,7 +327,7 @@ def reachable(pointer, successor, start, allowed, n_actions):  # type: ignore[no
 
 @njit(cache=True)
 def endless_reward(pointer, successor, probability, reward, start, allowed, price):  # type: ignore[no-untyped-def]
-    """The largest reward within reach if no policy within the allowed actions can terminate; infinity if one can."""
+    """Return the largest reward in reach if no policy within the allowed actions can terminate; infinity if one can."""
     n_actions = reward.shape[1]
     seen = reachable(pointer, successor, start, allowed, n_actions)
     most = -np.inf
@@ -270,7 +346,7 @@ def endless_reward(pointer, successor, probability, reward, start, allowed, pric
 
 @njit(cache=True)
 def can_finish(pointer, successor, probability, start, allowed, n_actions):  # type: ignore[no-untyped-def]
-    """Whether some policy within the allowed actions terminates with probability one from every start state."""
+    """Return whether some policy within the allowed actions surely terminates from every start state."""
     n = len(start)
     good = np.ones(n, dtype=np.bool_)
     while True:
@@ -301,15 +377,3 @@ def can_finish(pointer, successor, probability, start, allowed, n_actions):  # t
         if same:
             break
     return not (~good & (start > 0.0)).any()
-
-
-def best_actions(problem: Reduced, values: np.ndarray, allowed: np.ndarray) -> np.ndarray:
-    """Q [S, A] of one step and then `values`; minus infinity for what is not allowed."""
-    after = np.add.reduceat(
-        np.append(problem.probability * values[problem.successor], 0.0),
-        np.minimum(problem.pointer[:-1], len(problem.successor)),
-    )
-    after = np.where(np.diff(problem.pointer) > 0, after, 0.0).reshape(problem.n, problem.n_actions)
-    q = problem.reward + problem.mdp.gamma * after
-    bits = (allowed[:, None] >> np.arange(problem.n_actions)) & 1
-    return np.where(bits == 1, q, -np.inf)

@@ -11,12 +11,12 @@ from custard.planning.evaluate import policy_value, state_values
 
 __all__ = ["backward_induction", "can_end", "optimal_value", "policy_iteration", "value_iteration"]
 
-SWEEPS = 200_000
-TIES = ("first", "random", "downstream")
+MAX_SWEEPS = 200_000
+TIE_RULES = ("first", "random", "downstream")
 
 
 def value_iteration(mdp: FiniteMDP, tolerance: float = 1e-12) -> tuple[np.ndarray, np.ndarray]:
-    """V [S] and Q [S, A] of the best policy, unrestricted by any tree.
+    """Return V [S] and Q [S, A] of the best policy, unrestricted by any tree.
 
     With a horizon: the values with all of it still to come (the best policy may then depend on the time left). With
     gamma = 1 and no horizon, states from which every policy may go on losing for ever are worth minus infinity.
@@ -31,18 +31,18 @@ def value_iteration(mdp: FiniteMDP, tolerance: float = 1e-12) -> tuple[np.ndarra
     rewards = np.where(mdp.terminal[:, None], 0.0, mdp.rewards)
     values = earlier = np.zeros(mdp.n_states)
     lost = np.zeros(mdp.n_states, dtype=bool)  # worth minus infinity
-    patience = 2 * mdp.n_states + 1000
-    for sweep in range(mdp.horizon if mdp.horizon is not None else SWEEPS):
-        q = _backup(stacked, shape, rewards, values, mdp.gamma, lost)
+    settling_sweeps = 2 * mdp.n_states + 1000
+    for sweep in range(mdp.horizon if mdp.horizon is not None else MAX_SWEEPS):
+        q = _action_values(stacked, shape, rewards, values, mdp.gamma, lost)
         new = np.where(mdp.terminal, 0.0, q.max(axis=1))
         change = np.abs(new[~lost] - values[~lost]).max(initial=0.0)
         values = new
         scale = max(1.0, np.abs(values[~lost]).max(initial=0.0))
         if change <= tolerance * scale * (1.0 - mdp.gamma if mdp.gamma < 1.0 else 1e-1):
             break
-        if mdp.horizon is None and mdp.gamma == 1.0 and sweep == patience // 2:
+        if mdp.horizon is None and mdp.gamma == 1.0 and sweep == settling_sweeps // 2:
             earlier = values.copy()
-        if mdp.horizon is None and mdp.gamma == 1.0 and sweep == patience:
+        if mdp.horizon is None and mdp.gamma == 1.0 and sweep == settling_sweeps:
             lost = ~can_end(mdp) & (values < earlier)
             values[lost] = -np.inf
     else:
@@ -51,13 +51,14 @@ def value_iteration(mdp: FiniteMDP, tolerance: float = 1e-12) -> tuple[np.ndarra
                 "value iteration does not settle: with gamma=1 some policy goes on gaining for ever. "
                 "Give gamma below 1, or a horizon."
             )
-    return values, _backup(stacked, shape, rewards, values, mdp.gamma, lost)
+    return values, _action_values(stacked, shape, rewards, values, mdp.gamma, lost)
 
 
-def _backup(
+def _action_values(
     stacked: sparse.csr_array, shape: tuple[int, int], rewards: np.ndarray, values: np.ndarray, gamma: float,
     lost: np.ndarray,
 ) -> np.ndarray:  # fmt: skip
+    """Return Q [S, A] of one step and then `values` [S]; minus infinity where a `lost` state may follow."""
     if not lost.any():
         return rewards + gamma * (stacked @ values).reshape(shape).T
     risk = (stacked @ lost.astype(float)).reshape(shape).T
@@ -66,7 +67,7 @@ def _backup(
 
 
 def can_end(mdp: FiniteMDP) -> np.ndarray:
-    """States from which some policy terminates with probability one, [S] bool."""
+    """Return the states from which some policy terminates with probability one, [S] bool."""
     good = np.ones(mdp.n_states, dtype=bool)
     while True:  # the largest set in which termination can be reached without a risk of leaving it
         allowed = np.stack([(matrix @ (~good).astype(float)) == 0 for matrix in mdp.transitions])
@@ -83,14 +84,14 @@ def can_end(mdp: FiniteMDP) -> np.ndarray:
 
 
 def optimal_value(mdp: FiniteMDP) -> float:
-    """The best expected return from the start distribution over all policies."""
+    """Return the best expected return from the start distribution over all policies."""
     values, _ = value_iteration(mdp)
     started = mdp.start > 0
     return -np.inf if np.isneginf(values[started]).any() else float(mdp.start[started] @ values[started])
 
 
 def policy_iteration(mdp: FiniteMDP, rounds: int = 1000) -> tuple[np.ndarray, np.ndarray]:
-    """A best policy, choice [S], and its exact values V [S] in the states it reaches from the start.
+    """Return a best policy, choice [S], and its exact values V [S] in the states it reaches from the start.
 
     Needs gamma below one, or a model in which every policy terminates. It begins from value iteration's choice, so few
     rounds are needed; what it adds is exact values.
@@ -120,15 +121,15 @@ def policy_iteration(mdp: FiniteMDP, rounds: int = 1000) -> tuple[np.ndarray, np
 def backward_induction(
     mdp: FiniteMDP, ties: str = "first", seed: int = 0, tolerance: float = 1e-9
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The paper's expert "BI": choice [S], V [S] and Q [S, A], with its rules for actions of equal value.
+    """Return the paper's expert "BI": choice [S], V [S] and Q [S, A], with its rules for actions of equal value.
 
-    `ties="random"` (PrereqWorld) draws one of the best actions a state. `ties="downstream"` (PotholeWorld) keeps the
+    `ties="random"` (PrereqWorld) draws one of the best actions per state. `ties="downstream"` (PotholeWorld) keeps the
     action chosen in the states that follow, if it is among the best: states are settled from the end backwards, in
     order of their distance from termination under the best policy, and where several states follow, the action of the
     likeliest counts.
     """
-    if ties not in TIES:
-        raise CustardError(one_of("tie rule", ties, TIES))
+    if ties not in TIE_RULES:
+        raise CustardError(one_of("tie rule", ties, TIE_RULES))
     values, q = value_iteration(mdp)
     finite = np.where(np.isneginf(q), -1e300, q)
     best = finite >= finite.max(axis=1, keepdims=True) - tolerance * np.maximum(1.0, np.abs(values))[:, None]
@@ -139,7 +140,7 @@ def backward_induction(
         return np.where(best, rng.random(best.shape), -1.0).argmax(axis=1), values, q
     choice = best.argmax(axis=1)
     settled = mdp.terminal.copy()
-    for state in _from_the_end(mdp, best):
+    for state in _order_from_end(mdp, best):
         votes = np.zeros(mdp.actions.n)
         for action in np.flatnonzero(best[state]):
             matrix = mdp.transitions[action]
@@ -152,8 +153,8 @@ def backward_induction(
     return choice, values, q
 
 
-def _from_the_end(mdp: FiniteMDP, best: np.ndarray) -> np.ndarray:
-    """States in order of their expected steps to termination when a best action is taken at random."""
+def _order_from_end(mdp: FiniteMDP, best: np.ndarray) -> np.ndarray:
+    """Return the states in order of their expected steps to termination when a best action is taken at random."""
     weight = np.where(best, 1.0 / best.sum(axis=1, keepdims=True), 0.0)
     steps = np.zeros(mdp.n_states)
     for _ in range(min(10 * mdp.n_states, 2000)):

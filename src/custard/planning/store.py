@@ -3,11 +3,11 @@
     {"format": "custard-mdp", "version": 1, "gamma": 1.0, "horizon": null,
      "features": [{"name": "x", "kind": "integer", "low": 0, "high": 2}],
      "actions": {"kind": "discrete", "names": ["left", "right"]},
-     "x": [[0], [1], [2]],                        one row of feature values a state
+     "x": [[0], [1], [2]],                        one row of feature values per state
      "start": [1, 0, 0],                          sums to one
      "terminal": [2],                             state numbers; their own transitions may be left out
      "transitions": [[0, 0, 0, 1.0], …],          action, state, next state, probability
-     "rewards": [[-1, -1], [-1, -1], [0, 0]]}     one row a state, one column an action
+     "rewards": [[-1, -1], [-1, -1], [0, 0]]}     one row per state, one column per action
 
 The npz holds the same names: `x`, `start`, `terminal` (numbers), `transitions` [E, 4], `rewards`, and `head`, the JSON
 text of the rest.
@@ -37,14 +37,14 @@ ARRAYS = ("x", "start", "terminal", "transitions", "rewards")
 
 
 def to_json(mdp: FiniteMDP) -> dict[str, Any]:
-    """A finite MDP as plain data."""
-    head, arrays = _parts(mdp)
+    """Return a finite MDP as plain data."""
+    head, arrays = _head_and_arrays(mdp)
     rows = [[int(a), int(s), int(t), float(p)] for a, s, t, p in arrays["transitions"]]
     return {**head, **{name: arrays[name].tolist() for name in ARRAYS if name != "transitions"}, "transitions": rows}
 
 
 def from_json(data: Any) -> FiniteMDP:
-    """A finite MDP from plain data, checked."""
+    """Return a finite MDP from plain data, checked."""
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise CustardError(f'not a custard MDP: the JSON object lacks "format": "{FORMAT}"')
     if not isinstance(data.get("version"), int) or data["version"] > VERSION:
@@ -88,7 +88,7 @@ def save(mdp: FiniteMDP, path: str | Path) -> None:
     if path.suffix == ".json":
         write_atomically(path, json.dumps(to_json(mdp), allow_nan=False) + "\n")
     elif path.suffix == ".npz":
-        head, arrays = _parts(mdp)
+        head, arrays = _head_and_arrays(mdp)
         buffer = io.BytesIO()
         np.savez_compressed(buffer, head=np.array(json.dumps(head)), **arrays)  # type: ignore[arg-type]
         write_atomically(path, buffer.getvalue())
@@ -117,7 +117,8 @@ def load(path: str | Path) -> FiniteMDP:
         raise CustardError(f"{path}: {error}") from None
 
 
-def _parts(mdp: FiniteMDP) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def _head_and_arrays(mdp: FiniteMDP) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Return what the JSON text of a file holds, and its arrays."""
     head = {
         "format": FORMAT, "version": VERSION, "gamma": mdp.gamma, "horizon": mdp.horizon,
         "features": mdp.features.to_json(), "actions": mdp.actions.to_json(),
@@ -136,6 +137,7 @@ def _parts(mdp: FiniteMDP) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 
 def _check_shapes(arrays: dict[str, np.ndarray], features: Features, actions: Actions) -> None:
+    """Raise unless the arrays fit each other, the features and the actions."""
     if arrays["rewards"].ndim != 2 or arrays["rewards"].shape[1] != actions.n:
         raise CustardError(f"the MDP's rewards need one row a state and {actions.n} columns, one an action")
     count = len(arrays["rewards"])
@@ -156,7 +158,7 @@ def _check_shapes(arrays: dict[str, np.ndarray], features: Features, actions: Ac
 
 
 def _with_loops(entries: np.ndarray, terminal: np.ndarray, n_actions: int) -> np.ndarray:
-    """The transitions with self-loops at terminal states, which a file may leave out."""
+    """Return the transitions with self-loops at terminal states, which a file may leave out."""
     source, target = entries[:, 1].astype(np.int64), entries[:, 2].astype(np.int64)
     out = terminal[source] & (source != target) & (entries[:, 3] != 0)
     if out.any():
@@ -167,7 +169,7 @@ def _with_loops(entries: np.ndarray, terminal: np.ndarray, n_actions: int) -> np
 
 
 def _check_ends(mdp: FiniteMDP) -> None:
-    """With gamma 1 and no horizon a return is only finite if episodes can end."""
+    """Raise where a return may be infinite: with gamma 1 and no horizon episodes must be able to end."""
     if mdp.gamma < 1.0 or mdp.horizon is not None:
         return
     stuck = ~mdp.terminal

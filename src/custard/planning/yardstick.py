@@ -13,11 +13,11 @@ from custard.tree.tree import Tree
 
 __all__ = ["best_return", "exact_return", "slack"]
 
-LARGEST = 20_000  # states
+MAX_STATES = 20_000  # of models that are solved for the sake of a bound
 
 
 def best_return(source: Source, max_depth: int | None = None) -> float | None:
-    """An upper bound on the expected return of every tree, or None where none is known.
+    """Return an upper bound on the expected return of every tree, or None where none is known.
 
     PotholeWorld: the exact limit for the depth. Environments with an exact model: the best policy's value within the
     time limit. `plan` proves tighter bounds for a depth.
@@ -26,26 +26,26 @@ def best_return(source: Source, max_depth: int | None = None) -> float | None:
     >>> best_return(source("custard/PrereqWorld-v0", {"m": 7}), max_depth=3), best_return(source("CartPole-v1"))
     (-4.0, 500.0)
     """
-    name = _name(source)
+    name = _bare_name(source)
     if name == "CartPole" and source.limit is not None:
-        return float(source.limit)  # a reward of one a step
+        return float(source.limit)  # a reward of one per step
     if name == "PotholeWorld":
-        from custard.planning.pothole import best_intervals
+        from custard.planning.pothole import MAX_INTERVALS, best_intervals
 
-        intervals = 64 if max_depth is None else 2 ** min(max_depth, 6)
+        intervals = MAX_INTERVALS if max_depth is None else min(2**max_depth, MAX_INTERVALS)
         return float(best_intervals(source.make().unwrapped, intervals).values[-1])
     try:
         mdp = model_of(source, limit=True)
     except CustardError:
         return None
-    if mdp.n_states > LARGEST:
+    if mdp.n_states > MAX_STATES:
         return None
     value = optimal_value(mdp)
     return value if math.isfinite(value) else None
 
 
 def exact_return(source: Source, tree: Tree) -> float | None:
-    """A tree's expected return without rollouts, or None where there is no exact model (or too large a one).
+    """Return a tree's expected return without rollouts, or None where there is no exact model (or too large a one).
 
     >>> from custard.task.source import source
     >>> where = source("custard/PotholeWorld-v0")
@@ -53,28 +53,28 @@ def exact_return(source: Source, tree: Tree) -> float | None:
     >>> round(exact_return(where, Tree.leaf(0, mdp.features, mdp.actions)), 6)
     45.0
     """
-    if _name(source) == "PotholeWorld":
+    if _bare_name(source) == "PotholeWorld":
         import numpy as np
 
-        from custard.planning.pothole import STEP, expected_rewards, position_visits
+        from custard.planning.pothole import GRID_STEP, expected_rewards, position_visits
 
         road = source.make().unwrapped
-        visits = position_visits(road.length, STEP)  # type: ignore[attr-defined]
-        places = np.arange(len(visits)) * STEP
+        visits = position_visits(road.length, GRID_STEP)  # type: ignore[attr-defined]
+        places = np.arange(len(visits)) * GRID_STEP
         lanes = tree.predict(places[:, None]).astype(np.int64)
         return float(visits @ expected_rewards(road, places)[np.arange(len(visits)), lanes])
     try:
         mdp = model_of(source, limit=True)
     except CustardError:
         return None
-    return tree_value(tree, mdp) if mdp.n_states <= LARGEST else None
+    return tree_value(tree, mdp) if mdp.n_states <= MAX_STATES else None
 
 
 def slack(source: Source, bound: float) -> float:
-    """How far below the bound still counts as reaching it: rounding, and on PotholeWorld's grid 0.01."""
-    return 0.01 if _name(source) == "PotholeWorld" else 1e-9 * max(1.0, abs(bound))
+    """Return how far below the bound still counts as reaching it: rounding, and on PotholeWorld's grid 0.01."""
+    return 0.01 if _bare_name(source) == "PotholeWorld" else 1e-9 * max(1.0, abs(bound))
 
 
-def _name(source: Source) -> str:
-    """The environment's name without namespace and version."""
+def _bare_name(source: Source) -> str:
+    """Return the environment's name without namespace and version."""
     return source.name.rpartition("/")[2].rpartition("-v")[0]

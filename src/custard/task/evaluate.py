@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from custard.core.errors import CustardError, require_whole
-from custard.core.number_text import number_texts
+from custard.core.number_format import format_numbers
 from custard.core.spaces import describe
 from custard.ibmdp.env import IBMDP
 from custard.task.runners import require_fit, run_episodes
@@ -79,7 +79,7 @@ class Evaluation:
         cut = f", {int(self.time_limited.sum())} reached the time limit" if self.time_limited.any() else ""
         if self.traversal_limited.any():
             cut += f", {int(self.traversal_limited.sum())} reached the traversal limit"
-        mean, std, low_text, high_text = number_texts(self.mean, self.std, low, high)
+        mean, std, low_text, high_text = format_numbers(self.mean, self.std, low, high)
         interval = f"95 % interval of the mean {low_text} to {high_text}" if self.episodes > 1 else "no interval"
         return (
             f"return {mean} ± {std} ({interval}) over {self.episodes} {plural('episode', self.episodes)} of "

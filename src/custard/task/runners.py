@@ -22,7 +22,7 @@ import numpy as np
 
 from custard.core.errors import CustardError
 from custard.core.spaces import Base, describe
-from custard.ibmdp.parts import Parts, parts_of
+from custard.ibmdp.base_environments import BaseEnvironments, base_environments_of
 from custard.task.problem import Problem
 from custard.task.source import DEFAULT_TIME_LIMIT, Source
 from custard.tree.tree import Tree
@@ -87,7 +87,7 @@ def run_episodes(
                 return EpisodeResults(*tree_rollouts(policy, world, streams(seeds.tolist()))[:3])
         act = policy.predict if isinstance(policy, Tree) else policy
         limit = max_steps or (None if source.time_limit is not None else DEFAULT_TIME_LIMIT)
-        return step_episodes(act, parts_of(venv, base), seeds, limit, record_states)
+        return step_episodes(act, base_environments_of(venv, base), seeds, limit, record_states)
     finally:
         if not source.is_single_instance:
             venv.close()
@@ -95,7 +95,7 @@ def run_episodes(
 
 def step_episodes(
     act: Callable[[np.ndarray], Any],
-    parts: Parts,
+    environments: BaseEnvironments,
     seeds: np.ndarray,
     max_steps: int | None,
     record_states: bool = False,
@@ -103,12 +103,12 @@ def step_episodes(
     """Run one episode per seed in environments that exist already.
 
     act            function from features [B, n] to actions [B] or [B, k]
-    parts          the environments; an episode starts in whichever is free
+    environments          the environments; an episode starts in whichever is free
     seeds          [episodes] int64
     max_steps      steps after which an episode is cut; None leaves that to the environment
     record_states  whether to report the states met
     """
-    episodes, slots = len(seeds), len(parts.reward)
+    episodes, slots = len(seeds), len(environments.reward)
     returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=np.int64)
     cut = np.zeros(episodes, dtype=bool)
     states: list[list[np.ndarray]] = [[] for _ in range(episodes)]
@@ -116,10 +116,10 @@ def step_episodes(
     active = np.arange(min(slots, episodes))
     n_started = len(active)
     no_slots = np.arange(0)
-    _start_episodes(parts, active, seeds[episode_of[active]])
+    _start_episodes(environments, active, seeds[episode_of[active]])
     while len(active):
         running = episode_of[active]
-        x = parts.x[active]
+        x = environments.x[active]
         actions = np.asarray(act(x))
         if actions.shape[:1] != (len(active),):
             given = "one answer" if actions.ndim == 0 else f"{len(actions)} actions"
@@ -127,11 +127,11 @@ def step_episodes(
         if record_states:
             for k, row in zip(running.tolist(), x, strict=True):
                 states[k].append(row)
-        parts.move(active, actions, no_slots)
-        returns[running] += parts.reward[active]
+        environments.move(active, actions, no_slots)
+        returns[running] += environments.reward[active]
         lengths[running] += 1
-        terminated = parts.terminated[active]
-        truncated = parts.truncated[active] & ~terminated
+        terminated = environments.terminated[active]
+        truncated = environments.truncated[active] & ~terminated
         if max_steps is not None:
             truncated |= ~terminated & (lengths[running] >= max_steps)
         cut[running] = truncated
@@ -142,19 +142,19 @@ def step_episodes(
             n_started += len(restarted)
             active = np.setdiff1d(active, ended[len(restarted) :], assume_unique=True)
             if len(restarted):
-                _start_episodes(parts, restarted, seeds[episode_of[restarted]])
+                _start_episodes(environments, restarted, seeds[episode_of[restarted]])
     met = [np.array(rows) for rows in states] if record_states else None
     return EpisodeResults(returns, lengths, cut, met)
 
 
-def _start_episodes(parts: Parts, slots: np.ndarray, seeds: np.ndarray) -> None:
+def _start_episodes(environments: BaseEnvironments, slots: np.ndarray, seeds: np.ndarray) -> None:
     """Start an episode with its own seed in each of some slots."""
-    seed_of_slot: list[int | None] = [None] * len(parts.reward)
-    mask = np.zeros(len(parts.reward), dtype=bool)
+    seed_of_slot: list[int | None] = [None] * len(environments.reward)
+    mask = np.zeros(len(environments.reward), dtype=bool)
     mask[slots] = True
     for i, seed in zip(slots.tolist(), seeds.tolist(), strict=True):
         seed_of_slot[i] = seed
-    parts.reset(seed_of_slot, {"reset_mask": mask})
+    environments.reset(seed_of_slot, {"reset_mask": mask})
 
 
 class PythonEpisodes:

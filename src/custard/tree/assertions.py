@@ -52,18 +52,18 @@ class Term:
         return self.kind in ("true", "false", "takes", "not", "and", "or", "<", "<=", "==")
 
 
-_NAME = r"[^\W\d]\w*(?:\.[^\W\d]\w*)?"
-_TOKEN = re.compile(
+NAME_PATTERN = r"[^\W\d]\w*(?:\.[^\W\d]\w*)?"
+TOKEN = re.compile(
     r"\s*(?:(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)|(?P<quoted>(?:action\.)?`[^`]*`)"
-    rf"|(?P<name>{_NAME})|(?P<sign>->|→|<=|>=|==|!=|[<>=≤≥≠()+\-*/−]))"
+    rf"|(?P<name>{NAME_PATTERN})|(?P<sign>->|→|<=|>=|==|!=|[<>=≤≥≠()+\-*/−]))"
 )
-_SAME = {"→": "->", "≤": "<=", "≥": ">=", "≠": "!=", "=": "==", "−": "-"}
-LONG = 4096  # bits of a constant; a float64 has 1,074 at most, and Python's text for Z3 ends at 14,000
-_WORDS = ("and", "or", "not", "true", "false", "abs")
+ASCII_SIGNS = {"→": "->", "≤": "<=", "≥": ">=", "≠": "!=", "=": "==", "−": "-"}
+MAX_CONSTANT_BITS = 4096  # bits of a constant; a float64 has 1,074 at most, and Python's text for Z3 ends at 14,000
+RESERVED_WORDS = ("and", "or", "not", "true", "false", "abs")
 
 
 def parse(text: str, features: Features, actions: Actions) -> Term:
-    """An assertion as a term. A mistake is a CustardError that says where.
+    """Return an assertion as a term. A mistake is a CustardError that says where.
 
     >>> features, actions = Features(("angle",), [-1], [1]), Actions("discrete", ("left", "right"))
     >>> parse("angle > 0.1 -> right", features, actions).kind
@@ -76,12 +76,13 @@ def parse(text: str, features: Features, actions: Actions) -> Term:
 
 
 def holds(term: Term, x: Sequence[float], takes: int | None, components: Sequence[float] = ()) -> bool:
-    """Whether an assertion is true of finite numbers and an action, in exact arithmetic."""
-    return bool(_value(term, [Fraction(v) for v in x], takes, [Fraction(v) for v in components]))
+    """Return whether an assertion is true of finite numbers and an action, in exact arithmetic."""
+    return bool(_evaluate(term, [Fraction(v) for v in x], takes, [Fraction(v) for v in components]))
 
 
-def _value(term: Term, x: list[Fraction], takes: int | None, components: list[Fraction]) -> Any:
-    parts = [_value(part, x, takes, components) for part in term.parts]
+def _evaluate(term: Term, x: list[Fraction], takes: int | None, components: list[Fraction]) -> Any:
+    """Return what a term is of numbers and an action: a Fraction or a bool."""
+    parts = [_evaluate(part, x, takes, components) for part in term.parts]
     answers: dict[str, Callable[[], Any]] = {
         "number": lambda: term.value, "feature": lambda: x[term.index], "component": lambda: components[term.index],
         "add": lambda: sum(parts, Fraction(0)), "scale": lambda: term.value * parts[0], "abs": lambda: abs(parts[0]),
@@ -93,31 +94,32 @@ def _value(term: Term, x: list[Fraction], takes: int | None, components: list[Fr
 
 
 class _Parser:
-    """Recursive descent over the tokens of one assertion."""
+    """Recursive descent over the tokens of one assertion: a method for each rule of the grammar, and a few helpers."""
 
     def __init__(self, text: str, features: Features, actions: Actions) -> None:
         self.text, self.features, self.actions = text, features, actions
         self.tokens: list[tuple[str, str, int]] = []
         at = 0
         while text[at:].strip():
-            match = _TOKEN.match(text, at)
+            match = TOKEN.match(text, at)
             if match is None or match.lastgroup is None:
                 column = at + len(text[at:]) - len(text[at:].lstrip())
                 self.fail(f"unexpected {text[column]!r}", column)
             word = match[match.lastgroup]
-            self.tokens.append((match.lastgroup, _SAME.get(word, word), match.start(match.lastgroup)))
+            self.tokens.append((match.lastgroup, ASCII_SIGNS.get(word, word), match.start(match.lastgroup)))
             at = match.end()
         self.tokens.append(("end", "", len(text)))
         self.at = 0
         self.deep = 0
 
     def fail(self, what: str, column: int) -> NoReturn:
+        """Raise an error that says what is wrong at a column."""
         name = self.unquoted(column)
         hint = f" (names with other signs need backquotes: `{name}`)" if name else ""
         raise CustardError(f"assertion, column {column + 1}: {what}{hint} in {self.text!r}")
 
     def next(self, *accepted: str) -> str | None:
-        """The next token if it is one of these signs or words, which it then passes."""
+        """Return the next token if it is one of these signs or words, which it then passes."""
         kind, word, _ = self.tokens[self.at]
         if kind not in ("sign", "name") or word not in accepted:
             return None
@@ -125,6 +127,7 @@ class _Parser:
         return word
 
     def whole(self) -> Term:
+        """Parse all of the text."""
         if self.tokens[0][0] == "end":
             self.fail("nothing to check", 0)
         term = self.truth(self.implication, "the assertion")
@@ -134,16 +137,19 @@ class _Parser:
         return term
 
     def truth(self, rule: Callable[[], Term], what: str) -> Term:
+        """Parse by a rule what must be a condition."""
         column = self.tokens[self.at][2]
         term = rule()
         return term if term.truth else self.fail(f"{what} must be a condition, not a number", column)
 
     def numeric(self, rule: Callable[[], Term]) -> Term:
+        """Parse by a rule what must be a number."""
         column = self.tokens[self.at][2]
         term = rule()
         return term if not term.truth else self.fail("expected a number, found a condition or an action", column)
 
     def implication(self) -> Term:
+        """Parse the rule `assertion`."""
         self.deep += 1
         if self.deep > 50:
             self.fail("parentheses nest too deeply", self.tokens[self.at][2])
@@ -158,6 +164,7 @@ class _Parser:
         return left
 
     def joined(self, word: str, rule: Callable[[], Term]) -> Term:
+        """Parse conditions joined by a word."""
         column = self.tokens[self.at][2]
         first = rule()
         parts = [first]
@@ -168,12 +175,15 @@ class _Parser:
         return parts[0] if len(parts) == 1 else Term(word, tuple(parts))
 
     def either(self) -> Term:
+        """Parse the rule `either`."""
         return self.joined("or", self.both)
 
     def both(self) -> Term:
+        """Parse the rule `both`."""
         return self.joined("and", self.negated)
 
     def negated(self) -> Term:
+        """Parse the rule `negated`."""
         if self.next("not"):
             self.deep += 1
             if self.deep > 50:
@@ -184,6 +194,7 @@ class _Parser:
         return self.compared()
 
     def compared(self) -> Term:
+        """Parse the rule `compared`."""
         column = self.tokens[self.at][2]
         left = self.sum()
         found = []
@@ -198,6 +209,7 @@ class _Parser:
         return left if not found else found[0] if len(found) == 1 else Term("and", tuple(found))
 
     def sum(self) -> Term:
+        """Parse the rule `sum`."""
         column = self.tokens[self.at][2]
         first = self.product()
         parts = [first]
@@ -209,6 +221,7 @@ class _Parser:
         return first if len(parts) == 1 else Term("add", tuple(parts))
 
     def product(self) -> Term:
+        """Parse the rule `product`."""
         column = self.tokens[self.at][2]
         term = self.signed()
         while sign := self.next("*", "/"):
@@ -226,17 +239,19 @@ class _Parser:
             else:
                 assert a is not None
                 term = scaled(right, a)
-            if max(term.value.numerator.bit_length(), term.value.denominator.bit_length()) > LONG:
+            if max(term.value.numerator.bit_length(), term.value.denominator.bit_length()) > MAX_CONSTANT_BITS:
                 self.fail("too large or too small a number comes out", where)
         return term
 
     def signed(self) -> Term:
+        """Parse the rule `signed`."""
         signs = 0
         while self.next("-"):
             signs += 1
         return scaled(self.numeric(self.primary), Fraction((-1) ** signs)) if signs else self.primary()
 
     def primary(self) -> Term:
+        """Parse the rule `primary`."""
         kind, word, column = self.tokens[self.at]
         if kind == "number":
             self.at += 1
@@ -252,16 +267,18 @@ class _Parser:
                 self.fail("abs needs parentheses", column)
             inner = self.closed(column)
             return Term("abs", (inner,)) if not inner.truth else self.fail("abs takes a number", column)
-        if kind in ("name", "quoted") and word not in _WORDS:
+        if kind in ("name", "quoted") and word not in RESERVED_WORDS:
             self.at += 1
             return self.named(word, column)
         return self.fail("unexpected end" if kind == "end" else f"unexpected {word!r}", column)
 
     def closed(self, column: int) -> Term:
+        """Parse what stands before a closing parenthesis."""
         term = self.implication()
         return term if self.next(")") else self.fail("this parenthesis is not closed", column)
 
     def named(self, word: str, column: int) -> Term:
+        """Return the term of a name."""
         name = word.replace("`", "")
         of_action = word.startswith("action.") and (name not in self.features.names)
         if of_action:
@@ -285,7 +302,7 @@ class _Parser:
         return self.fail(f"unknown name {name!r}{hint}", column)
 
     def unquoted(self, column: int) -> str | None:
-        """A name with other signs than letters, digits and _ that stands around a column without its backquotes."""
+        """Return a name with other signs than letters, digits and _ that stands at a column without its backquotes."""
         names = {name for name in (*self.features.names, *self.actions.names) if name and _needs_quotes(name)}
         for name in sorted(names, key=len, reverse=True):
             at = self.text.find(name, max(0, column - len(name) + 1), column + len(name))
@@ -295,18 +312,19 @@ class _Parser:
 
 
 def _needs_quotes(name: str) -> bool:
-    return name in _WORDS or re.fullmatch(_NAME, name) is None
+    """Return whether a name must stand in backquotes."""
+    return name in RESERVED_WORDS or re.fullmatch(NAME_PATTERN, name) is None
 
 
 def scaled(term: Term, by: Fraction) -> Term:
-    """A number times a constant. What is scaled already is not nested: a chain of products may be long."""
+    """Return a number times a constant. What is scaled already is not nested: a chain of products may be long."""
     if term.kind == "number":
         return Term("number", value=term.value * by)
     return Term("scale", term.parts, term.value * by) if term.kind == "scale" else Term("scale", (term,), by)
 
 
 def constant(term: Term) -> Fraction | None:
-    """The value of a term without names, None for others."""
+    """Return the value of a term without names, None for others."""
     parts = [constant(part) for part in term.parts]
     known = [part for part in parts if part is not None]
     if term.kind == "number":

@@ -18,7 +18,7 @@ __all__ = ["balance"]
 
 
 def balance(tree: Tree) -> Tree:
-    """The same decisions on every observation (see `simplify`), with no more leaves and no greater depth, often less.
+    """Return a tree that decides the same (see `simplify`) with no more leaves and no greater depth, often less.
 
     >>> from custard import Actions, Features, Tree
     >>> feature, threshold = [0, -1, 0, -1, 0, -1, -1], [1.0, 0.0, 2.0, 0.0, 3.0, 0.0, 0.0]
@@ -29,13 +29,14 @@ def balance(tree: Tree) -> Tree:
     (3, 2)
     """
     small = simplify(tree)
-    better = simplify(_balanced(small))
+    better = simplify(_rearranged(small))
     while better.n_leaves < small.n_leaves:  # what was apart may be in a row now
-        small, better = better, simplify(_balanced(better))
+        small, better = better, simplify(_rearranged(better))
     return better
 
 
-def _balanced(tree: Tree) -> Tree:
+def _rearranged(tree: Tree) -> Tree:
+    """Return the tree with splits in a row on one feature in the best order."""
     feature, threshold = tree.feature.tolist(), tree.threshold.tolist()
     kids = tree.children_left.tolist(), tree.children_right.tolist()
     parent, forest = tree.parent.tolist(), _Forest()
@@ -49,8 +50,8 @@ def _balanced(tree: Tree) -> Tree:
             places = [new[end] for end in ends]
             inside = [k for k in range(len(cuts)) if places[k] != places[k + 1]]  # cuts between different intervals
             places = [places[k] for k in [*inside, len(cuts)]]
-            now = _height(node, feature, kids, [forest.height[new[end]] for end in ends])
-            if len(inside) == len(cuts) and now == _needed([forest.height[place] for place in places])[-1]:
+            now = _present_height(node, feature, kids, [forest.height[new[end]] for end in ends])
+            if len(inside) == len(cuts) and now == _least_heights([forest.height[place] for place in places])[-1]:
                 new[node] = forest.copy(node, feature, threshold, kids, new)
             else:
                 new[node] = forest.arranged(c, [cuts[k] for k in inside], places)
@@ -66,13 +67,15 @@ class _Forest:
         self.known: dict[Any, int] = {}
 
     def leaf(self, node: int, action: bytes) -> int:
+        """Return the number of the part that is a leaf with an action."""
         if action not in self.known:
             self.known[action] = len(self.part)
             self.part.append(node)
             self.height.append(0)
         return self.known[action]
 
-    def question(self, c: int, v: float, left: int, right: int) -> int:
+    def split(self, c: int, v: float, left: int, right: int) -> int:
+        """Return the number of the part that splits feature c at v."""
         shape = (c, v, left, right)
         if shape not in self.known:
             self.known[shape] = len(self.part)
@@ -83,36 +86,36 @@ class _Forest:
     def copy(
         self, top: int, feature: list[int], threshold: list[float], kids: tuple[list[int], list[int]], new: list[int]
     ) -> int:
-        """The questions in a row about one feature as they are, with what was found for the parts below them."""
+        """Return splits in a row on one feature as they are, with what was found for the parts below them."""
         order = [top]
         for node in order:
             order += [side[node] for side in kids if feature[side[node]] == feature[top]]
         for node in reversed(order):
-            new[node] = self.question(feature[top], threshold[node], new[kids[0][node]], new[kids[1][node]])
+            new[node] = self.split(feature[top], threshold[node], new[kids[0][node]], new[kids[1][node]])
         return new[top]
 
     def arranged(self, c: int, cuts: list[float], places: list[int]) -> int:
-        """The shortest tree that tells intervals apart; among several the one whose halves have as many each."""
+        """Return the shortest tree that tells intervals apart; among several the one whose halves have as many each."""
         heights = [self.height[place] for place in places]
         done: list[int] = []
-        to_do: list[tuple[int, int, int, int]] = [(0, len(places), _needed(heights)[-1], 0)]
+        to_do: list[tuple[int, int, int, int]] = [(0, len(places), _least_heights(heights)[-1], 0)]
         while to_do:
             first, last, most, cut = to_do.pop()
             if cut:  # both sides are done
                 right, left = done.pop(), done.pop()
-                done.append(self.question(c, cuts[cut - 1], left, right))
+                done.append(self.split(c, cuts[cut - 1], left, right))
             elif last - first == 1:
                 done.append(places[first])
             else:
                 some, n = heights[first:last], last - first
-                before, after = _needed(some), _needed(some[::-1])
+                before, after = _least_heights(some), _least_heights(some[::-1])
                 fits = [m for m in range(1, n) if before[m - 1] < most and after[n - m - 1] < most]
                 middle = first + min(fits, key=lambda m: abs(2 * m - n))
                 to_do += [(first, last, most, middle), (middle, last, most - 1, 0), (first, middle, most - 1, 0)]
         return done[0]
 
     def tree(self, top: int, like: Tree) -> Tree:
-        """A part as a tree, in breadth-first order."""
+        """Return a part as a tree, in breadth-first order."""
         order, rows = [top], []
         for at in order:
             part = self.part[at]
@@ -128,7 +131,7 @@ class _Forest:
 def _intervals(
     top: int, feature: list[int], threshold: list[float], kids: tuple[list[int], list[int]]
 ) -> tuple[list[float], list[int]]:
-    """Where questions in a row about one feature cut it, and the node at which each interval ends up."""
+    """Return where splits in a row on one feature cut it, and the node at which each interval ends up."""
     cuts, ends, stack = [], [], [(top, False)]
     while stack:
         node, left_done = stack.pop()
@@ -142,8 +145,8 @@ def _intervals(
     return cuts, ends
 
 
-def _height(top: int, feature: list[int], kids: tuple[list[int], list[int]], heights: list[int]) -> int:
-    """The longest way as the questions are, where what follows each interval has these heights."""
+def _present_height(top: int, feature: list[int], kids: tuple[list[int], list[int]], heights: list[int]) -> int:
+    """Return the height of splits in a row on one feature, where what follows each interval has these heights."""
     most, at, stack = 0, 0, [(top, 0)]
     while stack:
         node, depth = stack.pop()
@@ -154,12 +157,12 @@ def _height(top: int, feature: list[int], kids: tuple[list[int], list[int]], hei
     return most
 
 
-def _needed(heights: list[int]) -> list[int]:
-    """The least height of an ordered tree over the first 1, 2, … of some parts with these heights.
+def _least_heights(heights: list[int]) -> list[int]:
+    """Return the least height of an ordered tree over the first 1, 2, … of some parts with these heights.
 
     A part of height h takes a place of width 2^h, at a multiple of that; a tree of height d has room for 2^d.
 
-    >>> _needed([0, 0, 0]), _needed([0, 2, 0])
+    >>> _least_heights([0, 0, 0]), _least_heights([0, 2, 0])
     ([0, 1, 2], [0, 3, 4])
     """
     end, needed = 0, []

@@ -21,7 +21,7 @@ import numpy as np
 from numba import njit
 
 from custard.core.threads import in_parts
-from custard.tree.lanes import LANES, TOGETHER, lowest_bit, narrow, prefetch, transpose
+from custard.tree.lanes import LANES, TESTS_PER_PASS, lowest_bit, narrow, prefetch, transpose
 from custard.tree.rounding import round_down
 
 if TYPE_CHECKING:
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 
 __all__ = ["leaf_of", "predictor"]
 
-BLOCK = 192  # rows handled together; fewer where rows are long
-CACHE = 1024  # entries of the rows handled together: they stay in the nearest cache
-LINE = 64  # bytes that memory hands over together
-MANY = 100_000  # rows from which several threads pay
+MAX_BLOCK_ROWS = 192  # rows handled together; fewer where rows are long
+BLOCK_ENTRIES = 1024  # entries of the rows handled together: they stay in the nearest cache
+CACHE_LINE_BYTES = 64  # bytes that memory hands over together
+MIN_ROWS_FOR_THREADS = 100_000  # rows from which several threads pay
 
 
 def predictor(tree: Tree) -> Callable[[np.ndarray], np.ndarray]:
-    """A function from checked observations [B, n] to actions [B] or [B, k]."""
+    """Return a function from checked observations [B, n] to actions [B] or [B, k]."""
     # Vector actions are looked up by leaf afterwards; a single number comes out of the loop itself.
     discrete = tree.actions.discrete
     payload = tree.value if discrete else np.arange(tree.n_nodes, dtype=np.int64)
-    decide = _by_masks(tree, payload) if 1 < tree.n_leaves <= 64 else _by_walking(tree, payload)
+    decide = _decide_by_masks(tree, payload) if 1 < tree.n_leaves <= 64 else _decide_by_walking(tree, payload)
 
     def predict(x: np.ndarray) -> np.ndarray:
         if x.dtype != np.float64 and x.dtype != np.float32:
@@ -48,7 +48,7 @@ def predictor(tree: Tree) -> Callable[[np.ndarray], np.ndarray]:
         if not x.flags.c_contiguous:
             x = np.ascontiguousarray(x)
         out = np.empty(len(x), dtype=np.int64)
-        if len(x) < MANY:
+        if len(x) < MIN_ROWS_FOR_THREADS:
             decide(x, out)
         else:
             in_parts(lambda a, b: decide(x[a:b], out[a:b]), len(x))
@@ -57,7 +57,8 @@ def predictor(tree: Tree) -> Callable[[np.ndarray], np.ndarray]:
     return predict
 
 
-def _by_masks(tree: Tree, payload: np.ndarray) -> Callable[[np.ndarray, np.ndarray], None]:
+def _decide_by_masks(tree: Tree, payload: np.ndarray) -> Callable[[np.ndarray, np.ndarray], None]:
+    """Return a function that writes the payload of each row's leaf, for trees of at most 64 leaves."""
     nodes, stack = [], [0]  # from the left to the right, each above its children
     while stack:
         node = stack.pop()
@@ -75,12 +76,12 @@ def _by_masks(tree: Tree, payload: np.ndarray) -> Callable[[np.ndarray, np.ndarr
             lost[test] = lost.get(test, 0) | low
 
     n = tree.features.n
-    rows = int(np.clip(CACHE // n // LANES * LANES, LANES, BLOCK))
+    rows = int(np.clip(BLOCK_ENTRIES // n // LANES * LANES, LANES, MAX_BLOCK_ROWS))
     # Four neighbouring columns are read together; `start` is where each four begin.
     start = sorted({max(min(c - c % 4, n - 4), 0) for c, _ in lost})
     tests = sorted(lost)
     place = [next((4 * q + c - s) * rows for q, s in enumerate(start) if s <= c < s + 4) for c, _ in tests]
-    spare = -len(tests) % TOGETHER  # comparisons that take nothing away fill up the last pass
+    spare = -len(tests) % TESTS_PER_PASS  # comparisons that take nothing away fill up the last pass
     every = 2**64 - 1
     threshold = np.array([t for _, t in tests] + [0.0] * spare)
     mask = np.array([every - lost[test] for test in tests] + [every] * spare, dtype=np.uint64)
@@ -88,7 +89,7 @@ def _by_masks(tree: Tree, payload: np.ndarray) -> Callable[[np.ndarray, np.ndarr
     starts, places, answers = np.array(start), np.array(place + [0] * spare), payload[leaves]
 
     def plan(dtype: type, threshold: np.ndarray, mask: np.ndarray) -> tuple:
-        line = LINE // np.dtype(dtype).itemsize
+        line = CACHE_LINE_BYTES // np.dtype(dtype).itemsize
         return n, rows, starts, np.unique(entries // line) * line, places, threshold, mask, answers
 
     exact = plan(np.float64, threshold, mask)
@@ -97,16 +98,26 @@ def _by_masks(tree: Tree, payload: np.ndarray) -> Callable[[np.ndarray, np.ndarr
     single = plan(np.float32, *narrow)
 
     def decide(x: np.ndarray, out: np.ndarray) -> None:
-        _masks(x.reshape(-1), *(exact if x.dtype == np.float64 else single), out)
+        _match_leaf_masks(x.reshape(-1), *(exact if x.dtype == np.float64 else single), out)
 
     return decide
 
 
 @njit(cache=True, nogil=True)
-def _masks(x, n, most, starts, lines, place, threshold, mask, payload, out):
+def _match_leaf_masks(x, n, most, starts, lines, place, threshold, mask, payload, out):
+    """Compare every row with every threshold and look up the leaf that is left.
+
+    x, n             the rows one after the other, and entries per row
+    most             rows per block
+    starts           the first of each four neighbouring columns that are read together
+    lines            entries of the next block to fetch
+    place            where each test's column begins
+    threshold, mask  of each test: the leaves that a row above the threshold keeps, as bits
+    payload, out     what to write for each leaf, and where
+    """
     columns = np.empty(4 * most * len(starts), threshold.dtype)
     bits = np.empty(most, mask.dtype)
-    per_pass = -(-len(lines) * TOGETHER // len(place))
+    per_pass = -(-len(lines) * TESTS_PER_PASS // len(place))
     for begin in range(0, len(out), most):
         rows = min(len(out) - begin, most)
         block, result = x[n * begin : n * (begin + rows)], out[begin : begin + rows]
@@ -119,8 +130,8 @@ def _masks(x, n, most, starts, lines, place, threshold, mask, payload, out):
                 for c in range(min(n, 4)):
                     columns[most * (4 * q + c) + k] = block[n * k + starts[q] + c]
         bits[:] = ~mask.dtype.type(0)
-        for j in range(0, len(place), TOGETHER):
-            for line in lines[j // TOGETHER * per_pass : (j // TOGETHER + 1) * per_pass]:
+        for j in range(0, len(place), TESTS_PER_PASS):
+            for line in lines[j // TESTS_PER_PASS * per_pass : (j // TESTS_PER_PASS + 1) * per_pass]:
                 prefetch(x, n * (begin + most) + line)
             narrow(columns, place, threshold, mask, bits, j, rows)
         for k in range(rows):
@@ -129,7 +140,7 @@ def _masks(x, n, most, starts, lines, place, threshold, mask, payload, out):
 
 @njit(cache=True, nogil=True)
 def leaf_of(tree, x):
-    """The leaf that one state [n] reaches; `tree` is the tuple of a tree's arrays."""
+    """Return the leaf that one state [n] reaches; `tree` is the tuple of a tree's arrays."""
     feature, threshold, left, right, _ = tree
     node = 0
     while feature[node] >= 0:
@@ -137,7 +148,8 @@ def leaf_of(tree, x):
     return node
 
 
-def _by_walking(tree: Tree, payload: np.ndarray) -> Callable[[np.ndarray, np.ndarray], None]:
+def _decide_by_walking(tree: Tree, payload: np.ndarray) -> Callable[[np.ndarray, np.ndarray], None]:
+    """Return a function that writes the payload of each row's leaf, for trees of any size."""
     leaf = tree.feature < 0
     itself = np.arange(tree.n_nodes)
     feature = np.where(leaf, 0, tree.feature)
@@ -146,14 +158,21 @@ def _by_walking(tree: Tree, payload: np.ndarray) -> Callable[[np.ndarray, np.nda
     depth = tree.depth
 
     def decide(x: np.ndarray, out: np.ndarray) -> None:
-        _walk(x, feature, tree.threshold, children, depth, payload, out)
+        _walk_rows(x, feature, tree.threshold, children, depth, payload, out)
 
     return decide
 
 
 @njit(cache=True, nogil=True)
-def _walk(x, feature, threshold, children, depth, payload, out):
-    """Leaves lead to themselves, so that every row takes `depth` steps; four rows at a time, or until all rest."""
+def _walk_rows(x, feature, threshold, children, depth, payload, out):
+    """Walk every row to its leaf, four rows at a time; leaves lead to themselves, so that each takes `depth` steps.
+
+    x                  [B, n]
+    feature, threshold [n_nodes]
+    children           [2 * n_nodes], left and right of each node
+    depth              of the tree
+    payload            [n_nodes], what is written to out [B]
+    """
     rows = len(out)
     for i in range(0, rows, 4):
         i1, i2, i3 = min(i + 1, rows - 1), min(i + 2, rows - 1), min(i + 3, rows - 1)

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["draw", "draw_partition", "save_figure", "save_picture", "shown_ranges"]
 
-INK, FAINT, BAR = "#22303c", "#9aa7b3", "#e3e8ed"
-TOP_DOWN = 9  # trees of up to this many leaves grow downwards, larger ones to the right, where names have room
+TEXT_COLOUR, EDGE_COLOUR, RANGE_COLOUR = "#22303c", "#9aa7b3", "#e3e8ed"
+MAX_LEAVES_TOP_DOWN = 9  # larger trees grow to the right, where names have room
 
 
 def save_picture(tree: Tree, path: str | Path, visits: Any = None) -> None:
@@ -49,7 +49,7 @@ def save_figure(figure: Figure, path: str | Path) -> None:
 
 
 def draw(tree: Tree, visits: Any = None) -> Figure:
-    """The tree as a matplotlib figure.
+    """Draw the tree as a matplotlib figure.
 
     >>> from custard import Actions, Features, Tree
     >>> tree = Tree.stump(0, 0.5, 0, 1, Features(("angle",), [-1], [1]), Actions("discrete", ("left", "right")))
@@ -65,9 +65,9 @@ def draw(tree: Tree, visits: Any = None) -> Figure:
         if share.shape != (tree.n_nodes,):
             raise CustardError(f"visits needs a count for each of {tree.n_nodes} nodes, got shape {share.shape}")
         share = share / max(share[0], 1e-300)
-    down = tree.n_leaves <= TOP_DOWN
+    down = tree.n_leaves <= MAX_LEAVES_TOP_DOWN
     across, along = _layout(tree)
-    wide, leaf_wide = _widths(tree)
+    wide, leaf_wide = _node_widths(tree)
     if down:
         step_x, step_y = max(leaf_wide + 0.25, (wide + 0.2) * 0.62), 1.05
         x, y = across * step_x, -along * step_y
@@ -86,18 +86,18 @@ def draw(tree: Tree, visits: Any = None) -> Figure:
     axes.set_ylim(bottom, bottom + size[1])
     colours = leaf_colours(tree)
     for node in range(tree.n_nodes):
-        _edges(axes, tree, node, x, y, share, colours, down, wide, leaf_wide)
+        _draw_edges(axes, tree, node, x, y, share, colours, down, wide, leaf_wide)
     ranges = shown_ranges(tree)
     for node in range(tree.n_nodes):
         if tree.feature[node] == LEAF:
-            _leaf(axes, tree, node, x[node], y[node], leaf_wide, colours[node], share)
+            _draw_leaf(axes, tree, node, x[node], y[node], leaf_wide, colours[node], share)
         else:
-            _question(axes, tree, node, x[node], y[node], wide, ranges)
+            _draw_split(axes, tree, node, x[node], y[node], wide, ranges)
     return figure
 
 
 def shown_ranges(tree: Tree, observations: Any = None) -> np.ndarray:
-    """The range of each feature that a person would want to see, [n, 2].
+    """Return the range of each feature that a person would want to see, [n, 2].
 
     Declared bounds where they are finite and not absurd; else what the observations span, or else room around the
     thresholds. Those of whole-number features end at whole numbers.
@@ -127,12 +127,12 @@ def shown_ranges(tree: Tree, observations: Any = None) -> np.ndarray:
 
 
 def short(value: float) -> str:
-    """A number for a picture: four digits that matter, and a true minus sign."""
+    """Return a number for a picture: four digits that matter, and a true minus sign."""
     return f"{value:.4g}".replace("-", "−")
 
 
 def draw_partition(tree: Tree, trajectories: Sequence[np.ndarray] = ()) -> Figure:
-    """What a tree of one or two features decides, over the plane, with episodes ([steps, n] each) drawn on it."""
+    """Draw what a tree of one or two features decides, over the plane, with episodes ([steps, n] each) on it."""
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch, Rectangle
 
@@ -146,8 +146,8 @@ def draw_partition(tree: Tree, trajectories: Sequence[np.ndarray] = ()) -> Figur
     colours = leaf_colours(tree)
     shown: dict[str, str] = {}
     for leaf, box in tree.boxes():
-        x0, x1 = _clip(box.get(a), ranges[a])
-        y0, y1 = _clip(box.get(b), ranges[b]) if b is not None else (0.0, 1.0)
+        x0, x1 = _clipped_interval(box.get(a), ranges[a])
+        y0, y1 = _clipped_interval(box.get(b), ranges[b]) if b is not None else (0.0, 1.0)
         if x1 <= x0 or y1 <= y0:
             continue
         shape = Rectangle(
@@ -160,10 +160,10 @@ def draw_partition(tree: Tree, trajectories: Sequence[np.ndarray] = ()) -> Figur
     for path in trajectories:
         path = np.asarray(path, dtype=float)
         if b is not None:
-            axes.plot(path[:, a], path[:, b], color=INK, linewidth=0.7, alpha=alpha)
-            axes.plot(path[:1, a], path[:1, b], "o", color=INK, markersize=3)
+            axes.plot(path[:, a], path[:, b], color=TEXT_COLOUR, linewidth=0.7, alpha=alpha)
+            axes.plot(path[:1, a], path[:1, b], "o", color=TEXT_COLOUR, markersize=3)
         else:
-            axes.plot(path[:, a], np.linspace(0.02, 0.98, len(path)), color=INK, linewidth=0.7, alpha=alpha)
+            axes.plot(path[:, a], np.linspace(0.02, 0.98, len(path)), color=TEXT_COLOUR, linewidth=0.7, alpha=alpha)
     axes.set_xlim(*ranges[a])
     axes.set_xlabel(tree.features.names[a], parse_math=False)
     if b is not None:
@@ -185,13 +185,14 @@ def draw_partition(tree: Tree, trajectories: Sequence[np.ndarray] = ()) -> Figur
     return figure
 
 
-def _clip(interval: tuple[float, float] | None, within: np.ndarray) -> tuple[float, float]:
+def _clipped_interval(interval: tuple[float, float] | None, within: np.ndarray) -> tuple[float, float]:
+    """Return the part of an interval that lies within a range."""
     low, high = interval or (-np.inf, np.inf)
     return max(low, float(within[0])), min(high, float(within[1]))
 
 
 def _layout(tree: Tree) -> tuple[np.ndarray, np.ndarray]:
-    """Each node's place across (leaves evenly spaced, parents between their children) and along (its depth)."""
+    """Return each node's place across (leaves evenly spaced, parents between their children) and along (its depth)."""
     across = np.zeros(tree.n_nodes)
     count = 0
     stack = [0]
@@ -208,24 +209,25 @@ def _layout(tree: Tree) -> tuple[np.ndarray, np.ndarray]:
     return across, tree.node_depth.astype(float)
 
 
-def _label(tree: Tree, node: int) -> str:
+def _split_text(tree: Tree, node: int) -> str:
+    """Return a node's split as text."""
     return f"{clipped(tree.features.names[tree.feature[node]], 28)} ≤ {short(tree.threshold[node])}"
 
 
 def clipped(text: str, most: int) -> str:
-    """Text on one line and not too long."""
+    """Return text on one line and not too long."""
     plain = "".join(c if c.isprintable() else " " for c in text)
     return plain if len(plain) <= most else plain[: most - 1] + "…"
 
 
-def _widths(tree: Tree) -> tuple[float, float]:
-    """How wide inner nodes and leaves must be for their text, in inches."""
-    inner = [len(_label(tree, node)) for node in np.flatnonzero(tree.feature != LEAF).tolist()]
+def _node_widths(tree: Tree) -> tuple[float, float]:
+    """Return how wide inner nodes and leaves must be for their text, in inches."""
+    inner = [len(_split_text(tree, node)) for node in np.flatnonzero(tree.feature != LEAF).tolist()]
     leaves = [len(clipped(tree.actions.name(tree.value[node]), 30)) for node in tree.leaves()]
     return max(1.2, 0.088 * max(inner, default=0) + 0.3), max(0.8, 0.084 * max(leaves) + 0.3)
 
 
-def _edges(
+def _draw_edges(
     axes: Any,
     tree: Tree,
     node: int,
@@ -237,6 +239,7 @@ def _edges(
     wide: float,
     leaf_wide: float,
 ) -> None:
+    """Draw the edges from a node to its children, as wide as their shares of the states."""
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path as Curve
 
@@ -246,7 +249,7 @@ def _edges(
     widths = [1.4 if share is None else 0.8 + 9.0 * float(share[child]) for child in children]
     apart = (widths[0] + widths[1]) / 4 / 72 + 0.01  # so that the two edges leave side by side
     for child, width, side, answer in zip(children, widths, (-1, 1), ("yes", "no"), strict=True):
-        colour = FAINT if share is None or share[child] > 0 else "#d5dbe0"
+        colour = EDGE_COLOUR if share is None or share[child] > 0 else "#d5dbe0"
         if down:
             start, end = (x[node] + side * apart, y[node] - 0.21), (x[child], y[child] + 0.17)
             middle = (start[1] + end[1]) / 2
@@ -262,10 +265,13 @@ def _edges(
         axes.add_patch(
             PathPatch(curve, facecolor="none", edgecolor=colour, linewidth=width, capstyle="butt", zorder=1, alpha=0.75)
         )
-        axes.text(*at, answer, ha=aligned, va="center", fontsize=7.5, color=INK, zorder=2)
+        axes.text(*at, answer, ha=aligned, va="center", fontsize=7.5, color=TEXT_COLOUR, zorder=2)
 
 
-def _box(axes: Any, x: float, y: float, wide: float, high: float, face: str, edge: str, width: float = 1.0) -> None:
+def _draw_box(
+    axes: Any, x: float, y: float, wide: float, high: float, face: str, edge: str, width: float = 1.0
+) -> None:
+    """Draw a rounded box of these measures around (x, y)."""
     from matplotlib.patches import FancyBboxPatch
 
     shape = FancyBboxPatch(
@@ -275,12 +281,12 @@ def _box(axes: Any, x: float, y: float, wide: float, high: float, face: str, edg
     axes.add_patch(shape)
 
 
-def _question(axes: Any, tree: Tree, node: int, x: float, y: float, wide: float, ranges: np.ndarray) -> None:
+def _draw_split(axes: Any, tree: Tree, node: int, x: float, y: float, wide: float, ranges: np.ndarray) -> None:
+    """Draw an inner node: its split over a bar of the feature's range."""
     c, t = int(tree.feature[node]), float(tree.threshold[node])
-    _box(axes, x, y, wide, 0.44, "white", FAINT)
-    axes.text(
-        x, y + 0.05, _label(tree, node), ha="center", va="center", fontsize=9, color=INK, zorder=4, parse_math=False
-    )
+    _draw_box(axes, x, y, wide, 0.44, "white", EDGE_COLOUR)
+    text = {"ha": "center", "va": "center", "fontsize": 9, "color": TEXT_COLOUR, "zorder": 4, "parse_math": False}
+    axes.text(x, y + 0.05, _split_text(tree, node), **text)
     low, high = ranges[c]
     if not high > low:
         return
@@ -295,15 +301,16 @@ def _question(axes: Any, tree: Tree, node: int, x: float, y: float, wide: float,
     bar = y - 0.135
     for end, at, side in zip(ends, (x - span / 2 - 0.04, x + span / 2 + 0.04), ("right", "left"), strict=True):
         axes.text(at, bar, end, ha=side, va="center", fontsize=5.5, color="#6b7884", zorder=4)
-    axes.plot([place(low), place(high)], [bar, bar], color=BAR, linewidth=3, solid_capstyle="butt", zorder=4)
+    axes.plot([place(low), place(high)], [bar, bar], color=RANGE_COLOUR, linewidth=3, solid_capstyle="butt", zorder=4)
     axes.plot([place(above), place(most)], [bar, bar], color="#b7c2cc", linewidth=3, solid_capstyle="butt", zorder=5)
     axes.plot([place(t)] * 2, [bar - 0.035, bar + 0.035], color="#d4574e", linewidth=1.6, zorder=6)
 
 
-def _leaf(axes: Any, tree: Tree, node: int, x: float, y: float, wide: float, colour: str, share: Any) -> None:
+def _draw_leaf(axes: Any, tree: Tree, node: int, x: float, y: float, wide: float, colour: str, share: Any) -> None:
+    """Draw a leaf: its action, and its share of the states."""
     name = clipped(tree.actions.name(tree.value[node]), 30)
     seen = share is None or share[node] > 0
-    _box(axes, x, y, wide, 0.36, colour if seen else "white", colour, 1.2)
+    _draw_box(axes, x, y, wide, 0.36, colour if seen else "white", colour, 1.2)
     ink = "white" if seen else colour
     if share is None:
         axes.text(

@@ -50,7 +50,7 @@ class Usage:
 
 
 def rule(tree: Tree, node: int, observation: np.ndarray | None = None) -> str:
-    """What must hold to reach a node, and a leaf's action, in words, which are true of the observation beside them.
+    """Return what must hold to reach a node, and a leaf's action, in words that are true of the observation, if given.
 
     >>> from custard import Actions, Features, Tree
     >>> rule(Tree.stump(0, 0.5, 0, 1, Features(("angle",), [-1], [1]), Actions("discrete", ("left", "right"))), 2)
@@ -73,7 +73,7 @@ def rule(tree: Tree, node: int, observation: np.ndarray | None = None) -> str:
 
 
 def explain(tree: Tree, observation: Any, *, fixed: Iterable[str] = (), scale: Any = None) -> Explanation:
-    """The decision for one observation: its path, its rule and the nearest change to each other action.
+    """Return the decision for one observation: its path, its rule and the nearest change to each other action.
 
     >>> from custard import Actions, Features, Tree
     >>> tree = Tree.stump(0, 0.5, 0, 1, Features(("angle",), [-1], [1]), Actions("discrete", ("left", "right")))
@@ -84,18 +84,18 @@ def explain(tree: Tree, observation: Any, *, fixed: Iterable[str] = (), scale: A
     x = checked(tree, observation)
     path = tree.path(x)
     changes = counterfactuals(tree, x, fixed=fixed, scale=scale)
-    found = {_key(change.action) for change in changes} | {_key(tree.value[path[-1]])}
-    others = [_plain(tree, value) for value in _actions(tree)]
-    missing = tuple(action for action in others if _key(action) not in found)
-    action = _plain(tree, tree.value[path[-1]])
+    found = {_action_key(change.action) for change in changes} | {_action_key(tree.value[path[-1]])}
+    others = [_plain_action(tree, value) for value in _possible_actions(tree)]
+    missing = tuple(action for action in others if _action_key(action) not in found)
+    action = _plain_action(tree, tree.value[path[-1]])
     return Explanation(x, action, tuple(path), rule(tree, path[-1], x), tuple(changes), missing)
 
 
 def counterfactuals(tree: Tree, observation: Any, *, fixed: Iterable[str] = (), scale: Any = None) -> list[Change]:
-    """For each action of some other leaf the smallest change that leads to it, nearest first. Exact.
+    """Return for each action of some other leaf the smallest change that leads to it, nearest first. Exact.
 
     Distance is Euclidean after dividing each feature's change by its scale: the width of its bounds, or what `scale`
-    says (one number a feature, or a mapping from names). A feature without finite bounds has the width that its
+    says (one number per feature, or a mapping from names). A feature without finite bounds has the width that its
     thresholds span. `fixed` features keep their value. A leaf is a box and the nearest point of a box is found feature
     by feature, so that the minimum over leaves is the minimum over all observations; where a box is open below, the
     point just inside it is taken: the next float64, or the next whole number for whole-number features. Changes stay
@@ -107,15 +107,15 @@ def counterfactuals(tree: Tree, observation: Any, *, fixed: Iterable[str] = (), 
         held[tree.features.index(name)] = True
     width = scales(tree, scale)
     whole = tree.features.integer
-    now = _key(tree.value[tree.path(x)[-1]])
+    now = _action_key(tree.value[tree.path(x)[-1]])
     best: dict[bytes, Change] = {}
     for leaf, box in tree.boxes():
-        key = _key(tree.value[leaf])
+        key = _action_key(tree.value[leaf])
         if key == now:
             continue
         point = x.copy()
         for c, (above, most) in box.items():
-            near = _nearest(x[c], above, most, tree.features.low[c], tree.features.high[c], bool(whole[c]))
+            near = _nearest_value(x[c], above, most, tree.features.low[c], tree.features.high[c], bool(whole[c]))
             if near is None or (held[c] and not _unchanged(near, x[c])):
                 break
             point[c] = near
@@ -125,12 +125,12 @@ def counterfactuals(tree: Tree, observation: Any, *, fixed: Iterable[str] = (), 
                 gap = np.where(np.isfinite(x[moved]), (point[moved] - x[moved]) / width[moved], np.inf)
                 distance = float(np.sqrt((gap**2).sum()))
             if key not in best or (distance, leaf) < (best[key].distance, best[key].leaf):
-                best[key] = Change(_plain(tree, tree.value[leaf]), point, distance, tuple(moved.tolist()), leaf)
+                best[key] = Change(_plain_action(tree, tree.value[leaf]), point, distance, tuple(moved.tolist()), leaf)
     return sorted(best.values(), key=lambda change: (change.distance, change.leaf))
 
 
 def scales(tree: Tree, given: Any = None) -> np.ndarray:
-    """What a change of each feature is divided by, [n]."""
+    """Return what a change of each feature is divided by, [n]."""
     features = tree.features
     width = np.where(features.unbounded, np.nan, features.high - features.low)
     for c in np.flatnonzero(~(width > 0)):
@@ -151,7 +151,7 @@ def scales(tree: Tree, given: Any = None) -> np.ndarray:
 
 
 def usage(tree: Tree, observations: Any) -> Usage:
-    """How often the nodes and features are used on visited observations [B, n], and which never matter."""
+    """Return how often the nodes and features are used on visited observations [B, n], and which never matter."""
     visits = node_visits(tree, observations)
     asked = np.zeros(tree.features.n)
     total = max(int(visits[0]), 1)
@@ -167,7 +167,7 @@ def usage(tree: Tree, observations: Any) -> Usage:
 
 
 def node_visits(tree: Tree, observations: Any) -> np.ndarray:
-    """How many of the observations [B, n] pass each node, [n_nodes] int64."""
+    """Return how many of the observations [B, n] pass each node, [n_nodes] int64."""
     visits = np.bincount(tree.apply(observations), minlength=tree.n_nodes)
     for node in np.flatnonzero(tree.feature != LEAF)[::-1]:
         visits[node] = visits[tree.children_left[node]] + visits[tree.children_right[node]]
@@ -175,12 +175,12 @@ def node_visits(tree: Tree, observations: Any) -> np.ndarray:
 
 
 def deciding_features(tree: Tree) -> set[int]:
-    """The features whose value can change a decision: two leaves of different actions that only it keeps apart.
+    """Return the features whose value can change a decision: two leaves of different actions that only it keeps apart.
 
     Two leaves' boxes, with one feature left out of both, overlap exactly if some observation lies in the one and
     becomes one of the other by changing that feature alone.
     """
-    boxes = [(_key(tree.value[leaf]), box) for leaf, box in tree.boxes()]
+    boxes = [(_action_key(tree.value[leaf]), box) for leaf, box in tree.boxes()]
     n = tree.features.n
     low, high = np.full((len(boxes), n), -np.inf), np.full((len(boxes), n), np.inf)
     for k, (_, box) in enumerate(boxes):
@@ -199,7 +199,7 @@ def deciding_features(tree: Tree) -> set[int]:
 
 
 def checked(tree: Tree, observation: Any) -> np.ndarray:
-    """One observation as a float64 vector of the right length."""
+    """Return one observation as a float64 vector of the right length."""
     try:
         x = np.array(observation, dtype=np.float64)
     except (TypeError, ValueError):
@@ -210,8 +210,14 @@ def checked(tree: Tree, observation: Any) -> np.ndarray:
     return x
 
 
-def _nearest(value: float, above: float, most: float, low: float, high: float, whole: bool) -> float | None:
-    """The nearest value in (above, most], and in [low, high] if the given one lies there; None if there is none."""
+def _nearest_value(value: float, above: float, most: float, low: float, high: float, whole: bool) -> float | None:
+    """Return the nearest value in (above, most], and in [low, high] if the given one lies there; None if there is none.
+
+    value        the given one
+    above, most  the box
+    low, high    the feature's bounds
+    whole        whether only whole numbers count
+    """
     if above < value <= most or (np.isnan(value) and np.isinf(most)) or (value == above == -np.inf):
         return value
     first, last = float(first_above(above, whole)), float(last_within(most, whole))
@@ -223,20 +229,22 @@ def _nearest(value: float, above: float, most: float, low: float, high: float, w
 
 
 def _unchanged(a: Any, b: Any) -> Any:
-    """Whether values are equal; NaN is as it was."""
+    """Return whether values are equal; NaN is as it was."""
     return (a == b) | (np.isnan(a) & np.isnan(b))
 
 
-def _actions(tree: Tree) -> Sequence[Any]:
-    """The actions some leaf holds, and for discrete ones all there are."""
+def _possible_actions(tree: Tree) -> Sequence[Any]:
+    """Return the actions some leaf holds, and for discrete ones all there are."""
     if tree.actions.discrete:
         return list(range(tree.actions.start, tree.actions.start + tree.actions.n))
-    return list({_key(tree.value[leaf]): tree.value[leaf] for leaf in tree.leaves()}.values())
+    return list({_action_key(tree.value[leaf]): tree.value[leaf] for leaf in tree.leaves()}.values())
 
 
-def _key(value: Any) -> bytes:
+def _action_key(value: Any) -> bytes:
+    """Return what is equal for equal actions."""
     return np.asarray(value).tobytes()
 
 
-def _plain(tree: Tree, value: Any) -> Any:
+def _plain_action(tree: Tree, value: Any) -> Any:
+    """Return an action as an int, or as an array for vectors."""
     return int(value) if tree.actions.discrete else np.asarray(value)

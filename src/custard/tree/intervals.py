@@ -1,9 +1,11 @@
-"""Optimal trees over one feature: the best intervals by dynamic programming, then the quickest way to ask for them.
+"""Optimal trees over one feature: the best intervals by dynamic programming, then the cheapest tree that finds them.
 
 With one feature a tree is a list of intervals with an action each. The best lists of 1, 2, … intervals are found
-together, in time linear in the number of thresholds, whatever the depth; for each, the tree that asks least within
-the depth limit is Knuth's optimal search tree. With price 0 the result is the best tree there is; with a price it is
-for up to `FEW` thresholds, where every division of every range is tried.
+together, in time linear in the number of thresholds, whatever the depth; for each, the tree with fewest splits on the
+way within the depth limit is Knuth's optimal search tree. With price 0 the result is the best tree there is; with a
+price it is for up to `MAX_BINS_DIVIDED` bins, where every division of every range is tried.
+
+Bins [B] are what thresholds [B - 1] cut the feature into.
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -12,26 +14,35 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from custard.tree.shape import Shape, Split
+
 __all__ = ["best_intervals"]
 
-MOST = 64  # intervals
-FEW = 60  # thresholds
+MAX_INTERVALS = 64
+MAX_BINS_DIVIDED = 60  # with a price, up to so many bins all divisions are tried
 
 
 def best_intervals(
-    sums: np.ndarray, counts: np.ndarray, max_depth: int, max_leaves: int | None, price: float
-) -> tuple[list[list[float]], float, float]:
-    """Rows (feature 0 or -1, cut, left, right, action) of the best tree over bins [B, A], its total, and a bound.
+    sums: np.ndarray, counts: np.ndarray, thresholds: np.ndarray, max_depth: int, max_leaves: int | None, price: float
+) -> tuple[Shape, float, float]:
+    """Return the best tree over bins with action numbers for leaves, what it collects, and a bound on what any could.
 
-    >>> rows, total, bound = best_intervals(np.array([[1.0, 0], [0, 3], [2, 0]]), np.ones(3), 2, None, 0.0)
-    >>> total, len(rows), bound
-    (6.0, 5, 6.0)
+    sums        [B, A], what each action collects in each bin
+    counts      [B], how many states lie in each bin
+    thresholds  [B - 1], between the bins
+    max_depth   the largest number of splits on a path
+    max_leaves  None for no limit of its own
+    price       what one split costs per state that meets it
+
+    >>> sums = np.array([[1.0, 0], [0, 3], [2, 0]])
+    >>> best_intervals(sums, np.ones(3), np.array([0.5, 1.5]), 2, None, 0.0)[1:]
+    (6.0, 6.0)
     """
-    if price > 0.0 and len(sums) <= FEW and max_leaves is None:
-        return _best_divisions(sums, counts, max_depth, price)
-    most = min(2 ** min(max_depth, 6), len(sums), max_leaves or MOST)
+    if price > 0.0 and len(sums) <= MAX_BINS_DIVIDED and max_leaves is None:
+        return _best_divisions(sums, counts, thresholds, max_depth, price)
+    most = min(2 ** min(max_depth, 6), len(sums), max_leaves or MAX_INTERVALS)
     values, back = _segment(np.ascontiguousarray(sums, dtype=np.float64), most)
-    best: tuple[float, np.ndarray, np.ndarray] | None = None
+    best: tuple[float, np.ndarray, np.ndarray, np.ndarray] | None = None
     tolerance = 1e-12 * max(1.0, float(np.abs(values[np.isfinite(values)]).max()))
     for k in range(1, most + 1):
         if not np.isfinite(values[k - 1].max()) or (
@@ -40,74 +51,67 @@ def best_intervals(
             continue
         ends, action = _walk_back(back, values, k)
         inside = np.diff(np.concatenate([[0.0], np.cumsum(counts)[ends]]))
-        asked, middle = _search_tree(inside, max_depth)
-        total = float(values[k - 1].max()) - price * asked
+        splits_met, middle = _search_tree(inside, max_depth)
+        total = float(values[k - 1].max()) - price * splits_met
         if best is None or total > best[0] + tolerance:
-            best = total, np.stack([ends, action]), middle
+            best = total, ends, action, middle
     assert best is not None
-    total, segments, middle = best
-    rows: list[list[float]] = []
-    stack = [(0, segments.shape[1] - 1, max_depth, -1, 0)]
-    while stack:
-        i, j, depth, parent, side = stack.pop()
-        if parent >= 0:
-            rows[parent][2 + side] = len(rows)
+    total, ends, action, middle = best
+
+    def over(i: int, j: int, depth: int) -> Shape:
+        """Return the tree over intervals i to j."""
         if i == j:
-            rows.append([-1, 0, -1, -1, int(segments[1, i])])
-            continue
+            return int(action[i])
         m = int(middle[min(depth, middle.shape[0] - 1), i, j])
-        stack += [(m + 1, j, depth - 1, len(rows), 1), (i, m, depth - 1, len(rows), 0)]
-        rows.append([0, int(segments[0, m]), -1, -1, 0])
-    return rows, total, total if price == 0.0 else float(values[np.isfinite(values)].max())
+        return Split(0, float(thresholds[ends[m]]), over(i, m, depth - 1), over(m + 1, j, depth - 1))
+
+    bound = total if price == 0.0 else float(values[np.isfinite(values)].max())
+    return over(0, len(ends) - 1, max_depth), total, bound
 
 
 def _best_divisions(
-    sums: np.ndarray, counts: np.ndarray, max_depth: int, price: float
-) -> tuple[list[list[float]], float, float]:
-    """The same by trying all divisions of all ranges of bins, down to the depth limit."""
-    depth = min(max_depth, len(sums) - 1)
-    total, middle, leaf = _divide(np.ascontiguousarray(sums, dtype=np.float64), counts, depth, price)
-    rows: list[list[float]] = []
-    stack = [(0, len(sums) - 1, depth, -1, 0)]
-    while stack:
-        i, j, d, parent, side = stack.pop()
-        if parent >= 0:
-            rows[parent][2 + side] = len(rows)
-        m = int(middle[d, i, j])
+    sums: np.ndarray, counts: np.ndarray, thresholds: np.ndarray, max_depth: int, price: float
+) -> tuple[Shape, float, float]:
+    """Do the same by trying all divisions of all ranges of bins, down to the depth limit."""
+    max_depth = min(max_depth, len(sums) - 1)
+    total, middle, leaf = _divide(np.ascontiguousarray(sums, dtype=np.float64), counts, max_depth, price)
+
+    def over(i: int, j: int, depth: int) -> Shape:
+        """Return the tree over bins i to j."""
+        m = int(middle[depth, i, j])
         if m < 0:
-            rows.append([-1, 0, -1, -1, int(leaf[i, j])])
-            continue
-        stack += [(m + 1, j, d - 1, len(rows), 1), (i, m, d - 1, len(rows), 0)]
-        rows.append([0, m, -1, -1, 0])
-    return rows, total, total
+            return int(leaf[i, j])
+        return Split(0, float(thresholds[m]), over(i, m, depth - 1), over(m + 1, j, depth - 1))
+
+    return over(0, len(sums) - 1, max_depth), total, total
 
 
 @njit(cache=True)
 def _segment(sums, most):
-    """values [most, A]: the most that 1…most intervals collect, ending in each action; how they came about."""
+    """Return the most that 1…most intervals collect, ending in each action, [most, A], and how they came about."""
     bins, n_actions = sums.shape
-    now = np.full((most, n_actions), -np.inf)
+    values = np.full((most, n_actions), -np.inf)
     back = np.full((bins, most, n_actions), -1, np.int16)  # the action of the interval before, -1: the same goes on
-    now[0] = sums[0]
+    values[0] = sums[0]
     for b in range(1, bins):
         for k in range(most - 1, -1, -1):
             for a in range(n_actions):
-                best, source = now[k, a], -1
+                best, source = values[k, a], -1
                 if k > 0:
                     for other in range(n_actions):
-                        if other != a and now[k - 1, other] > best:
-                            best, source = now[k - 1, other], other
+                        if other != a and values[k - 1, other] > best:
+                            best, source = values[k - 1, other], other
                 back[b, k, a] = source
-                now[k, a] = best + sums[b, a]
+                values[k, a] = best + sums[b, a]
     for k in range(1, most):  # at most k intervals
-        if now[k].max() < now[k - 1].max():
-            now[k] = -np.inf
-    return now, back
+        if values[k].max() < values[k - 1].max():
+            values[k] = -np.inf
+    return values, back
 
 
 @njit(cache=True)
 def _walk_back(back, values, k):
-    """The last bin and the action of each of k intervals."""
+    """Return the last bin and the action of each of k intervals."""
     ends, action = np.empty(k, np.int64), np.empty(k, np.int64)
     a, level, b = int(values[k - 1].argmax()), k - 1, len(back) - 1
     ends[level], action[level] = b, a
@@ -122,7 +126,7 @@ def _walk_back(back, values, k):
 
 @njit(cache=True)
 def _search_tree(weight, depth):
-    """How many questions all states together are asked in the best search tree, and where each range is divided."""
+    """Return how many splits all states together meet in the best search tree, and where each range is divided."""
     k = len(weight)
     levels = min(depth, k) + 1
     cost = np.full((levels, k, k), np.inf)
@@ -145,7 +149,7 @@ def _search_tree(weight, depth):
 
 @njit(cache=True)
 def _divide(sums, counts, depth, price):
-    """The most that ranges of bins collect within `depth` questions, where they are divided, and their best actions."""
+    """Return the most that ranges of bins collect within a depth, where they are divided, and their best actions."""
     bins, n_actions = sums.shape
     below = np.zeros((bins + 1, n_actions))
     number = np.zeros(bins + 1)

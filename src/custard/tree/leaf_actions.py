@@ -37,7 +37,7 @@ class LeafActions:
             self.all = np.array(list(product(*ranges)), dtype=np.int64)
 
     def random(self, rng: np.random.Generator) -> Any:
-        """Any action."""
+        """Draw any action."""
         if self.all is not None:
             action = self.all[int(rng.integers(len(self.all)))]
             return int(action) if self.actions.discrete else action
@@ -48,7 +48,7 @@ class LeafActions:
         return self.low + rng.random(len(self.low)) * (self.high - self.low)
 
     def other(self, rng: np.random.Generator, action: Any) -> Any:
-        """Another action; of vectors more often one near by."""
+        """Draw another action; of vectors more often one near by."""
         if self.actions.discrete:
             n = self.actions.n
             return (
@@ -66,7 +66,7 @@ class LeafActions:
         return np.clip(action + step, self.low, self.high)
 
     def tried(self, rng: np.random.Generator, tree: Tree) -> np.ndarray:
-        """The actions whose worth is measured in every state: all of them, or a choice with the tree's own."""
+        """Return the actions whose worth is measured in every state: all of them, or a choice with the tree's own."""
         if self.all is not None:
             return self.all
         own = np.unique(tree.value[tree.feature == LEAF], axis=0)

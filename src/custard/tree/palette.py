@@ -1,4 +1,4 @@
-"""One colour an action, the same in pictures and in the report."""
+"""One colour per action, the same in pictures and in the report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ACTION_COLOURS = (
 
 
 def leaf_colours(tree: Tree) -> list[str]:
-    """A colour for each node, "" at inner nodes: one for each action, also for each distinct vector."""
+    """Return a colour for each node, "" at inner nodes: one for each action, also for each distinct vector."""
     colours = [""] * tree.n_nodes
     leaves = tree.leaves()
     if tree.actions.discrete:
@@ -29,15 +29,16 @@ def leaf_colours(tree: Tree) -> list[str]:
     # More than there are colours to tell apart: a scale over the vectors in order.
     for node, key in zip(leaves, keys, strict=True):
         share = distinct.index(key) / (len(distinct) - 1)
-        colours[node] = _between((59, 125, 216), (150, 150, 160), (232, 131, 58), share)
+        colours[node] = _blended((59, 125, 216), (150, 150, 160), (232, 131, 58), share)
     return colours
 
 
-def _between(a: tuple, middle: tuple, b: tuple, t: float) -> str:
+def _blended(a: tuple, middle: tuple, b: tuple, t: float) -> str:
+    """Return the colour a share `t` of the way from `a` over `middle` to `b`."""
     start, end, u = (a, middle, 2 * t) if t < 0.5 else (middle, b, 2 * t - 1)
     return "#" + "".join(f"{round(p + (q - p) * u):02x}" for p, q in zip(start, end, strict=True))
 
 
 def used_features(tree: Tree) -> list[int]:
-    """The features the tree asks about, by first appearance from the root down."""
+    """Return the features the tree asks about, by first appearance from the root down."""
     return list(dict.fromkeys(int(c) for c in tree.feature if c != LEAF))

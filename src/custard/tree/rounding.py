@@ -10,7 +10,7 @@ __all__ = ["first_above", "last_within", "round_down"]
 
 
 def round_down(threshold: np.ndarray) -> np.ndarray:
-    """The largest float32 that does not exceed each threshold: x <= t and x <= round_down(t) agree for float32 x.
+    """Return the largest float32 at most each threshold: x <= t and x <= round_down(t) agree for float32 x.
 
     >>> float(round_down(np.array([0.1]))[0]) <= 0.1, float(np.float32(0.1)) <= 0.1
     (True, False)
@@ -21,7 +21,7 @@ def round_down(threshold: np.ndarray) -> np.ndarray:
 
 
 def first_above(bound: Any, whole: Any) -> np.ndarray:
-    """The least float64 that exceeds each bound; the least whole one where `whole` says so.
+    """Return the least float64 that exceeds each bound; the least whole one where `whole` says so.
 
     >>> first_above([0.3, 0.3], [True, False]).tolist()
     [1.0, 0.30000000000000004]
@@ -33,7 +33,7 @@ def first_above(bound: Any, whole: Any) -> np.ndarray:
 
 
 def last_within(bound: Any, whole: Any) -> np.ndarray:
-    """The greatest float64 that does not exceed each bound; the greatest whole one where `whole` says so.
+    """Return the greatest float64 that does not exceed each bound; the greatest whole one where `whole` says so.
 
     >>> last_within([0.3, 0.3], [True, False]).tolist()
     [0.0, 0.3]

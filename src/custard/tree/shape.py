@@ -6,15 +6,18 @@ part of a shape: a tuple of `LEFT` and `RIGHT`.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from custard.core.actions import Actions
+from custard.core.features import Features
 from custard.tree.tree import LEAF, Tree
 
 __all__ = [
-    "LEFT", "RIGHT", "Shape", "Split", "count_leaves", "leaves_below", "paths", "replace_part", "shape_of", "subshape",
-    "tree_of", "with_actions",
+    "LEFT", "RIGHT", "Shape", "Split", "build_tree", "count_leaves", "leaves_below", "map_leaves", "paths",
+    "replace_part", "shape_of", "subshape", "tree_of", "with_actions",
 ]  # fmt: skip
 
 Shape = Any  # an action, or a Split
@@ -23,7 +26,7 @@ LEFT, RIGHT = 2, 3  # fields of a Split
 
 
 class Split(NamedTuple):
-    """A question and what follows either answer: `left` where the feature is at most the threshold."""
+    """A split and what follows it: `left` where the feature is at most the threshold, `right` elsewhere."""
 
     feature: int
     threshold: float
@@ -45,9 +48,14 @@ def shape_of(tree: Tree) -> Shape:
 
 def tree_of(shape: Shape, like: Tree) -> Tree:
     """Return a shape as a tree with the features, actions and origin of another."""
+    return build_tree(shape, like.features, like.actions, like.origin)
+
+
+def build_tree(shape: Shape, features: Features, actions: Actions, origin: Mapping[str, Any] | None = None) -> Tree:
+    """Return a shape as a tree, its nodes in depth-first order, left before right."""
     rows: list[list[float]] = []
     values: list[Any] = []
-    no_action: Any = like.actions.start if like.actions.discrete else np.zeros(like.actions.size)
+    no_action: Any = actions.start if actions.discrete else np.zeros(actions.size)
     stack: list[tuple[Shape, int, int]] = [(shape, -1, 0)]
     while stack:
         part, parent, side = stack.pop()
@@ -62,14 +70,19 @@ def tree_of(shape: Shape, like: Tree) -> Tree:
             values.append(part)
     table = np.array(rows)
     feature, left, right = (table[:, k].astype(np.int64) for k in (0, LEFT, RIGHT))
-    return Tree(feature, table[:, 1], left, right, np.array(values), like.features, like.actions, like.origin)
+    return Tree(feature, table[:, 1], left, right, np.array(values), features, actions, origin or {})
+
+
+def map_leaves(shape: Shape, replacement: Callable[[Any], Shape]) -> Shape:
+    """Return the shape with each leaf replaced by what a function makes of it."""
+    if isinstance(shape, Split):
+        return Split(shape.feature, shape.threshold, *(map_leaves(part, replacement) for part in shape[LEFT:]))
+    return replacement(shape)
 
 
 def with_actions(shape: Shape, actions: np.ndarray) -> Shape:
     """Return the shape with each leaf's number replaced by the action of that number."""
-    if isinstance(shape, Split):
-        return Split(shape.feature, shape.threshold, *(with_actions(part, actions) for part in shape[LEFT:]))
-    return int(actions[shape]) if actions.ndim == 1 else actions[shape]
+    return map_leaves(shape, lambda number: int(actions[number]) if actions.ndim == 1 else actions[number])
 
 
 def paths(shape: Shape) -> list[Path]:

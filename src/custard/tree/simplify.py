@@ -13,7 +13,7 @@ __all__ = ["Pruned", "centre_integer_thresholds", "prune_unvisited", "simplify"]
 
 
 def simplify(tree: Tree, *, use_bounds: bool = False) -> Tree:
-    """The same decisions with fewer nodes: branches no state can reach go, and questions with one answer go.
+    """Return a tree that decides the same with fewer nodes: no branch out of reach, no split that changes nothing.
 
     A branch is unreachable where the questions above it contradict it, or, for whole-number features, leave no number
     in between. With `use_bounds` states are also taken to lie within `tree.features`' bounds; without it the result
@@ -25,8 +25,8 @@ def simplify(tree: Tree, *, use_bounds: bool = False) -> Tree:
     >>> simplify(leaf_again).n_nodes
     1
     """
-    kept = _reachable(tree, use_bounds)
-    return _rebuild(tree, _merged(tree, kept))
+    kept = _skip_unreachable(tree, use_bounds)
+    return _rebuild(tree, _merge_equal_branches(tree, kept))
 
 
 @dataclass(frozen=True)
@@ -61,13 +61,13 @@ def prune_unvisited(tree: Tree, observations: Any, *, at_least: int = 1) -> Prun
         elif not seen.any() and visits[node] >= at_least:
             goes[node] = goes[kids[node, int(np.argmax(visits[kids[node]]))]]
             branches += 1
-    pruned = _rebuild(tree, _merged(tree, goes))
+    pruned = _rebuild(tree, _merge_equal_branches(tree, goes))
     unvisited = np.flatnonzero((tree.feature == LEAF) & (visits < at_least))
-    return Pruned(pruned, branches, len(unvisited), _changed(tree, goes, unvisited))
+    return Pruned(pruned, branches, len(unvisited), _count_changed(tree, goes, unvisited))
 
 
-def _changed(tree: Tree, goes: np.ndarray, unvisited: np.ndarray) -> int:
-    """How many of the unvisited leaves decide otherwise than every leaf that now stands in their place."""
+def _count_changed(tree: Tree, goes: np.ndarray, unvisited: np.ndarray) -> int:
+    """Return how many of the unvisited leaves decide otherwise than every leaf that now stands in their place."""
     changed = 0
     lost = set(unvisited.tolist())
     for leaf in unvisited.tolist():
@@ -78,12 +78,15 @@ def _changed(tree: Tree, goes: np.ndarray, unvisited: np.ndarray) -> int:
                 replacement = int(goes[node])
         if replacement is None:
             continue
-        actions = {_key(tree.value[other]) for other in _leaves_under(tree, goes, replacement) if other not in lost}
-        changed += actions != {_key(tree.value[leaf])}
+        actions = {
+            _action_key(tree.value[other]) for other in _leaves_below(tree, goes, replacement) if other not in lost
+        }
+        changed += actions != {_action_key(tree.value[leaf])}
     return changed
 
 
-def _leaves_under(tree: Tree, goes: np.ndarray, node: int) -> list[int]:
+def _leaves_below(tree: Tree, goes: np.ndarray, node: int) -> list[int]:
+    """Return the leaves below a node, with stand-ins in place."""
     found, stack = [], [node]
     while stack:
         at = int(goes[stack.pop()])
@@ -94,12 +97,13 @@ def _leaves_under(tree: Tree, goes: np.ndarray, node: int) -> list[int]:
     return found
 
 
-def _key(value: np.ndarray) -> bytes:
+def _action_key(value: np.ndarray) -> bytes:
+    """Return what is equal for equal actions."""
     return np.asarray(value).tobytes()
 
 
-def _reachable(tree: Tree, use_bounds: bool) -> np.ndarray:
-    """For each node the node that stands in for it: the only child a state can reach, or itself."""
+def _skip_unreachable(tree: Tree, use_bounds: bool) -> np.ndarray:
+    """Return for each node what stands in for it, [n_nodes]: the only child a state can reach, or itself."""
     n = tree.features.n
     whole = tree.features.integer.tolist()
     above, most = [-np.inf] * n, [np.inf] * n
@@ -147,7 +151,7 @@ def _reachable(tree: Tree, use_bounds: bool) -> np.ndarray:
     return np.array(goes)
 
 
-def _merged(tree: Tree, goes: np.ndarray) -> np.ndarray:
+def _merge_equal_branches(tree: Tree, goes: np.ndarray) -> np.ndarray:
     """Resolve stand-ins from the leaves up, replacing a question whose branches are the same by either of them."""
     result = np.arange(tree.n_nodes)
     number: dict[Any, int] = {}  # a subtree's shape -> its class
@@ -162,7 +166,7 @@ def _merged(tree: Tree, goes: np.ndarray) -> np.ndarray:
             classes[node] = classes[stand_in[node]]
             continue
         if feature[node] == LEAF:
-            shape: Any = _key(values[node])
+            shape: Any = _action_key(values[node])
         else:
             a, b = classes[left[node]], classes[right[node]]
             if a == b:
@@ -174,7 +178,7 @@ def _merged(tree: Tree, goes: np.ndarray) -> np.ndarray:
 
 
 def _rebuild(tree: Tree, goes: np.ndarray) -> Tree:
-    """The tree that remains when each node is replaced by its stand-in, in breadth-first order."""
+    """Return the tree that remains when each node is replaced by its stand-in, in breadth-first order."""
     order: list[np.ndarray] = []
     left, right = [], []
     level = goes[:1]

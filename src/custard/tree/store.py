@@ -68,6 +68,7 @@ def check(tree: Tree) -> None:
 
 
 def _check_values(tree: Tree, leaves: np.ndarray) -> None:
+    """Raise unless every leaf holds one of the actions."""
     values, actions = tree.value[leaves], tree.actions
     if actions.discrete:
         wrong = (values < actions.start) | (values >= actions.start + actions.n)
@@ -83,31 +84,31 @@ def _check_values(tree: Tree, leaves: np.ndarray) -> None:
 
 
 def to_json(tree: Tree) -> dict[str, Any]:
-    """A tree as plain data."""
+    """Return a tree as plain data."""
     return {
         "format": FORMAT,
         "version": VERSION,
         "features": tree.features.to_json(),
         "actions": tree.actions.to_json(),
-        "bounds": _plain(tree.features.origin),
-        "origin": _plain(tree.origin),
+        "bounds": _jsonable(tree.features.origin),
+        "origin": _jsonable(tree.origin),
         "nodes": {name: getattr(tree, name).tolist() for name in ARRAYS},
     }
 
 
-def _plain(value: Any) -> Any:
-    """NumPy's numbers and arrays as plain ones; a number that is not finite, which JSON has no word for, as null."""
+def _jsonable(value: Any) -> Any:
+    """Return NumPy's numbers and arrays as plain ones; a number that is not finite, which JSON lacks, as None."""
     if isinstance(value, Mapping):
-        return {key: _plain(entry) for key, entry in value.items()}
+        return {key: _jsonable(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(entry) for entry in value]
+        return [_jsonable(entry) for entry in value]
     if isinstance(value, (np.generic, np.ndarray)):
-        return _plain(value.tolist())
+        return _jsonable(value.tolist())
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 def from_json(cls: type[Tree], data: Any) -> Tree:
-    """A tree from plain data, checked."""
+    """Return a tree from plain data, checked."""
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise CustardError(f'not a custard tree: the JSON object lacks "format": "{FORMAT}"')
     version = data.get("version")

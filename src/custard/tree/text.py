@@ -13,7 +13,7 @@ __all__ = ["bound_text", "draw_text", "near", "number", "one_line", "plural"]
 
 
 def number(value: float, keeps: Callable[[float], bool] | None = None) -> str:
-    """A number for people: whole ones as they are, others with six significant digits. Exports write all of them.
+    """Return a number for people: whole ones as they are, others with six significant digits. Exports write all.
 
     Rounding must not make a sentence false: where `keeps` says of the printed number that it does, there are as many
     digits as it takes.
@@ -30,13 +30,13 @@ def number(value: float, keeps: Callable[[float], bool] | None = None) -> str:
 
 
 def near(tree: Tree, c: int, shown: float, value: float) -> bool:
-    """Whether a printed value of a feature is as good as its value: far from zero six digits may tell nothing."""
+    """Return whether a printed value of a feature is close to its value: far from zero six digits may tell nothing."""
     width = float(tree.features.high[c]) - float(tree.features.low[c])
     return not abs(shown - value) > 1e-4 * width
 
 
 def bound_text(tree: Tree, c: int, bound: float, x: float = math.nan) -> str:
-    """A threshold of a feature for people, which still parts what it parts in the tree.
+    """Return a threshold of a feature for people, which still parts what it parts in the tree.
 
     That is, the feature's other thresholds, whole numbers where it has only those, and the value `x` if there is one.
     """
@@ -53,7 +53,7 @@ def bound_text(tree: Tree, c: int, bound: float, x: float = math.nan) -> str:
 
 
 def one_line(name: str) -> str:
-    """A name that stays on its line and cannot steer a terminal.
+    """Return a name that stays on its line and cannot steer a terminal.
 
     >>> one_line("a\\nb")
     'a b'
@@ -62,7 +62,7 @@ def one_line(name: str) -> str:
 
 
 def plural(noun: str, count: int) -> str:
-    """A noun beside a number.
+    """Return a noun beside a number.
 
     >>> plural("step", 1), plural("step", 2), plural("leaf", 0)
     ('step', 'steps', 'leaves')
@@ -71,7 +71,7 @@ def plural(noun: str, count: int) -> str:
 
 
 def draw_text(tree: Tree, max_lines: int = 1000) -> str:
-    """The tree, one line a node; a tree with more nodes than `max_lines` is cut and says so."""
+    """Return the tree, one line per node; a tree with more nodes than `max_lines` is cut and says so."""
     lines: list[str] = []
     stack = [(0, "", "", "")]  # node, the lead of its own line, the lead of its children's, its answer
     while stack:

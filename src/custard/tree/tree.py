@@ -59,13 +59,13 @@ class Tree:
     def __post_init__(self) -> None:
         try:
             arrays: dict[str, np.ndarray] = {
-                "feature": _whole("feature", self.feature, np.int32),
+                "feature": _whole_numbers("feature", self.feature, np.int32),
                 "threshold": np.array(self.threshold, dtype=np.float64),
-                "children_left": _whole("children_left", self.children_left, np.int32),
-                "children_right": _whole("children_right", self.children_right, np.int32),
+                "children_left": _whole_numbers("children_left", self.children_left, np.int32),
+                "children_right": _whole_numbers("children_right", self.children_right, np.int32),
                 "value": np.array(self.value, dtype=np.float64)
                 if self.actions.kind == "box"
-                else _whole("value", self.value, np.int64),
+                else _whole_numbers("value", self.value, np.int64),
             }
         except CustardError:
             raise
@@ -84,12 +84,14 @@ class Tree:
     # -- deciding ---------------------------------------------------------------------------------------------------
 
     def predict(self, observations: Any, *, compiled: bool = True) -> np.ndarray:
-        """Actions for a batch of feature vectors, [B, n] -> [B] (or [B, k] for vector actions)."""
-        return self.value[self.apply(observations)] if not compiled else self._compiled(self._batch(observations))
+        """Return actions for a batch of feature vectors, [B, n] -> [B] (or [B, k] for vector actions)."""
+        return (
+            self.value[self.apply(observations)] if not compiled else self._compiled(self._checked_batch(observations))
+        )
 
     def apply(self, observations: Any) -> np.ndarray:
-        """The leaf each observation reaches, [B, n] -> [B] int, in plain NumPy."""
-        x = self._batch(observations).astype(np.float64, copy=False)
+        """Return the leaf each observation reaches, [B, n] -> [B] int, in plain NumPy."""
+        x = self._checked_batch(observations).astype(np.float64, copy=False)
         node = np.zeros(len(x), dtype=np.int64)
         moving = np.arange(len(x)) if self.n_nodes > 1 else np.arange(0)
         while len(moving):
@@ -100,20 +102,20 @@ class Tree:
         return node
 
     def act(self, observation: Any) -> Any:
-        """The action for one feature vector: an int, or an array for vector actions."""
+        """Return the action for one feature vector: an int, or an array for vector actions."""
         dtype = getattr(observation, "dtype", None)
         if dtype is not DOUBLE and dtype is not SINGLE:  # others are rounded to float64 first, as for predict
-            observation = self._vector(observation)
+            observation = self._checked_vector(observation)
         elif observation.shape != self._shape:
-            raise CustardError(self._misfit(observation.shape))
+            raise CustardError(self._shape_message(observation.shape))
         node, item = self._nested, observation.item
         while len(node) == 4:
             node = node[2] if item(node[0]) <= node[1] else node[3]
         return node[0] if len(node) == 1 else node[0].copy()
 
     def path(self, observation: Any) -> list[int]:
-        """The nodes from the root to the leaf that one observation visits."""
-        x = self._batch([observation] if not isinstance(observation, np.ndarray) else observation[None])
+        """Return the nodes from the root to the leaf that one observation visits."""
+        x = self._checked_batch([observation] if not isinstance(observation, np.ndarray) else observation[None])
         x = x[0].astype(np.float64)
         nodes = [0]
         while self.feature[nodes[-1]] != LEAF:
@@ -159,11 +161,11 @@ class Tree:
         return parent
 
     def leaves(self) -> np.ndarray:
-        """The node numbers of the leaves."""
+        """Return the node numbers of the leaves."""
         return np.flatnonzero(self.feature == LEAF)
 
     def boxes(self) -> Iterator[tuple[int, dict[int, tuple[float, float]]]]:
-        """Each leaf with what must hold to reach it: feature -> (above, at most), only for features asked about."""
+        """Yield each leaf with what must hold to reach it: feature -> (above, at most), for features on the way."""
         stack: list[tuple[int, dict[int, tuple[float, float]]]] = [(0, {})]
         while stack:
             node, box = stack.pop()
@@ -176,7 +178,7 @@ class Tree:
             stack.append((int(self.children_left[node]), {**box, c: (above, min(most, t))}))
 
     def box(self, node: int) -> dict[int, tuple[float, float]]:
-        """What must hold to reach a node: feature -> (above, at most), outermost first."""
+        """Return what must hold to reach a node: feature -> (above, at most), outermost first."""
         steps = []
         while self.parent[node] != LEAF:
             steps.append((int(self.parent[node]), bool(self.children_left[self.parent[node]] == node)))
@@ -200,7 +202,7 @@ class Tree:
         return f'<pre style="line-height:1.2">{html.escape(draw_text(self, max_lines=200))}</pre>'
 
     def __eq__(self, other: object) -> bool:
-        """Same nodes, same features, same actions. Where a tree came from does not matter."""
+        """Compare nodes, features and actions. Where a tree came from does not matter."""
         if not isinstance(other, Tree):
             return NotImplemented
         names = ("feature", "threshold", "children_left", "children_right", "value")
@@ -213,7 +215,7 @@ class Tree:
     __hash__ = None  # type: ignore[assignment]
 
     def __reduce__(self) -> tuple:
-        """Copies carry the fields only: the nested form of a deep tree cannot be copied recursively."""
+        """Copy the fields only: the nested form of a deep tree cannot be copied recursively."""
         return Tree, tuple(getattr(self, entry.name) for entry in fields(self))
 
     def save(self, path: str | Path) -> None:
@@ -226,27 +228,27 @@ class Tree:
         return store.load(cls, path)
 
     def to_json(self) -> dict[str, Any]:
-        """The tree as plain data; `from_json` is the inverse."""
+        """Return the tree as plain data; `from_json` is the inverse."""
         return store.to_json(self)
 
     @classmethod
     def from_json(cls, data: Any) -> Tree:
-        """A tree from plain data, checked."""
+        """Return a tree from plain data, checked."""
         return store.from_json(cls, data)
 
     @classmethod
     def from_sklearn(cls, estimator: Any, features: Features | None = None, actions: Actions | None = None) -> Tree:
-        """A tree from a fitted scikit-learn tree. See `custard.tree.export.sklearn.from_sklearn`."""
+        """Return a tree from a fitted scikit-learn tree. See `custard.tree.export.sklearn.from_sklearn`."""
         from custard.tree.export.sklearn import from_sklearn
 
         return from_sklearn(estimator, features, actions)
 
     def with_origin(self, **origin: Any) -> Tree:
-        """The same tree with more said about where it came from."""
+        """Return the same tree with more said about where it came from."""
         return replace(self, origin={**self.origin, **origin})
 
     def question(self, node: int) -> str:
-        """The question an inner node asks, in words.
+        """Return the question an inner node asks, in words.
 
         >>> from custard import Actions, Features, Tree
         >>> Tree.stump(0, 0.5, 0, 1, Features(("angle",), [-1], [1]), Actions("discrete", ("a", "b"))).question(0)
@@ -257,13 +259,13 @@ class Tree:
 
     @classmethod
     def leaf(cls, action: Any, features: Features, actions: Actions) -> Tree:
-        """The tree that always takes one action."""
+        """Return the tree that always takes one action."""
         none = np.array([LEAF])
         return cls(none, np.zeros(1), none, none, np.array([action]), features, actions)
 
     @classmethod
     def stump(cls, feature: int, threshold: float, left: Any, right: Any, features: Features, actions: Actions) -> Tree:
-        """The tree that asks one question."""
+        """Return the tree that asks one question."""
         columns = ([feature, LEAF, LEAF], [threshold, 0, 0], [1, LEAF, LEAF], [2, LEAF, LEAF], [left, left, right])
         arrays = [np.array(column) for column in columns]
         return cls(*arrays, features=features, actions=actions)  # type: ignore[misc,arg-type]
@@ -291,18 +293,20 @@ class Tree:
 
         return predictor(self)
 
-    def _batch(self, observations: Any) -> np.ndarray:
+    def _checked_batch(self, observations: Any) -> np.ndarray:
+        """Return observations as an array [B, n] of numbers, or raise."""
         try:
             x = np.asarray(observations)
         except (TypeError, ValueError):
             raise CustardError(f"observations must be {self.features.n} numbers each, not of several lengths") from None
         if x.ndim != 2 or x.shape[1] != self.features.n:
-            raise CustardError(self._misfit(x.shape))
+            raise CustardError(self._shape_message(x.shape))
         if x.dtype.kind not in "fiub":
             raise CustardError(f"observations must be numbers, got an array of {x.dtype}")
         return x
 
-    def _vector(self, observation: Any) -> np.ndarray:
+    def _checked_vector(self, observation: Any) -> np.ndarray:
+        """Return one observation as float64 [n], or raise."""
         try:
             x = np.asarray(observation)
             if x.dtype.kind not in "fiubO":  # NumPy would read texts, and cut what is complex
@@ -316,16 +320,17 @@ class Tree:
                 "after the other"
             ) from None
         if x.shape != self._shape:
-            raise CustardError(self._misfit(x.shape))
+            raise CustardError(self._shape_message(x.shape))
         return x
 
-    def _misfit(self, shape: tuple[int, ...]) -> str:
+    def _shape_message(self, shape: tuple[int, ...]) -> str:
+        """Return what to say of observations of a wrong shape."""
         n = self.features.n
         return f"this tree takes observations of {n} features ([B, {n}] for predict, [{n}] for act), got shape {shape}"
 
 
-def _whole(name: str, given: Any, dtype: type) -> np.ndarray:
-    """An array of whole numbers; what would have to be cut is refused."""
+def _whole_numbers(name: str, given: Any, dtype: type) -> np.ndarray:
+    """Return an array of whole numbers; what would have to be cut is refused."""
     array = np.asarray(given)
     with np.errstate(invalid="ignore"):
         whole: np.ndarray = array.astype(dtype)

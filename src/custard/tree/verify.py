@@ -14,14 +14,15 @@ from custard.core.actions import Actions
 from custard.core.errors import CustardError
 from custard.core.features import Features
 from custard.tree.assertions import Term, holds, parse
-from custard.tree.export.names import need
+from custard.tree.export.names import missing_package
 from custard.tree.extract import MAX_NODES, must_act
 from custard.tree.rounding import first_above, last_within
 from custard.tree.tree import LEAF, Tree
 
 __all__ = ["Certificate", "Verdict", "certify", "difference", "verify", "where_holds"]
 
-LARGEST = sys.float_info.max  # of an observation of finite numbers
+MAX_FLOAT64 = sys.float_info.max
+MAX_POINTS_TRIED = 2000  # floats beside a point of Z3's that are tried as counterexamples
 
 
 @dataclass(frozen=True)
@@ -62,49 +63,72 @@ def verify(tree: Tree, assertion: str, *, bounded: bool = True) -> Verdict:
     try:
         import z3
     except ImportError:
-        raise need("z3-solver", "verify", "custard verify") from None
+        raise missing_package("z3-solver", "verify", "custard verify") from None
     reals = [z3.ToReal(z3.Int(f"x{c}")) if w else z3.Real(f"x{c}") for c, w in enumerate(tree.features.integer)]
-    within = []
-    for real, low, high in zip(reals, tree.features.low.tolist(), tree.features.high.tolist(), strict=True):
-        within.append(real >= _exact(z3, max(low, -LARGEST) if bounded else -LARGEST))
-        within.append(real <= _exact(z3, min(high, LARGEST) if bounded else LARGEST))
-    only_real, checked, premise = None, 0, _premise(term)
-    met = premise is None
+    within = _within_bounds(z3, tree.features, reals, bounded)
+    undecided_leaf, checked, premise = None, 0, _premise(term)
+    premise_met = premise is None
     for leaf, box in tree.boxes():
+        checked += 1
         takes, components = _taken(tree, leaf)
         solver = z3.Solver()
         solver.add(*within)
         for c, (above, most) in box.items():
             solver.add(*([reals[c] > _exact(z3, above)] if np.isfinite(above) else []))
             solver.add(*([reals[c] <= _exact(z3, most)] if np.isfinite(most) else []))
-        slack = z3.Real("slack")
-        checked += 1
-        if premise is not None and not met:
-            met = solver.check(_formula(z3, premise, reals, takes, components, None)) != z3.unsat
-        broken = _formula(z3, Term("not", (term,)), reals, takes, components, None)
-        answer = solver.check(broken)
-        if answer == z3.unknown:
-            raise CustardError(f"Z3 could not decide the assertion at leaf {leaf}: {solver.reason_unknown()}")
-        if answer == z3.unsat:
-            continue
-        models = [solver.model()]
-        # A point well inside is more likely to survive being turned into floats: ask for room as well.
-        roomy = _formula(z3, Term("not", (term,)), reals, takes, components, slack)
-        for size in ("1/100", "1/1000000"):
-            if solver.check(roomy, slack == z3.RealVal(size)) == z3.sat:
-                models.insert(0, solver.model())
-                break
+        if premise is not None and not premise_met:
+            premise_met = solver.check(_formula(z3, premise, reals, takes, components, None)) != z3.unsat
+        models = _models_of_failure(z3, solver, term, reals, takes, components, leaf)
         for model in models:
             x = _confirmed(z3, tree, term, model, reals, bounded)
             if x is not None:
                 return Verdict(False, assertion, bounded, checked, x, tree.act(x), tree.path(x)[-1])
-        only_real = leaf
-    holds_so = True if only_real is None else None
-    return Verdict(holds_so, assertion, bounded, checked, leaf=only_real, vacuous=bool(holds_so and not met))
+        if models:
+            undecided_leaf = leaf
+    is_proved = True if undecided_leaf is None else None
+    vacuous = bool(is_proved and not premise_met)
+    return Verdict(is_proved, assertion, bounded, checked, leaf=undecided_leaf, vacuous=vacuous)
+
+
+def _within_bounds(z3: Any, features: Features, reals: list[Any], bounded: bool) -> list[Any]:
+    """Return Z3's conditions that each feature lies within its bounds, or (not `bounded`) is a finite float64."""
+    conditions = []
+    for real, low, high in zip(reals, features.low.tolist(), features.high.tolist(), strict=True):
+        conditions.append(real >= _exact(z3, max(low, -MAX_FLOAT64) if bounded else -MAX_FLOAT64))
+        conditions.append(real <= _exact(z3, min(high, MAX_FLOAT64) if bounded else MAX_FLOAT64))
+    return conditions
+
+
+def _models_of_failure(
+    z3: Any, solver: Any, term: Term, reals: list[Any], takes: int | None, components: list[float], leaf: int
+) -> list[Any]:
+    """Return Z3's points of a leaf's box where the assertion is false, the roomiest first; none proves that it holds.
+
+    z3                 the module
+    solver             with the leaf's box
+    term               the assertion
+    reals              Z3's variable of each feature
+    takes, components  the leaf's action, see `_taken`
+    leaf               its number, for the error message
+    """
+    failure = Term("not", (term,))
+    answer = solver.check(_formula(z3, failure, reals, takes, components, None))
+    if answer == z3.unknown:
+        raise CustardError(f"Z3 could not decide the assertion at leaf {leaf}: {solver.reason_unknown()}")
+    if answer == z3.unsat:
+        return []
+    models = [solver.model()]
+    # A point well inside is more likely to survive being turned into floats: ask for room as well.
+    slack = z3.Real("slack")
+    roomy = _formula(z3, failure, reals, takes, components, slack)
+    for size in ("1/100", "1/1000000"):
+        if solver.check(roomy, slack == z3.RealVal(size)) == z3.sat:
+            return [solver.model(), *models]
+    return models
 
 
 def _premise(term: Term) -> Term | None:
-    """What stands before the last -> of an assertion, all of it together; None where there is no ->."""
+    """Return what stands before the last -> of an assertion, all of it together; None where there is no ->."""
     parts = []
     while term.implies:
         (premise,), term = term.parts[0].parts, term.parts[1]
@@ -113,7 +137,7 @@ def _premise(term: Term) -> Term | None:
 
 
 def where_holds(condition: str, x: np.ndarray, features: Features) -> np.ndarray:
-    """Which of the feature vectors x [S, n] a condition without actions is true of, [S] bool.
+    """Return which of the feature vectors x [S, n] a condition without actions is true of, [S] bool.
 
     >>> where_holds("a + b > 1", np.array([[0.0, 1.0], [1.0, 1.0]]), Features(("a", "b"), [0, 0], [1, 1])).tolist()
     [False, True]
@@ -123,19 +147,27 @@ def where_holds(condition: str, x: np.ndarray, features: Features) -> np.ndarray
 
 
 def _exact(z3: Any, value: float) -> Any:
+    """Return a float as Z3's rational number."""
     top, bottom = value.as_integer_ratio()
     return z3.Q(top, bottom)
 
 
 def _taken(tree: Tree, leaf: int) -> tuple[int | None, list[float]]:
-    """Which action a leaf takes by number, or a vector's components."""
+    """Return which action a leaf takes by number, or a vector's components."""
     if tree.actions.discrete:
         return int(tree.value[leaf]) - tree.actions.start, []
     return None, [float(v) for v in tree.value[leaf]]
 
 
 def _formula(z3: Any, term: Term, x: list[Any], takes: int | None, components: list[float], slack: Any) -> Any:
-    """A term for Z3 with the action put in. With `slack`, strict inequalities leave that much room."""
+    """Return a term as Z3's formula with the action put in.
+
+    z3                 the module
+    term               the assertion, or a part of it
+    x                  Z3's variable of each feature
+    takes, components  the action, see `_taken`
+    slack              how much room strict inequalities leave, a variable; None for no room
+    """
     if term.kind == "not" and slack is not None:  # push negations in, so that they meet the inequalities
         inner = term.parts[0]
         if inner.kind in ("and", "or"):
@@ -171,7 +203,15 @@ def _formula(z3: Any, term: Term, x: list[Any], takes: int | None, components: l
 
 
 def _confirmed(z3: Any, tree: Tree, term: Term, model: Any, reals: list[Any], bounded: bool) -> np.ndarray | None:
-    """A float64 observation at or beside Z3's point where the assertion is false of what the tree does."""
+    """Return a float64 observation at or beside a model's point where the assertion is false of what the tree does.
+
+    z3       the module
+    tree     to be asked for its action there
+    term     the assertion
+    model    Z3's point
+    reals    Z3's variable of each feature
+    bounded  whether the observation must lie within the features' bounds
+    """
     choices = []
     for real in reals:
         fraction = model.eval(real, model_completion=True).as_fraction()
@@ -179,7 +219,7 @@ def _confirmed(z3: Any, tree: Tree, term: Term, model: Any, reals: list[Any], bo
         # A whole number that is no float64 lies beyond 2**53, where the floats beside it are whole as well.
         beside = [near, math.nextafter(near, -math.inf), math.nextafter(near, math.inf)]
         choices.append([near] if near == fraction else [v for v in beside if math.isfinite(v)])
-    for point in itertools.islice(itertools.product(*choices), 2000):
+    for point in itertools.islice(itertools.product(*choices), MAX_POINTS_TRIED):
         x = np.array(point)
         if bounded and ((x < tree.features.low) | (x > tree.features.high)).any():
             continue
@@ -238,7 +278,7 @@ def certify(tree: Tree, policy: Any, env: Any, *, max_nodes: int = MAX_NODES) ->
             value = number + rules.actions.start if rules.actions.discrete else np.asarray(answer["base"])[k]
             above = np.where(lower[k] == low, -np.inf, lower[k])  # beyond the bounds the outermost box goes on
             most = np.where(upper[k] == high, np.inf, upper[k])
-            differs = _other(tree, above, most, value, tree.features.integer)
+            differs = _differing_point(tree, above, most, value, tree.features.integer)
             if differs is not None:
                 return Certificate(False, asked, cells, differs)
         level = following
@@ -247,7 +287,7 @@ def certify(tree: Tree, policy: Any, env: Any, *, max_nodes: int = MAX_NODES) ->
 
 
 def difference(tree: Tree, other: Tree) -> np.ndarray | None:
-    """An observation on which two trees of the same features differ; None proves that there is none, NaN included.
+    """Return an observation on which two trees of the same features differ; None proves that there is none, even NaN.
 
     Features that are whole numbers in both trees are taken to hold whole numbers or NaN.
 
@@ -268,14 +308,22 @@ def difference(tree: Tree, other: Tree) -> np.ndarray | None:
         above, most = np.full(n, -np.inf), np.full(n, np.inf)
         for c, (lo, hi) in box.items():
             above[c], most[c] = lo, hi
-        found = _other(other, above, most, tree.value[leaf], whole)
+        found = _differing_point(other, above, most, tree.value[leaf], whole)
         if found is not None:
             return found
     return None
 
 
-def _other(tree: Tree, above: np.ndarray, most: np.ndarray, value: Any, whole: np.ndarray) -> np.ndarray | None:
-    """A point of the box (above, most] where the tree takes another action than `value`; None if there is none."""
+def _differing_point(
+    tree: Tree, above: np.ndarray, most: np.ndarray, value: Any, whole: np.ndarray
+) -> np.ndarray | None:
+    """Return a point of the box (above, most] where the tree takes another action than `value`; None if there is none.
+
+    tree         to be followed
+    above, most  [n], the box
+    value        the action
+    whole        [n] bool, which features take whole numbers only
+    """
     # First and last number of the box; +inf stands for everything above, NaN included.
     stack = [(0, first_above(above, whole), last_within(most, whole))]
     while stack:
@@ -285,7 +333,7 @@ def _other(tree: Tree, above: np.ndarray, most: np.ndarray, value: Any, whole: n
         if tree.feature[node] == LEAF:
             if not np.array_equal(tree.value[node], value):
                 # Any point will do.
-                return np.where(np.isfinite(last), last, np.where(first > -LARGEST, first, 0.0))
+                return np.where(np.isfinite(last), last, np.where(first > -MAX_FLOAT64, first, 0.0))
             continue
         c, t = int(tree.feature[node]), float(tree.threshold[node])
         left, right = last.copy(), first.copy()

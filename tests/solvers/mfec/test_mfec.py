@@ -13,9 +13,7 @@ from custard.core.errors import CustardError
 from custard.core.spaces import describe
 from custard.planning.env import FiniteEnv
 from custard.planning.evaluate import tree_value
-from custard.planning.exhaustive import best_tree_exhaustive
 from custard.planning.model import model_of
-from custard.planning.random import random_mdp
 from custard.planning.solve import value_iteration
 from custard.solvers.common.mutations import shift_threshold
 from custard.solvers.common.selection import LONGER, Judged, Selection, better
@@ -28,6 +26,8 @@ from custard.task.settings import settings_for
 from custard.task.source import source
 from custard.tree.extract import extract
 from custard.tree.shape import tree_of
+from tests.planning.exhaustive import best_tree_exhaustive
+from tests.planning.random_mdp import random_mdp
 
 PREREQ = "custard/PrereqWorld-v0"
 

@@ -8,8 +8,6 @@ import custard
 from custard.core.spaces import describe
 from custard.planning.env import FiniteEnv
 from custard.planning.evaluate import tree_value
-from custard.planning.exhaustive import best_tree_exhaustive
-from custard.planning.random import random_mdp
 from custard.solvers.common.mutations import mutate_shape, random_shape
 from custard.solvers.tpi.learned import Exact, Grid, LearnedModel
 from custard.solvers.tpi.search import Search, Settings, solve
@@ -20,6 +18,8 @@ from custard.task.problem import Problem
 from custard.task.source import episode_seeds, source
 from custard.tree.leaf_actions import LeafActions
 from custard.tree.shape import Split, count_leaves, shape_of, tree_of
+from tests.planning.exhaustive import best_tree_exhaustive
+from tests.planning.random_mdp import random_mdp
 from tests.strategies import random_tree
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from custard.core.spaces import describe
-from custard.ibmdp.parts import parts_of
+from custard.ibmdp.base_environments import base_environments_of
 from custard.solvers.ppo.acting import note, refresh, run_native, think
 from custard.task.problem import Problem
 from custard.task.source import DEFAULT_LIMIT
@@ -61,7 +61,7 @@ class Foreign:
     def __init__(self, problem: Problem, count: int, seed: int, limit_ends: bool) -> None:
         venv = problem.source.vector(min(count, 8))
         self.count, self.seed = venv.num_envs, seed
-        self.parts = parts_of(venv, describe(venv, features=problem.encoder))
+        self.parts = base_environments_of(venv, describe(venv, features=problem.encoder))
         self.actions = problem.base.actions
         self.limit, self.limit_ends = problem.source.limit or DEFAULT_LIMIT, limit_ends
         self.episodes, self.elapsed = np.zeros(self.count, dtype=np.int64), np.zeros(self.count, dtype=np.int64)

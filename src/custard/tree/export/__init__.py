@@ -1,4 +1,4 @@
-"""A tree in other languages and formats, one file a format. Every one decides as `Tree.predict` does, to the bit.
+"""A tree in other languages and formats, one file per format. Every one decides as `Tree.predict` does, to the bit.
 
 NaN goes right and infinities are ordinary numbers in `python`, `c`, `rust`, `json`, `dot`, `text` and `onnx`;
 `sklearn` reads float32 only (see its module), and `smt2` knows finite numbers only. `prism` is the Markov chain of a
@@ -42,7 +42,7 @@ FORMATS: dict[str, Format] = {
 
 
 def export(tree: Tree, format: str, **options: Any) -> str | bytes:
-    """The tree in a format: text, or bytes for `onnx`. `options` go to the format's own function.
+    """Return the tree in a format: text, or bytes for `onnx`. `options` go to the format's own function.
 
     >>> from custard import Actions, Features, Tree
     >>> tree = Tree.stump(0, 0.5, 0, 1, Features(("angle",), [-1], [1]), Actions("discrete", ("a", "b")))

@@ -19,13 +19,13 @@ from custard.tree.tree import LEAF, Tree
 
 __all__ = ["to_c"]
 
-READABLE = 3  # trees up to this depth are nested ifs; deeper ones are tables and a loop, with the tree as a comment
-SHORT = 16  # trees up to this depth are walked with a fixed number of steps
-_KINDS = ("double", "float")
+MAX_READABLE_DEPTH = 3  # of trees written as nested ifs; deeper ones are tables and a loop, the tree a comment
+MAX_COUNTED_DEPTH = 16  # of trees walked with a fixed number of steps; deeper ones until a leaf is met
+FLOAT_TYPES = ("double", "float")
 
 
 def to_c(tree: Tree) -> str:
-    """The tree as C source.
+    """Return the tree as C source.
 
     >>> from custard import Actions, Features, Tree
     >>> source = to_c(Tree.stump(0, 0.5, 0, 1, Features(("angle",), [-1], [1]), Actions("discrete", ("a", "b"))))
@@ -64,26 +64,27 @@ def to_c(tree: Tree) -> str:
         kind = "double" if tree.actions.kind == "box" else "long long"
         lines += [f"/* action[{i}] is {comment(name)} */" for i, name in enumerate(tree.actions.names)] + [""]
         answers = {
-            int(node): " ".join(f"action[{i}] = {_constant(v)};" for i, v in enumerate(tree.value[node].tolist()))
+            int(node): " ".join(f"action[{i}] = {_action_literal(v)};" for i, v in enumerate(tree.value[node].tolist()))
             for node in tree.leaves()
         }
         heads = [
             f"void custard_act{end}(const {x} *obs, {kind} *action)" for end, x in (("", "double"), ("_f", "float"))
         ]
-    write = _nested if tree.depth <= READABLE else _table
+    write = _nested_ifs if tree.depth <= MAX_READABLE_DEPTH else _table_and_loop
     return "\n".join(lines + write(tree, heads, constants, answers)) + "\n"
 
 
-def _nested(tree: Tree, heads: list[str], constants: dict[int, str], answers: dict[int, str]) -> list[str]:
+def _nested_ifs(tree: Tree, heads: list[str], constants: dict[int, str], answers: dict[int, str]) -> list[str]:
+    """Return both functions as nested ifs."""
     lines = []
-    for head, threshold, kind in zip(heads, (tree.threshold, round_down(tree.threshold)), _KINDS, strict=True):
+    for head, threshold, kind in zip(heads, (tree.threshold, round_down(tree.threshold)), FLOAT_TYPES, strict=True):
         lines += [head, "{"]
         if tree.n_nodes == 1:
             lines.append("    (void)obs;")
         for what, node, depth in nested(tree):
             pad = "    " * (depth + 1)
             if what == "if":
-                shown = f"{_number(threshold[node], kind)} /* {float(tree.threshold[node])!r} */"
+                shown = f"{_float_literal(threshold[node], kind)} /* {float(tree.threshold[node])!r} */"
                 lines.append(f"{pad}if (obs[{constants[int(tree.feature[node])]}] <= {shown}) {{")
             elif what == "else":
                 lines.append(f"{pad}}} else {{")
@@ -95,8 +96,8 @@ def _nested(tree: Tree, heads: list[str], constants: dict[int, str], answers: di
     return lines[:-1]
 
 
-def _table(tree: Tree, heads: list[str], constants: dict[int, str], answers: dict[int, str]) -> list[str]:
-    """Arrays and a loop without a branch that depends on the data. Leaves lead to themselves.
+def _table_and_loop(tree: Tree, heads: list[str], constants: dict[int, str], answers: dict[int, str]) -> list[str]:
+    """Return arrays and a loop without a branch that depends on the data. Leaves lead to themselves.
 
     Where the observations cannot be foreseen, a mispredicted branch costs more than walking all of a short tree.
     """
@@ -105,17 +106,17 @@ def _table(tree: Tree, heads: list[str], constants: dict[int, str], answers: dic
         [np.where(leaf, itself, tree.children_left), np.where(leaf, itself, tree.children_right)], axis=1
     )
     columns = {
-        f"{_smallest(tree.features.n)} custard_feature[]": [str(max(c, 0)) for c in tree.feature.tolist()],
-        f"{_smallest(tree.n_nodes)} custard_child[]": [str(v) for v in children.reshape(-1).tolist()],
-        "double custard_threshold[]": [_number(v, "double") for v in tree.threshold],
-        "float custard_threshold_f[]": [_number(v, "float") for v in round_down(tree.threshold)],
+        f"{_smallest_type(tree.features.n)} custard_feature[]": [str(max(c, 0)) for c in tree.feature.tolist()],
+        f"{_smallest_type(tree.n_nodes)} custard_child[]": [str(v) for v in children.reshape(-1).tolist()],
+        "double custard_threshold[]": [_float_literal(v, "double") for v in tree.threshold],
+        "float custard_threshold_f[]": [_float_literal(v, "float") for v in round_down(tree.threshold)],
     }
     if tree.actions.discrete:
-        kind = _smallest(int(tree.value.max()) + 1) if tree.actions.start >= 0 else "int"
+        kind = _smallest_type(int(tree.value.max()) + 1) if tree.actions.start >= 0 else "int"
         columns[f"{kind} custard_value[]"] = [str(v) for v in tree.value.tolist()]
     else:
         kind = "double" if tree.actions.kind == "box" else "long long"
-        columns[f"{kind} custard_value[]"] = [_constant(v) for row in tree.value.tolist() for v in row]
+        columns[f"{kind} custard_value[]"] = [_action_literal(v) for row in tree.value.tolist() for v in row]
     lines = []
     if tree.n_nodes <= 1000:
         lines += ["/*", *(comment(line) for line in to_text(tree).splitlines()), "*/", ""]
@@ -126,7 +127,7 @@ def _table(tree: Tree, heads: list[str], constants: dict[int, str], answers: dic
         step = f"node = custard_child[2 * node + !(obs[custard_feature[node]] <= custard_threshold{end}[node])];"
         loop = (
             [f"    for (int k = 0; k < {tree.depth}; k++) {{", f"        {step}", "    }"]
-            if tree.depth <= SHORT
+            if tree.depth <= MAX_COUNTED_DEPTH
             else ["    while (custard_child[2 * node] != node) {", f"        {step}", "    }"]
         )
         last = (
@@ -142,22 +143,23 @@ def _table(tree: Tree, heads: list[str], constants: dict[int, str], answers: dic
     return lines[:-1]
 
 
-def _smallest(count: int) -> str:
-    """The smallest type that C99 promises to hold 0…count-1."""
+def _smallest_type(count: int) -> str:
+    """Return the smallest type that C99 promises to hold 0…count-1."""
     return next(
         (kind for kind, most in (("unsigned char", 256), ("unsigned short", 65536)) if count <= most), "unsigned long"
     )
 
 
-def _number(value: float, kind: str) -> str:
-    """A hexadecimal literal: C99 promises its exact value, which it does not for decimal ones."""
+def _float_literal(value: float, kind: str) -> str:
+    """Return a hexadecimal literal: C99 promises its exact value, which it does not for decimal ones."""
     if np.isinf(value):  # below float's range: no float is at most this, except minus infinity
         return "-1.0f / 0.0f" if value < 0 else "1.0f / 0.0f"
     mantissa = float(value).hex()
     return f"{mantissa}f" if kind == "float" else mantissa
 
 
-def _constant(value: float | int) -> str:
+def _action_literal(value: float | int) -> str:
+    """Return an action, or a component of one, as a literal."""
     if value == -(2**63) and isinstance(value, int):
         return "(-9223372036854775807LL - 1)"  # C reads a sign and a number, and that number is too large
-    return f"{value}LL" if isinstance(value, int) else _number(value, "double")
+    return f"{value}LL" if isinstance(value, int) else _float_literal(value, "double")

@@ -6,7 +6,7 @@ from custard.tree.tree import LEAF, Tree
 
 __all__ = ["to_dot"]
 
-_COLOURS = (
+ACTION_COLOURS = (
     "#4e79a7",
     "#f28e2b",
     "#59a14f",
@@ -21,7 +21,7 @@ _COLOURS = (
 
 
 def to_dot(tree: Tree) -> str:
-    """The tree for Graphviz: left edges are answers "yes". Thresholds are written in full.
+    """Return the tree for Graphviz: left edges are answers "yes". Thresholds are written in full.
 
     >>> from custard import Actions, Features, Tree
     >>> print(to_dot(Tree.stump(0, 0.5, 0, 1, Features(("angle",), [-1], [1]), Actions("discrete", ("a", "b")))))
@@ -43,7 +43,7 @@ def to_dot(tree: Tree) -> str:
     ]
     for node in range(tree.n_nodes):
         if tree.feature[node] == LEAF:
-            colour = f', fillcolor="{_COLOURS[_shade(tree, node) % len(_COLOURS)]}33"'
+            colour = f', fillcolor="{ACTION_COLOURS[_colour_number(tree, node) % len(ACTION_COLOURS)]}33"'
             lines.append(f"    {node} [label={quoted(tree.actions.name(tree.value[node]))}{colour}];")
             continue
         question = f"{tree.features.names[tree.feature[node]]} ≤ {float(tree.threshold[node])!r}"
@@ -54,10 +54,11 @@ def to_dot(tree: Tree) -> str:
 
 
 def quoted(text: str) -> str:
-    """A string as DOT reads it; backslashes would otherwise be escapes such as `\\N`, the node's name."""
+    """Return a string as DOT reads it; backslashes would otherwise be escapes such as `\\N`, the node's name."""
     plain = "".join(c if c.isprintable() else " " for c in text)
     return '"' + plain.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def _shade(tree: Tree, node: int) -> int:
+def _colour_number(tree: Tree, node: int) -> int:
+    """Return the number of a leaf's colour."""
     return int(tree.value[node]) - tree.actions.start if tree.actions.discrete else 0

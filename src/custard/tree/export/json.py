@@ -13,7 +13,7 @@ __all__ = ["to_json"]
 
 
 def to_json(tree: Tree) -> str:
-    """The tree as a JSON document, one array a line."""
+    """Return the tree as a JSON document, one array per line."""
     if not np.isfinite(tree.value).all():
         raise CustardError("json holds finite numbers only, but a leaf of this tree holds an infinite action")
     data = tree.to_json()

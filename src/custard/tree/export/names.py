@@ -13,10 +13,10 @@ from custard.tree.text import plural
 if TYPE_CHECKING:
     from custard.tree.tree import Tree
 
-__all__ = ["comment", "heading", "identifiers", "need", "rational"]
+__all__ = ["comment", "heading", "identifiers", "missing_package", "rational"]
 
 #: Words that the target languages keep for themselves.
-_TAKEN = {word.lower() for word in keyword.kwlist}.union(
+RESERVED_WORDS = {word.lower() for word in keyword.kwlist}.union(
     *(words.split() for words in (
         "abstract alignas alignof asm auto become bool box case catch char const crate default delete do double dyn",
         "enum extern final float fn friend gen goto impl inline int int64_t let long loop macro main match mod move",
@@ -29,13 +29,13 @@ _TAKEN = {word.lower() for word in keyword.kwlist}.union(
 
 
 def heading(tree: Tree) -> str:
-    """The first line of a file that holds a tree."""
+    """Return the first line of a file that holds a tree."""
     leaves = f"{tree.n_leaves} {plural('leaf', tree.n_leaves)}"
     return f"A decision tree of depth {tree.depth} with {leaves}, written by custard."
 
 
 def identifiers(names: Iterable[str], prefix: str = "", taken: Iterable[str] = ()) -> list[str]:
-    """A distinct identifier for each name, of ASCII letters, digits and underscores, valid in C, Rust and Python.
+    """Return a distinct identifier for each name, of ASCII letters, digits and _, valid in C, Rust and Python.
 
     >>> identifiers(["pole angle", "pole-angle", "2nd", "while", "größe", "", "*/ evil();"])
     ['pole_angle', 'pole_angle_2', 'x_2nd', 'x_while', 'gr_e', 'x', 'evil']
@@ -44,7 +44,7 @@ def identifiers(names: Iterable[str], prefix: str = "", taken: Iterable[str] = (
     result = []
     for name in names:
         stem = re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_")[:60]
-        if not prefix and (not stem or stem[0].isdigit() or stem.lower() in _TAKEN):
+        if not prefix and (not stem or stem[0].isdigit() or stem.lower() in RESERVED_WORDS):
             stem = f"x_{stem}" if stem else "x"
         word, count = f"{prefix}{stem or 'x'}", 1
         while word.lower() in used:
@@ -56,7 +56,7 @@ def identifiers(names: Iterable[str], prefix: str = "", taken: Iterable[str] = (
 
 
 def comment(text: str) -> str:
-    """Text that can stand inside a comment of any of the languages: one line, nothing that ends or continues it.
+    """Return text that can stand inside a comment of any of the languages: one line, nothing that ends or continues it.
 
     >>> comment('a */ #include "x"  ??/')
     'a __ _include _x_  ___'
@@ -65,17 +65,17 @@ def comment(text: str) -> str:
 
 
 def rational(value: float) -> tuple[int, int]:
-    """A float as the fraction it is."""
+    """Return a float as the fraction it is."""
     return float(value).as_integer_ratio()
 
 
-def need(module: str, extra: str, what: str) -> CustardError:
-    """The error for an optional package that is not installed."""
+def missing_package(module: str, extra: str, what: str) -> CustardError:
+    """Return the error for an optional package that is not installed."""
     return CustardError(f'{what} needs the package {module}: pip install "custard-rl[{extra}]"')
 
 
 def rows(values: Sequence[str], indent: str = "    ", width: int = 110) -> str:
-    """Values separated by commas, wrapped into lines."""
+    """Return values separated by commas, wrapped into lines."""
     lines, line = [], indent
     for value in values:
         if len(line) + len(value) + 2 > width and line.strip():

@@ -13,30 +13,32 @@ from typing import Any
 import numpy as np
 
 from custard.core.errors import CustardError
-from custard.tree.export.names import need
+from custard.tree.export.names import missing_package
 from custard.tree.rounding import round_down
 from custard.tree.tree import LEAF, Tree
 
 __all__ = ["to_onnx"]
 
-_MOST = 2**24  # leaf numbers pass through float32
+MAX_NODES = 2**24  # leaf numbers pass through float32
 
 
 def to_onnx(tree: Tree, dtype: str = "float64") -> bytes:
-    """The tree as a serialised ONNX model."""
+    """Return the tree as a serialised ONNX model."""
     try:
         from onnx import TensorProto, helper, numpy_helper
     except ImportError:
-        raise need("onnx", "onnx", "export to ONNX") from None
-    if tree.n_nodes >= _MOST:
-        raise CustardError(f"ONNX trees hold fewer than {_MOST} nodes, this one has {tree.n_nodes}")
+        raise missing_package("onnx", "onnx", "export to ONNX") from None
+    if tree.n_nodes >= MAX_NODES:
+        raise CustardError(f"ONNX trees hold fewer than {MAX_NODES} nodes, this one has {tree.n_nodes}")
     if dtype not in ("float64", "float32"):
         raise CustardError(f"dtype={dtype!r} is not known: choose float64 or float32")
     double = dtype == "float64"
     of_input = TensorProto.DOUBLE if double else TensorProto.FLOAT
     of_output = TensorProto.DOUBLE if tree.actions.kind == "box" else TensorProto.INT64
     nodes = [
-        helper.make_node("TreeEnsembleRegressor", ["obs"], ["leaf"], domain="ai.onnx.ml", **_ensemble(tree, double)),
+        helper.make_node(
+            "TreeEnsembleRegressor", ["obs"], ["leaf"], domain="ai.onnx.ml", **_ensemble_attributes(tree, double)
+        ),
         helper.make_node("Cast", ["leaf"], ["leaf_number"], to=TensorProto.INT64),
         helper.make_node("Squeeze", ["leaf_number", "columns"], ["node"]),
         helper.make_node("Gather", ["value", "node"], ["action"], axis=0),
@@ -56,7 +58,8 @@ def to_onnx(tree: Tree, dtype: str = "float64") -> bytes:
     return model.SerializeToString()
 
 
-def _ensemble(tree: Tree, double: bool) -> dict[str, Any]:
+def _ensemble_attributes(tree: Tree, double: bool) -> dict[str, Any]:
+    """Return the attributes of the tree ensemble that maps observations to leaf numbers."""
     from onnx import numpy_helper
 
     leaf = tree.feature == LEAF
@@ -64,7 +67,7 @@ def _ensemble(tree: Tree, double: bool) -> dict[str, Any]:
     limits = tree.threshold if double else round_down(tree.threshold)
 
     def numbers(name: str, values: np.ndarray) -> dict[str, Any]:
-        """Reals: a tensor for float64, a list of floats for float32. The operator takes one kind throughout."""
+        """Return reals as a tensor (float64) or a list of floats (float32): the operator takes one kind throughout."""
         if double:
             return {f"{name}_as_tensor": numpy_helper.from_array(values.astype(np.float64), f"{name}_as_tensor")}
         return {name: values.astype(np.float32).tolist()}

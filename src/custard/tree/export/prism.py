@@ -27,7 +27,7 @@ __all__ = ["to_prism"]
 
 
 def to_prism(tree: Tree, mdp: FiniteMDP | None = None, target: Any = None) -> str:
-    """The chain MDP × tree as a PRISM `dtmc`; `target` ([S] bool) adds the label "target".
+    """Return the chain MDP × tree as a PRISM `dtmc`; `target` ([S] bool) adds the label "target".
 
     >>> import gymnasium as gym, custard
     >>> mdp = gym.make("custard/PrereqWorld-v0", m=1).unwrapped.mdp()
@@ -63,13 +63,34 @@ def to_prism(tree: Tree, mdp: FiniteMDP | None = None, target: Any = None) -> st
     choice = mdp_policy(tree, mdp)
     matrix, reward = mdp.policy_model(choice)
     states = _reached(matrix, mdp)
-    number = {int(state): k for k, state in enumerate(states)}
     start, stop = len(states), len(states) + 1 if mdp.gamma < 1.0 else None
-    last = start if stop is None else stop
     lines = [
         f"// A finite MDP of {mdp.n_states} states under a decision tree of depth {tree.depth}, written by custard.",
-        "dtmc", "", "module chain", f"  s : [0..{last}] init {start};",
+        "dtmc", "", "module chain", f"  s : [0..{start if stop is None else stop}] init {start};",
+        *_commands(mdp, matrix, choice, states, start, stop), "endmodule", "",
+        *_labels(mdp, choice, states, stop, target),
     ]  # fmt: skip
+    for name, sign in (("gain", 1.0), ("loss", -1.0)):
+        part = [f"  s={k} : {sign * float(reward[s])!r};" for k, s in enumerate(states) if sign * reward[s] > 0]
+        # A structure must not be empty: where nothing is earned, say so of one state.
+        lines += ["", f'rewards "{name}"', *(part or [f"  s={start} : 0.0;"]), "endrewards"]
+    return "\n".join(lines) + "\n"
+
+
+def _commands(
+    mdp: FiniteMDP, matrix: Any, choice: np.ndarray, states: np.ndarray, start: int, stop: int | None
+) -> list[str]:
+    """Return one command per state of the chain: where it leads, and with what probability.
+
+    mdp     the model
+    matrix  [S, S] sparse, its transitions under the tree
+    choice  [S], the tree's action numbers
+    states  those that the tree can reach, in the order of their numbers in the chain
+    start   the number of the state that draws the start
+    stop    the number of the state that stands for the discount; None without one
+    """
+    number = {int(state): k for k, state in enumerate(states)}
+    lines = []
     for k, state in enumerate(states.tolist()):
         if mdp.terminal[state]:
             lines.append(f"  [] s={k} -> 1.0:(s'={k}); // the end")
@@ -82,30 +103,29 @@ def to_prism(tree: Tree, mdp: FiniteMDP | None = None, target: Any = None) -> st
         ]
         if stop is not None:
             moves.append((1.0 - mdp.gamma, stop))
-        lines.append(f"  [] s={k} -> {_sum(moves)}; // {comment(mdp.actions.names[choice[state]])}")
+        lines.append(f"  [] s={k} -> {_updates(moves)}; // {comment(mdp.actions.names[choice[state]])}")
     begin = [(float(mdp.start[state]), number[int(state)]) for state in np.flatnonzero(mdp.start > 0)]
-    lines.append(f"  [] s={start} -> {_sum(begin)}; // the start")
+    lines.append(f"  [] s={start} -> {_updates(begin)}; // the start")
     if stop is not None:
         lines.append(f"  [] s={stop} -> 1.0:(s'={stop}); // discounted away")
-    lines += ["endmodule", ""]
-    done = [number[int(state)] for state in states if mdp.terminal[state]] + ([stop] if stop is not None else [])
-    lines.append(f'label "done" = {_any(done)};')
+    return lines
+
+
+def _labels(mdp: FiniteMDP, choice: np.ndarray, states: np.ndarray, stop: int | None, target: Any) -> list[str]:
+    """Return the labels "done", "target" and one per action that the tree takes. Parameters as in `_commands`."""
+    done = np.flatnonzero(mdp.terminal[states]).tolist() + ([stop] if stop is not None else [])
+    lines = [f'label "done" = {_condition(done)};']
     if target is not None:
-        marked = np.asarray(target, dtype=bool)
-        lines.append(f'label "target" = {_any([number[int(s)] for s in states if marked[s]])};')
+        lines.append(f'label "target" = {_condition(np.flatnonzero(np.asarray(target, dtype=bool)[states]).tolist())};')
     for a, word in enumerate(identifiers(mdp.actions.names, "do_")):
-        own = [number[int(s)] for s in states if choice[s] == a and not mdp.terminal[s]]
+        own = np.flatnonzero((choice[states] == a) & ~mdp.terminal[states]).tolist()
         if own:
-            lines.append(f'label "{word}" = {_any(own)};')
-    for name, sign in (("gain", 1.0), ("loss", -1.0)):
-        part = [f"  s={number[int(s)]} : {sign * float(reward[s])!r};" for s in states if sign * reward[s] > 0]
-        # A structure must not be empty: where nothing is earned, say so of one state.
-        lines += ["", f'rewards "{name}"', *(part or [f"  s={start} : 0.0;"]), "endrewards"]
-    return "\n".join(lines) + "\n"
+            lines.append(f'label "{word}" = {_condition(own)};')
+    return lines
 
 
 def _reached(matrix: Any, mdp: FiniteMDP) -> np.ndarray:
-    """The states the chain can be in, ascending."""
+    """Return the states the chain can be in, ascending."""
     seen = mdp.start > 0
     front = np.flatnonzero(seen)
     while len(front):
@@ -115,12 +135,13 @@ def _reached(matrix: Any, mdp: FiniteMDP) -> np.ndarray:
     return np.flatnonzero(seen)
 
 
-def _sum(moves: list[tuple[float, int]]) -> str:
+def _updates(moves: list[tuple[float, int]]) -> str:
+    """Return (probability, state) pairs as the updates of a PRISM command."""
     return " + ".join(f"{probability!r}:(s'={to})" for probability, to in moves)
 
 
-def _any(numbers: list[int]) -> str:
-    """A condition on s, runs of numbers as ranges."""
+def _condition(numbers: list[int]) -> str:
+    """Return the condition that s is one of some numbers, runs of them as ranges."""
     if not numbers:
         return "false"
     ordered = sorted(numbers)

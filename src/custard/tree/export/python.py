@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from custard.tree.export.names import comment, heading, identifiers, rows
-from custard.tree.export.walk import DEEPEST, nested, order
+from custard.tree.export.walk import MAX_NESTED_DEPTH, nested, order
 from custard.tree.tree import Tree
 
 __all__ = ["to_python"]
 
 
 def to_python(tree: Tree) -> str:
-    """The tree as Python source: `act(obs)` takes any sequence of numbers and returns the action.
+    """Return the tree as Python source: `act(obs)` takes any sequence of numbers and returns the action.
 
     Each value is made a Python float first, so that a NumPy float32 is widened instead of the threshold narrowed. NaN
     goes right, as in the tree.
@@ -38,10 +38,11 @@ def to_python(tree: Tree) -> str:
         "",
         "",
     ]
-    return "\n".join(lines + (_nested(tree) if tree.depth <= DEEPEST else _table(tree))) + "\n"
+    return "\n".join(lines + (_nested_ifs(tree) if tree.depth <= MAX_NESTED_DEPTH else _table_and_loop(tree))) + "\n"
 
 
-def _nested(tree: Tree) -> list[str]:
+def _nested_ifs(tree: Tree) -> list[str]:
+    """Return `act` as nested ifs."""
     used = order(tree)
     local = dict(zip(used, identifiers(tree.features.names[c] for c in used), strict=True))
     lines = ["def act(obs):"] + [f"    {local[c]} = float(obs[{c}])" for c in used]
@@ -52,17 +53,18 @@ def _nested(tree: Tree) -> list[str]:
         elif what == "else":
             lines.append(f"{pad}else:")
         elif what == "leaf":
-            lines.append(f"{pad}return {_action(tree, node)}  # {comment(tree.actions.name(tree.value[node]))}")
+            lines.append(f"{pad}return {_action_literal(tree, node)}  # {comment(tree.actions.name(tree.value[node]))}")
     return lines
 
 
-def _table(tree: Tree) -> list[str]:
+def _table_and_loop(tree: Tree) -> list[str]:
+    """Return `act` as a loop over tables, for trees too deep to nest."""
     columns = {
         "FEATURE": [str(v) for v in tree.feature.tolist()],
         "THRESHOLD": [repr(v) for v in tree.threshold.tolist()],
         "LEFT": [str(v) for v in tree.children_left.tolist()],
         "RIGHT": [str(v) for v in tree.children_right.tolist()],
-        "VALUE": [_action(tree, node) for node in range(tree.n_nodes)],
+        "VALUE": [_action_literal(tree, node) for node in range(tree.n_nodes)],
     }
     lines = []
     for name, values in columns.items():
@@ -77,7 +79,7 @@ def _table(tree: Tree) -> list[str]:
     ]  # fmt: skip
 
 
-def _action(tree: Tree, node: int) -> str:
-    """An action as a literal; Python has none for infinity, but an overflowing one reads as it."""
+def _action_literal(tree: Tree, node: int) -> str:
+    """Return an action as a literal; Python has none for infinity, but an overflowing one reads as it."""
     text = repr(tree.value[node].tolist() if tree.actions.discrete else tuple(tree.value[node].tolist()))
     return text.replace("inf", "1e999")

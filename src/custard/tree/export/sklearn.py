@@ -22,7 +22,7 @@ __all__ = ["from_sklearn", "to_sklearn", "to_sklearn_source"]
 
 
 def to_sklearn(tree: Tree, visits: Any = None) -> Any:
-    """A fitted `DecisionTreeClassifier`, or a `DecisionTreeRegressor` for vector actions, that decides as the tree.
+    """Return a fitted `DecisionTreeClassifier` (`…Regressor` for vector actions) that decides as the tree.
 
     `visits` (a count for each node) becomes the number of samples; without it every leaf counts one.
 
@@ -36,12 +36,12 @@ def to_sklearn(tree: Tree, visits: Any = None) -> Any:
     |   |--- class: 1
     """
     classes = np.arange(tree.actions.start, tree.actions.start + tree.actions.n) if tree.actions.discrete else None
-    return _estimator(_arrays(tree, visits), classes, tree.features.n, tree.depth)
+    return _fitted_estimator(_node_table(tree, visits), classes, tree.features.n, tree.depth)
 
 
 def to_sklearn_source(tree: Tree) -> str:
-    """A Python file whose `estimator()` builds what `to_sklearn` returns, without pickle and without custard."""
-    arrays = _arrays(tree, None)
+    """Return a Python file whose `estimator()` builds what `to_sklearn` returns, without pickle and without custard."""
+    arrays = _node_table(tree, None)
     lines = [
         '"""A decision tree written by custard: estimator() gives it as a fitted scikit-learn estimator.',
         "",
@@ -66,11 +66,11 @@ def to_sklearn_source(tree: Tree) -> str:
             rows([repr(v).replace("inf", "1e999") for v in array.reshape(-1).tolist()], "        "),
             "    ],",
         ]
-    lines += ["}", "", "", _SOURCE]
+    lines += ["}", "", "", ESTIMATOR_SOURCE]
     return "\n".join(lines)
 
 
-_SOURCE = '''def estimator():
+ESTIMATOR_SOURCE = '''def estimator():
     """The fitted estimator."""
     if KIND == "discrete":
         classes = np.arange(START, START + len(ACTIONS))
@@ -97,7 +97,7 @@ _SOURCE = '''def estimator():
 
 
 def from_sklearn(estimator: Any, features: Features | None = None, actions: Actions | None = None) -> Tree:
-    """A tree from a fitted `DecisionTreeClassifier` or `…Regressor`: both agree on every float32 observation.
+    """Return a tree from a fitted `DecisionTreeClassifier` or `…Regressor`: both agree on every float32 observation.
 
     Without `features` the names are scikit-learn's (or feature_0, …) and nothing is known of bounds. Without `actions`
     whole-number classes are taken as the actions' own numbers, other classes are numbered in order and keep their
@@ -132,15 +132,15 @@ def from_sklearn(estimator: Any, features: Features | None = None, actions: Acti
     else:
         if inner.n_outputs != 1:
             raise CustardError("from_sklearn takes classifiers of one output; give a regressor for vector actions")
-        value, actions = _decisions(estimator.classes_, np.argmax(inner.value[:, 0, :], axis=1), actions)
+        value, actions = _node_actions(estimator.classes_, np.argmax(inner.value[:, 0, :], axis=1), actions)
     return Tree(
         np.where(leaf, LEAF, inner.feature), np.where(leaf, 0.0, inner.threshold), inner.children_left,
         inner.children_right, value, features, actions, {"method": type(estimator).__name__},
     )  # fmt: skip
 
 
-def _decisions(classes: Any, best: np.ndarray, actions: Actions | None) -> tuple[np.ndarray, Actions]:
-    """Each node's action, and the actions there are."""
+def _node_actions(classes: Any, best: np.ndarray, actions: Actions | None) -> tuple[np.ndarray, Actions]:
+    """Return each node's action, and the actions there are."""
     classes = np.asarray(classes)
     whole = classes.dtype.kind in "iub" or (classes.dtype.kind == "f" and bool((classes == np.round(classes)).all()))
     if not whole:
@@ -161,8 +161,8 @@ def _decisions(classes: Any, best: np.ndarray, actions: Actions | None) -> tuple
     return numbers[best], actions
 
 
-def _arrays(tree: Tree, visits: Any) -> dict[str, np.ndarray]:
-    """The columns of scikit-learn's node table, and `values`: what the leaves below each node hold, on average."""
+def _node_table(tree: Tree, visits: Any) -> dict[str, np.ndarray]:
+    """Return the columns of scikit-learn's node table, and `values`: the mean over the leaves below each node."""
     leaf = tree.feature == LEAF
     inner = np.flatnonzero(~leaf)
     if tree.actions.discrete:
@@ -187,7 +187,8 @@ def _arrays(tree: Tree, visits: Any) -> dict[str, np.ndarray]:
     }  # fmt: skip
 
 
-def _estimator(arrays: dict[str, np.ndarray], classes: np.ndarray | None, n: int, depth: int) -> Any:
+def _fitted_estimator(arrays: dict[str, np.ndarray], classes: np.ndarray | None, n: int, depth: int) -> Any:
+    """Return an estimator for `n` features with a node table; without `classes` it is a regressor."""
     from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
     from sklearn.tree._tree import Tree as Inner
 

@@ -16,7 +16,7 @@ __all__ = ["real", "symbols", "to_smt2"]
 
 
 def to_smt2(tree: Tree) -> str:
-    """The tree as SMT-LIB: one constant a feature, `custard_act` of them, and `action` (`action_0`, … for vectors).
+    """Return the tree as SMT-LIB: a constant per feature, `custard_act` of them, and `action` (`action_0`, …).
 
     >>> from custard import Actions, Features, Tree
     >>> print(to_smt2(Tree.stump(0, 0.5, 0, 1, Features(("angle",), [-1], [1]), Actions("discrete", ("a", "b")))))
@@ -51,13 +51,13 @@ def to_smt2(tree: Tree) -> str:
     sort = "Real" if tree.actions.kind == "box" else "Int"
     for i, (function, result) in enumerate(functions):
         lines.append(f"(define-fun {function} ({arguments}) {sort}")
-        lines += _body(tree, names, None if tree.actions.discrete else i)
+        lines += _nested_ites(tree, names, None if tree.actions.discrete else i)
         lines[-1] += ")"
         lines.append(f"(define-fun {result} () {sort} ({function} {' '.join(names)}))")
     return "\n".join([*lines, "(check-sat)"]) + "\n"
 
 
-_TAKEN = frozenset(
+RESERVED_SYMBOLS = frozenset(
     {"action", "custard_act", "", "_", "!", "as", "let", "par", "match", "exists", "forall", "lambda", "and", "or"}
     | {
         "not",
@@ -99,8 +99,8 @@ _TAKEN = frozenset(
 
 
 def symbols(names: tuple[str, ...]) -> list[str]:
-    """Quoted symbols, distinct: `|` and `\\` cannot stand in one, and must not be invisible either."""
-    used = set(_TAKEN)
+    """Return quoted symbols, distinct: `|` and `\\` cannot stand in one, and must not be invisible either."""
+    used = set(RESERVED_SYMBOLS)
     result = []
     for name in names:
         stem = "".join(c if c.isprintable() and c.isascii() and c not in "|\\" else "_" for c in name)
@@ -114,7 +114,7 @@ def symbols(names: tuple[str, ...]) -> list[str]:
 
 
 def real(value: float) -> str:
-    """An exact real literal.
+    """Return an exact real literal.
 
     >>> real(-0.25), real(3.0)
     ('(- (/ 1 4))', '3.0')
@@ -124,7 +124,8 @@ def real(value: float) -> str:
     return f"(- {text})" if value < 0 else text
 
 
-def _body(tree: Tree, names: list[str], component: int | None) -> list[str]:
+def _nested_ites(tree: Tree, names: list[str], component: int | None) -> list[str]:
+    """Return the body of one function: nested ites down to actions, or to one component of them."""
     lines: list[str] = []
     for what, node, depth in nested(tree):
         pad = "  " * (min(depth, 40) + 1)

@@ -10,7 +10,7 @@ __all__ = ["to_text"]
 
 
 def to_text(tree: Tree) -> str:
-    """The tree as `custard show` prints it, except that every digit of each threshold is there and nothing is cut.
+    """Return the tree as `custard show` prints it, but with every digit of each threshold and nothing cut.
 
     >>> from custard import Actions, Features, Tree
     >>> print(to_text(Tree.stump(0, 1 / 3, 0, 1, Features(("angle",), [-1], [1]), Actions("discrete", ("a", "b")))))

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from custard.tree.tree import LEAF, Tree
 
-__all__ = ["DEEPEST", "nested", "order"]
+__all__ = ["MAX_NESTED_DEPTH", "nested", "order"]
 
 #: Trees deeper than this are written as tables and a loop: Python allows 100 levels of indentation, C99 127 of blocks.
-DEEPEST = 60
+MAX_NESTED_DEPTH = 60
 
 
 def nested(tree: Tree) -> Iterator[tuple[str, int, int]]:
-    """("if", node, depth), what is left, ("else", node, depth), what is right, ("end", node, depth); or ("leaf", …)."""
+    """Yield ("if", node, depth), what is left, ("else", …), what is right, ("end", …); or ("leaf", node, depth)."""
     stack = [("visit", 0, 0)]
     while stack:
         what, node, depth = stack.pop()
@@ -30,5 +30,5 @@ def nested(tree: Tree) -> Iterator[tuple[str, int, int]]:
 
 
 def order(tree: Tree) -> list[int]:
-    """The features that the tree asks about, in their own order."""
+    """Return the features that the tree asks about, in their own order."""
     return sorted({int(c) for c in tree.feature if c != LEAF})

@@ -1,11 +1,12 @@
 """How the base environments under a vector IBMDP are moved, some at a time.
 
-In an IBMDP some parts act while others still ask. Three kinds of base vector environment differ in how they allow that:
+In an IBMDP some environments act while others still ask. Three kinds of base vector environment allow that in
+different ways:
 
-* `Native`: the compiled environments step any subset.
-* `EachAlone`: a `SyncVectorEnv` is a list of environments; each is stepped by itself.
-* `AllTogether`: any other vector environment steps all its parts or none. A part that has chosen a base action waits
-  until all have; Gymnasium's next-step autoreset is the precedent for a step whose action is ignored.
+* `CompiledEnvironments`: the compiled environments step any subset.
+* `SingleEnvironments`: a `SyncVectorEnv` is a list of environments; each is stepped by itself.
+* `LockstepEnvironments`: any other vector environment steps all its environments or none. One that has chosen a base
+  action waits until all have; Gymnasium's next-step autoreset is the precedent for a step whose action is ignored.
 
 Each keeps the present base states in `x` [N, n] and the last results in `reward`, `terminated`, `truncated` [N].
 """
@@ -23,12 +24,12 @@ from gymnasium.vector.utils import create_empty_array, iterate
 from custard.core.seeds import seeds_for
 from custard.core.spaces import Base
 
-__all__ = ["Moved", "Parts", "parts_of"]
+__all__ = ["BaseEnvironments", "Moved", "base_environments_of"]
 
 
 @dataclass
 class Moved:
-    """What a call moved: which parts, Gymnasium's infos, and the last states of episodes that restarted at once."""
+    """What a call moved: environments, Gymnasium's infos, and the last states of episodes that restarted at once."""
 
     index: np.ndarray
     infos: dict[str, Any] = field(default_factory=dict)
@@ -36,10 +37,10 @@ class Moved:
     final_index: np.ndarray | None = None
 
 
-class Parts(Protocol):
+class BaseEnvironments(Protocol):
     """The base environments of a vector IBMDP."""
 
-    waits: bool  # whether a part that acts may have to wait for the others
+    in_lockstep: bool  # whether one that acts may have to wait for the others
     x: np.ndarray
     reward: np.ndarray
     terminated: np.ndarray
@@ -49,67 +50,70 @@ class Parts(Protocol):
         """Start episodes: everywhere, or where `options["reset_mask"]` says."""
 
     def move(self, acting: np.ndarray, values: Any, resetting: np.ndarray) -> Moved:
-        """Take base actions in some parts and start new episodes in others."""
+        """Take base actions in the environments `acting` and start new episodes in those `resetting`."""
 
 
-def parts_of(env: gym.vector.VectorEnv, base: Base) -> Parts:
-    """The way to move a vector environment's parts."""
+def base_environments_of(env: gym.vector.VectorEnv, base: Base) -> BaseEnvironments:
+    """Return the base environments of a vector environment, each moved as its kind allows."""
     if hasattr(env, "step_some"):
-        return Native(env, base)
+        return CompiledEnvironments(env, base)
     if type(env) is SyncVectorEnv:  # a subclass may do more in its step
-        return EachAlone(env, base)
-    return AllTogether(env, base)
+        return SingleEnvironments(env, base)
+    return LockstepEnvironments(env, base)
 
 
 def autoreset_mode(env: gym.vector.VectorEnv) -> AutoresetMode:
-    """The declared autoreset mode; Gymnasium's default where none is declared."""
+    """Return the declared autoreset mode; Gymnasium's default where none is declared."""
     return AutoresetMode(env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
 
 
-class Native:
+class CompiledEnvironments:
     """Compiled environments."""
 
-    waits = False
+    in_lockstep = False
 
     def __init__(self, env: Any, base: Base) -> None:
         self.env, self.base = env, base
-        self.own_features = base.features.origin.get("features") == "custom"
-        self.x = np.full((env.num_envs, base.features.n), np.nan) if self.own_features else env.x
+        self.has_custom_features = base.features.origin.get("features") == "custom"
+        self.x = np.full((env.num_envs, base.features.n), np.nan) if self.has_custom_features else env.x
         self.reward, self.terminated, self.truncated = env.reward, env.terminated, env.truncated
         self.mode = autoreset_mode(env)
 
     def reset(self, seed: Any, options: dict[str, Any] | None) -> Moved:
+        """Start episodes: everywhere, or where `options["reset_mask"]` says."""
         self.env.reset(seed=seed, options=options)
         mask = None if options is None else options.get("reset_mask")
-        return self._moved(self.env.everyone if mask is None else np.flatnonzero(mask))
+        return self._moved_with_features(self.env.everyone if mask is None else np.flatnonzero(mask))
 
     def move(self, acting: np.ndarray, values: Any, resetting: np.ndarray) -> Moved:
+        """Take base actions in the environments `acting` and start new episodes in those `resetting`."""
         self.env.step_some(acting, values)
         if self.mode == AutoresetMode.SAME_STEP:
             over = acting[self.terminated[acting] | self.truncated[acting]]
             if len(over):
-                self._moved(over)
+                self._moved_with_features(over)
                 moved = Moved(acting, final=self.x[over].copy(), final_index=over)
                 flags = self.terminated[over], self.truncated[over]
                 self.env.reset_some(over)
                 self.terminated[over], self.truncated[over] = flags
-                return self._moved(acting, moved)
+                return self._moved_with_features(acting, moved)
         if len(resetting):
             self.env.reset_some(resetting)
             self.reward[resetting] = 0.0
-            return self._moved(np.concatenate([acting, resetting]))
-        return self._moved(acting)
+            return self._moved_with_features(np.concatenate([acting, resetting]))
+        return self._moved_with_features(acting)
 
-    def _moved(self, index: np.ndarray, moved: Moved | None = None) -> Moved:
-        if self.own_features and len(index):
+    def _moved_with_features(self, index: np.ndarray, moved: Moved | None = None) -> Moved:
+        """Return what moved, after the features of a user's own function are computed for it."""
+        if self.has_custom_features and len(index):
             self.x[index] = self.base.encode(self.env.observations()[index], len(index))
         return moved or Moved(index)
 
 
-class EachAlone:
+class SingleEnvironments:
     """The environments of a `SyncVectorEnv`, stepped one by one."""
 
-    waits = False
+    in_lockstep = False
 
     def __init__(self, env: gym.vector.SyncVectorEnv, base: Base) -> None:
         self.env, self.base, count = env, base, env.num_envs
@@ -118,6 +122,7 @@ class EachAlone:
         self.mode = autoreset_mode(env)
 
     def reset(self, seed: Any, options: dict[str, Any] | None) -> Moved:
+        """Start episodes: everywhere, or where `options["reset_mask"]` says."""
         count = self.env.num_envs
         mask = None if options is None else options.get("reset_mask")
         rest = None if options is None else {k: v for k, v in options.items() if k != "reset_mask"}
@@ -128,6 +133,7 @@ class EachAlone:
         return moved
 
     def move(self, acting: np.ndarray, values: Any, resetting: np.ndarray) -> Moved:
+        """Take base actions in the environments `acting` and start new episodes in those `resetting`."""
         moved = Moved(np.concatenate([acting, resetting]) if len(resetting) else acting)
         last: dict[int, np.ndarray] = {}
         for i, value in zip(acting.tolist(), values, strict=True):
@@ -150,6 +156,7 @@ class EachAlone:
         return moved
 
     def _restart(self, i: int, infos: dict[str, Any], **how: Any) -> None:
+        """Start an episode in environment i, its info added to the others'."""
         observation, info = self.env.envs[i].reset(**how)
         self.x[i] = self.base.observe(observation)
         self.terminated[i] = self.truncated[i] = False
@@ -157,10 +164,10 @@ class EachAlone:
             self.env._add_info(infos, info, i)
 
 
-class AllTogether:
-    """A vector environment that steps all its parts or none."""
+class LockstepEnvironments:
+    """A vector environment that steps all its environments or none."""
 
-    waits = True
+    in_lockstep = True
 
     def __init__(self, env: gym.vector.VectorEnv, base: Base) -> None:
         self.env, self.base, count = env, base, env.num_envs
@@ -173,6 +180,7 @@ class AllTogether:
             self.actions += base.actions.start
 
     def reset(self, seed: Any, options: dict[str, Any] | None) -> Moved:
+        """Start episodes: everywhere, or where `options["reset_mask"]` says."""
         mask = None if options is None else options.get("reset_mask")
         observations, infos = self.env.reset(seed=seed, options=options)
         index = self.everyone if mask is None else np.flatnonzero(mask)
@@ -181,6 +189,7 @@ class AllTogether:
         return Moved(index, infos)
 
     def move(self, acting: np.ndarray, values: Any, resetting: np.ndarray) -> Moved:
+        """Take base actions in the environments `acting` and start new episodes in those `resetting`."""
         if len(acting):
             self.actions[acting] = np.asarray(values).reshape(len(acting), *self.actions.shape[1:])
         self.ready[acting] = self.ready[resetting] = True

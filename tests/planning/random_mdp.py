@@ -1,4 +1,4 @@
-"""Random finite MDPs, for tests and benchmarks: small, seeded, with factored states."""
+"""Random finite MDPs: small, seeded, with factored states."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
-"""Write numbers for people."""
+"""Numbers as text for people."""
 
 from __future__ import annotations
 
 import math
 
-__all__ = ["number_texts"]
+__all__ = ["format_numbers"]
 
 
-def number_texts(*values: float | None) -> list[str]:
-    """Return numbers that belong together as text: two decimals, more if all are small, exponents if one is huge.
+def format_numbers(*values: float | None) -> list[str]:
+    """Return numbers that belong together as text: two decimals, more where all are small, 1e+300 where one is large.
 
-    >>> number_texts(499.987, 0.4), number_texts(-0.00134, 0.0002), number_texts(1e300, None)
+    >>> format_numbers(499.987, 0.4), format_numbers(-0.00134, 0.0002), format_numbers(1e300, None)
     (['499.99', '0.40'], ['-0.00134', '0.00020'], ['1e+300', '–'])
     """
     sizes = [abs(value) for value in values if value is not None and math.isfinite(value)]
