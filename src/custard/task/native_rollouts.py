@@ -21,7 +21,7 @@ from custard.tree.tree import Tree
 
 __all__ = ["TABLE", "Place", "arrays_of", "copy", "move", "native_place", "roll_out", "see", "start", "tree_rollouts"]
 
-TABLE = -1  # the world whose transitions are in its parameters (`custard.solvers.tpi.learned`)
+TABLE = -1  # the world whose transitions are in its parameters (`custard.solvers.tpi.table_model`)
 MANY, SOME = 5000, 500  # steps, or episodes, from which several threads pay
 
 Place = tuple[int, np.ndarray, int, int]  # number of the world, its parameters, time limit, features

@@ -11,8 +11,8 @@ from custard.experts import dqn
 from custard.experts.experts import experts
 from custard.experts.numbered_actions import choice_of_vectors
 from custard.lab.frontier import frontier
-from custard.solvers.tpi import advice
-from custard.solvers.tpi.advice import imitations
+from custard.solvers.tpi import expert_start
+from custard.solvers.tpi.expert_start import imitations
 from custard.task.evaluate import rollouts
 from custard.task.problem import Problem
 from custard.task.source import source
@@ -126,7 +126,7 @@ def test_vectors_that_an_expert_chooses_among(actions, count, some):
 
 def test_vector_actions_have_an_expert_too(monkeypatch):
     pytest.importorskip("jax", reason='needs the extra "neural"')
-    monkeypatch.setattr(advice, "LEAST", 9000)
+    monkeypatch.setattr(expert_start, "MIN_BUDGET_FOR_EXPERT", 9000)
     run = custard.learn(Glide, max_depth=2, budget=9000)
     assert any("expert" in row for row in run.metrics)
     assert custard.evaluate(run.tree, Glide, 100, seed=1).mean > -4
@@ -136,7 +136,7 @@ def test_vector_actions_have_an_expert_too(monkeypatch):
 
 def test_where_steps_are_few_an_expert_is_trained_unasked(monkeypatch):
     pytest.importorskip("jax", reason='needs the extra "neural"')
-    monkeypatch.setattr(advice, "LEAST", 9000)
+    monkeypatch.setattr(expert_start, "MIN_BUDGET_FOR_EXPERT", 9000)
     advised, alone, short = (
         custard.learn(Push, max_depth=2, **given)
         for given in ({"budget": 9000}, {"budget": 9000, "expert": "none"}, {"budget": 8000})
@@ -147,8 +147,8 @@ def test_where_steps_are_few_an_expert_is_trained_unasked(monkeypatch):
 
 
 def test_without_jax_a_word_says_what_an_expert_would_do(monkeypatch):
-    monkeypatch.setattr(advice, "LEAST", 3000)
-    monkeypatch.setattr(advice, "find_spec", lambda name: None)
+    monkeypatch.setattr(expert_start, "MIN_BUDGET_FOR_EXPERT", 3000)
+    monkeypatch.setattr(expert_start, "find_spec", lambda name: None)
     with pytest.warns(UserWarning, match=r"custard-rl\[neural\]"):
         custard.learn(Push, max_depth=1, budget=3000)
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from custard.envs.pcg64 import streams
+from custard.solvers.common.paired import paired_gain
 from custard.task.evaluate import rollouts
 from custard.task.native_rollouts import native_place, tree_rollouts
 from custard.task.problem import Problem
@@ -60,13 +61,12 @@ def better(a: Judged, b: Judged, margin: float = 1.0) -> bool:
     (or as many and less depth), so small losses cannot add up for ever.
     """
     k = min(len(a.returns), len(b.returns))
-    gain = a.returns[:k] - b.returns[:k]
-    mean, error = gain.mean(), margin * gain.std() / np.sqrt(k)
+    gain, error = paired_gain(a.returns[:k], b.returns[:k], margin)
     if a.size < b.size:
-        return bool(mean >= -error)
+        return gain >= -error
     if a.size > b.size:
-        return bool(mean > error)
-    return bool(mean > 0)
+        return gain > error
+    return gain > 0
 
 
 @dataclass
@@ -201,10 +201,10 @@ class Selection:
         if self.best is None:
             return False
         k = len(judged.returns)
-        gain = judged.returns - self.best.returns[:k]
-        if (gain == 0).all() and judged.size >= self.best.size:
+        if (judged.returns == self.best.returns[:k]).all() and judged.size >= self.best.size:
             return k >= 64
-        return bool(gain.mean() < -2.0 * gain.std() / np.sqrt(k))
+        gain, error = paired_gain(judged.returns, self.best.returns[:k], margin=2.0)
+        return gain < -error
 
     def extend(self, judged: Judged, count: int) -> None:
         """Run a tree until it has `count` episodes."""
