@@ -57,7 +57,9 @@ class ImitatedExpert:
 
     expert: Any  # custard.experts.experts.Expert
     problem: Problem  # with numbered actions, where the expert can only choose among some
-    to_own_tree: Callable[[Tree], Tree]  # turns a tree of that problem into one of the search's problem
+    to_own_tree: (
+        Callable[[Tree], Tree] | None
+    )  # turns its trees into trees of the search's own problem, if that differs
 
 
 def choose_expert(given: Any, arena: Arena) -> Any:
@@ -101,16 +103,11 @@ def prepare_expert(given: Any, arena: Arena, budget_is_given: bool) -> Iterator[
         return
     from custard.experts.experts import Expert, experts
 
-    problem: Problem = arena.problem
-    to_own_tree: Callable[[Tree], Tree] = _unchanged
+    problem, to_own_tree = arena.problem, None
     if given == "dqn":
         problem, to_own_tree = with_numbered_actions(problem, arena.blank)
     for item in experts(problem, given, _training_settings(arena, budget_is_given), arena.seed):
         yield ImitatedExpert(item, problem, to_own_tree) if isinstance(item, Expert) else item
-
-
-def _unchanged(tree: Tree) -> Tree:
-    return tree
 
 
 def _training_settings(arena: Arena, budget_is_given: bool) -> Any:
@@ -152,7 +149,7 @@ def imitate(
     for depth in depths:
         limits, max_steps = (depth, max_leaves, cuts, int(rng.integers(2**31))), steps + share
         for tree, mean, used in imitations(expert.problem, expert.expert, *limits, _max_episode_steps(arena), episodes):
-            trees.append((expert.to_own_tree(tree), mean))
+            trees.append((expert.to_own_tree(tree) if expert.to_own_tree else tree, mean))
             steps += used
             if steps >= max_steps:
                 break
