@@ -20,7 +20,7 @@ import gymnasium as gym
 
 import custard
 from custard.core.spaces import describe
-from custard.lab.seeds_at_once import learn_seeds
+from custard.lab.multi_seed import learn_seeds
 from custard.solvers.ppo.ppo import Learner, Settings
 from custard.task.problem import Problem
 from custard.task.source import source

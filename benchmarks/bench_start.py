@@ -17,7 +17,8 @@ METHODS = ("tpi", "mfec", "dqn", "ppo")
 FIRST_TREE = """
 import sys, time
 wall = time.perf_counter()
-from custard.lab.methods import method, settings_for
+from custard.lab.methods import method
+from custard.task.settings import settings_for
 from custard.task.source import source
 from custard.task.problem import Problem
 from custard.core.spaces import describe

@@ -36,10 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="custard.plain")
-    warnings.formatwarning = _warning
+    warnings.formatwarning = _one_line_warning
     try:
-        arguments = _joined(arguments)
-        command: Any = tyro.cli(_union(), args=arguments, prog="custard", description=_ABOUT, config=_CONFIG)
+        arguments = _with_repeats_joined(arguments)
+        command: Any = tyro.cli(_command_union(), args=arguments, prog="custard", description=_ABOUT, config=_CONFIG)
         code = command.run()
         if sys.stdout is not None:  # closed by whoever called
             sys.stdout.flush()
@@ -51,17 +51,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         sys.exit(130)
     except BrokenPipeError:
-        _drop_output()
+        _discard_output()
         sys.exit(0)
     except OSError as error:
-        _drop_output()
+        _discard_output()
         print(f"custard: {error.filename or 'standard output'}: {error.strerror or error}", file=sys.stderr)
         sys.exit(2)
     sys.exit(code or 0)
 
 
-def _drop_output() -> None:
-    """Nobody takes what is still to be written: leave nothing that Python would fail to write at its end."""
+def _discard_output() -> None:
+    """Send the rest of the output nowhere, so that Python does not fail to write it when it exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
@@ -70,30 +70,30 @@ explain its decisions, prove things about it, and write it as Python, C, Rust an
 a command's options; `custard --version` says which version this is."""
 
 
-def _warning(message: Warning | str, *_: object, **__: object) -> str:
-    """A warning in one line, since nobody here looks for its place; without Gymnasium's colours outside a terminal."""
+def _one_line_warning(message: Warning | str, *_: object, **__: object) -> str:
+    """Return a warning in one line, without its place in the code; without Gymnasium's colours outside a terminal."""
     coloured = sys.stderr is not None and sys.stderr.isatty()
     said = str(message) if coloured else re.sub("\x1b\\[[0-9;]*m", "", str(message))
     return f"custard: {said}\n"
 
 
-_PLAIN = {"≤": "<=", "→": "->", "±": "+-", "×": "x", "…": "...", "•": "*", "├": "|", "└": "`", "│": "|", "─": "-"}
+_ASCII_FORMS = {"≤": "<=", "→": "->", "±": "+-", "×": "x", "…": "...", "•": "*", "├": "|", "└": "`", "│": "|", "─": "-"}
 
 
-def _plain(error: UnicodeError) -> tuple[str, int]:
-    """What an output that cannot show a character, such as ASCII, shows instead."""
+def _ascii_form(error: UnicodeError) -> tuple[str, int]:
+    """Return what an output that cannot encode a character, such as ASCII, shows instead."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    return "".join(_PLAIN.get(character, "?") for character in error.object[error.start : error.end]), error.end
+    return "".join(_ASCII_FORMS.get(character, "?") for character in error.object[error.start : error.end]), error.end
 
 
-codecs.register_error("custard.plain", _plain)
+codecs.register_error("custard.plain", _ascii_form)
 
 _CONFIG = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)
 
 
-def _union() -> Any:
-    """All commands as one type for tyro to choose from."""
+def _command_union() -> Any:
+    """Return all commands as one type for tyro to choose from."""
     parts = []
     for name in COMMANDS:
         module = importlib.import_module(f"custard.commands.{name}")
@@ -101,17 +101,19 @@ def _union() -> Any:
     return Union[tuple(parts)]  # noqa: UP007
 
 
-def _joined(arguments: list[str]) -> list[str]:
-    """The arguments with each list's values behind its last mention: tyro would forget those of the ones before.
+def _with_repeats_joined(arguments: list[str]) -> list[str]:
+    """Return the arguments with all values of a repeated list option behind its last mention.
 
-    An option of one value must be given once, for the same reason: a property that nobody checks must not seem proved.
+    tyro keeps the last mention only, so that `--assert A --assert B` would silently not check A; with UseAppendAction
+    `--assert A B` would no longer work and values would be added to an option's default. For the same reason an option
+    of one value must be given once.
 
-    >>> _joined(["verify", "tree.json", "--assert", "a", "b", "--json", "--assert=c"])
+    >>> _with_repeats_joined(["verify", "tree.json", "--assert", "a", "b", "--json", "--assert=c"])
     ['verify', 'tree.json', '--json', '--assert', 'a', 'b', 'c']
     """
     if not arguments or arguments[0] not in COMMANDS:
         return arguments
-    takes = _options(importlib.import_module(f"custard.commands.{arguments[0]}").Command)
+    takes = _option_kinds(importlib.import_module(f"custard.commands.{arguments[0]}").Command)
     ended = arguments.index("--") if "--" in arguments else len(arguments)
     runs: list[list[str]] = [[]]  # each an option with what stands behind it
     for word in arguments[:ended]:
@@ -124,34 +126,34 @@ def _joined(arguments: list[str]) -> list[str]:
     for name, places in mentions.items():
         if len(places) > 1 and takes.get(name) == "one":
             raise CustardError(f"{name} is given {len(places)} times, but takes one value: give it once")
-        if takes.get(name) == "some" and not all(_values(runs[k]) for k in places):
+        if takes.get(name) == "some" and not all(_values_of(runs[k]) for k in places):
             raise CustardError(f"{name} is given without a value: give one or several, or leave it out")
         if len(places) > 1 and takes.get(name) in ("some", "any"):
-            runs[places[-1]] = [name, *(value for k in places for value in _values(runs[k]))]
+            runs[places[-1]] = [name, *(value for k in places for value in _values_of(runs[k]))]
             for k in places[:-1]:
                 runs[k] = []
     return [word for run in runs for word in run] + arguments[ended:]
 
 
-def _values(run: list[str]) -> list[str]:
-    """What stands behind an option, also behind its equals sign."""
+def _values_of(run: list[str]) -> list[str]:
+    """Return the values behind an option, including one behind its equals sign."""
     _, equals, value = run[0].partition("=")
     return [*([value] if equals else []), *run[1:]]
 
 
 def _is_option(word: str) -> bool:
-    """Whether tyro takes a word for an option rather than for a value such as -0.5 or -inf."""
+    """Return whether tyro takes a word for an option rather than for a value such as -0.5 or -inf."""
     letters = word.lstrip("-")
     return word.startswith("-") and letters[:1].isalpha() and letters.lower() not in ("inf", "infinity", "nan")
 
 
-def _options(command: type) -> dict[str, str]:
-    """The options of a command, and what each takes: "one" value, "some", "any" number of them, or "none"."""
+def _option_kinds(command: type) -> dict[str, str]:
+    """Return a command's options with the values each takes: "one", "some" (at least one), "any" number, or "none"."""
     found: dict[str, str] = {}
     for name, hint in typing.get_type_hints(command, include_extras=True).items():
         kind, *about = typing.get_args(hint) if typing.get_origin(hint) is Annotated else (hint,)
         if dataclasses.is_dataclass(kind):
-            found |= _options(typing.cast(type, kind))
+            found |= _option_kinds(typing.cast(type, kind))
         elif tyro.conf.Positional not in about:
             called = next((part.name for part in about if getattr(part, "name", None)), name)
             lists = tuple in (typing.get_origin(kind), *map(typing.get_origin, typing.get_args(kind)))

@@ -172,9 +172,9 @@ def test_resuming_nothing_says_so(tmp_path, capsys):
 
 def test_warnings_have_colours_in_a_terminal_only(monkeypatch):
     yellow = "\x1b[33mWARN: old\x1b[0m"
-    assert cli._warning(yellow) == "custard: WARN: old\n"
+    assert cli._one_line_warning(yellow) == "custard: WARN: old\n"
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    assert cli._warning(yellow) == f"custard: {yellow}\n"
+    assert cli._one_line_warning(yellow) == f"custard: {yellow}\n"
 
 
 def test_bad_tree_files(tmp_path, capsys):

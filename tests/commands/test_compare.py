@@ -9,9 +9,9 @@ import pytest
 
 import custard
 from custard.cli import main
-from custard.lab.store import read_rows
 from custard.lab.summary import plot, summary
 from custard.lab.sweep import sweep
+from custard.lab.trial_file import read_rows
 from custard.lab.trials import grid
 
 WORLD = ("custard/PrereqWorld-v0", "--env-args", "m=4", "--episodes", "20", "--seeds", "2", "--workers", "0")

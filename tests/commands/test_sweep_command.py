@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from custard.cli import main
-from custard.lab.store import read_rows
+from custard.lab.trial_file import read_rows
 
 PLAN = """
 envs = ["FrozenLake-v1", {id = "custard/PrereqWorld-v0", m = 4}]

@@ -9,9 +9,9 @@ import pytest
 
 from custard.cli import main
 from custard.lab.methods import METHODS
-from custard.lab.paper import PAPER, SIZES, pothole_limits, smallest_trees, trials_of
+from custard.lab.paper import PAPER_TABLE1, PREREQ_SIZES, pothole_limits, smallest_trees, trials_of
 from custard.lab.paper_page import write_page
-from custard.lab.store import read_rows
+from custard.lab.trial_file import read_rows
 
 
 def test_trials_of_the_experiments() -> None:
@@ -28,7 +28,7 @@ def test_trials_of_the_experiments() -> None:
 
 def test_what_is_proved() -> None:
     trees = smallest_trees()
-    assert [trees[m] for m in SIZES] == [
+    assert [trees[m] for m in PREREQ_SIZES] == [
         (-2, 2, 3),
         (-3, 2, 4),
         (-4, 3, 5),
@@ -40,7 +40,7 @@ def test_what_is_proved() -> None:
     limits, leaves = pothole_limits()
     assert [round(limits[depth], 2) for depth in range(7)] == [45.0, 45.25, 46.44, 47.77, 49.64, 50.0, 50.0]
     assert leaves == 18
-    assert str(PAPER["mfec"]["PotholeWorld"][0]) == "49.18 (1.04)"
+    assert str(PAPER_TABLE1["mfec"]["PotholeWorld"][0]) == "49.18 (1.04)"
 
 
 def test_a_page_keeps_what_was_written_by_hand(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import custard
 from custard import CustardError, Tree, describe
 from custard.lab import learn as learning
 from custard.lab.methods import METHODS
-from custard.lab.progress import Display, facts
+from custard.lab.progress import Display, snapshot_text
 from custard.task.problem import Problem, Snapshot
 from custard.task.settings import settings_for
 
@@ -128,7 +128,9 @@ def test_seeds_for_purposes_are_independent_and_stable():
 
 
 def test_facts():
-    assert facts(Snapshot(10, None, float("nan"), metrics={"return": 1.25})) == "10 steps, return 1.2, no tree yet"
+    assert (
+        snapshot_text(Snapshot(10, None, float("nan"), metrics={"return": 1.25})) == "10 steps, return 1.2, no tree yet"
+    )
 
 
 @pytest.mark.parametrize(
@@ -148,7 +150,7 @@ def test_a_narrow_terminal_shows_what_matters_most(width, shown):
     display = Display("title", enabled=False)
     display.show(Snapshot(100, tree, 9.0, budget=1000, metrics={"return": 7.0}), 1.0)
     text = io.StringIO()
-    Console(file=text, width=width).print(display._picture(width))
+    Console(file=text, width=width).print(display._renderable(width))
     assert text.getvalue() == shown + "\n"
 
 

@@ -29,7 +29,7 @@ def bench(*arguments):
 def test_bench_measures_every_way_to_decide(tree, capsys):
     bench(tree)
     out = capsys.readouterr().out
-    assert all(part in out for part in ("exported C", "tree.predict", "tree.act", "CartPole-v1", "steps a second"))
+    assert all(part in out for part in ("exported C", "tree.predict", "tree.act", "CartPole-v1", "steps per second"))
     bench(tree, "--json")
     found = json.loads(capsys.readouterr().out)
     assert all(found[name] > 0 for name in ("act", "predict", "steps"))

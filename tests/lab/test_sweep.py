@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import signal
 import subprocess
@@ -14,8 +15,8 @@ import pytest
 
 import custard
 from custard.lab.engines import events
-from custard.lab.store import Store, read_rows
 from custard.lab.sweep import sweep, trials_in
+from custard.lab.trial_file import TrialFile, read_rows
 from custard.lab.trials import COLUMNS, TIMES, Trial, grid, identity
 
 HERE = Path(__file__).parent
@@ -134,9 +135,9 @@ def _alive(pid: int) -> bool:
 
 
 def test_two_writers_are_kept_apart(tmp_path: Path) -> None:
-    with Store(tmp_path / "a.csv"), pytest.raises(custard.CustardError, match="written by another process"):
-        Store(tmp_path / "a.csv")
-    Store(tmp_path / "a.csv").close()
+    with TrialFile(tmp_path / "a.csv"), pytest.raises(custard.CustardError, match="written by another process"):
+        TrialFile(tmp_path / "a.csv")
+    TrialFile(tmp_path / "a.csv").close()
 
 
 def test_trials_are_known_by_their_content(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,6 +153,23 @@ def test_trials_are_known_by_their_content(log: Path, tmp_path: Path, monkeypatc
     run([plain], file, workers=0)
     assert told(log, "begin") == [0, 0], "another version's row is not taken for this one's"
     assert {row["version"] for row in read_rows(file)} == {custard.__version__, "99"}
+
+
+def test_rows_made_before_a_setting_was_removed_still_count(log: Path, tmp_path: Path) -> None:
+    trial, file = Trial("CartPole-v1", "tpi"), tmp_path / "a.csv"
+    run([trial], file)
+    with TrialFile(file) as store:
+        (row,) = store.rows
+        settings = json.loads(row["full_settings"])
+        gone = json.dumps({**settings, "gone": 1})
+        other = json.dumps({**settings, "budget": 1, "gone": 1})
+        store.replace([{**row, "trial": "a", "full_settings": gone}, {**row, "trial": "b", "full_settings": other}])
+    (found,), notes = trials_in(file, [trial])
+    assert found["trial"] == "a"
+    assert "1 rows were made with other default settings" in notes[0]
+    run([trial], file)
+    run([trial], tmp_path / "b.csv", borrow=[file])
+    assert told(log, "begin") == [0], "neither file needs the trial again"
 
 
 def test_rows_are_lent_between_files(log: Path, tmp_path: Path) -> None:
@@ -185,7 +203,7 @@ def test_other_files_are_left_alone(text: str, tmp_path: Path) -> None:
 def test_an_empty_file_counts_as_none(log: Path, tmp_path: Path) -> None:
     file = tmp_path / "rows.csv"
     file.touch()
-    with Store(file) as store:
+    with TrialFile(file) as store:
         assert not store.rows
         store.add({"env": "a", "seed": 1})
     assert [row["seed"] for row in read_rows(file)] == ["1"]
@@ -196,7 +214,7 @@ def test_an_empty_file_counts_as_none(log: Path, tmp_path: Path) -> None:
 )
 def test_cells_that_are_no_numbers_are_named(column: str, cell: str, tmp_path: Path) -> None:
     file = tmp_path / "rows.csv"
-    with Store(file) as store:
+    with TrialFile(file) as store:
         store.add({"env": "a", "seed": 1, column: cell})
     with pytest.raises(custard.CustardError, match=f"line 2 has .* as {column}"):
         read_rows(file)

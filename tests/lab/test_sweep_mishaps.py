@@ -22,10 +22,10 @@ from custard.cli import main
 from custard.core.errors import CustardError
 from custard.core.files import write_atomically
 from custard.lab.frontier import frontier
-from custard.lab.store import Store, read_rows
+from custard.lab.frontier_plot import train_command
 from custard.lab.summary import plot
 from custard.lab.sweep import sweep, trials_in
-from custard.lab.tradeoff import train_command
+from custard.lab.trial_file import TrialFile, read_rows
 from custard.lab.trials import grid, run_trial
 
 PREREQ = [("custard/PrereqWorld-v0", {"m": 4})]
@@ -153,15 +153,15 @@ def test_links_stay_and_what_is_no_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     link = tmp_path / "rows.csv"
     link.symlink_to(tmp_path / "real" / "rows.csv")
-    with Store(link) as store:
+    with TrialFile(link) as store:
         store.add({"env": "a", "seed": 1})
         with pytest.raises(CustardError, match="another process"):
-            Store(tmp_path / "real" / "rows.csv")
+            TrialFile(tmp_path / "real" / "rows.csv")
     assert link.is_symlink()
     assert len(read_rows(tmp_path / "real" / "rows.csv")) == 1
     os.mkfifo(tmp_path / "pipe.csv")
     with pytest.raises(CustardError, match="not a file"):
-        Store(tmp_path / "pipe.csv")
+        TrialFile(tmp_path / "pipe.csv")
     write_atomically(link, "new")
     assert link.is_symlink()
     assert (tmp_path / "real" / "rows.csv").read_text() == "new"
@@ -239,12 +239,12 @@ def test_every_group_has_its_own_place_in_a_picture(tmp_path: Path) -> None:
 
 def test_long_messages_and_odd_cells(tmp_path: Path) -> None:
     file = tmp_path / "rows.csv"
-    with Store(file) as store:
+    with TrialFile(file) as store:
         store.add({"env": "a", "seed": 1, "error": "x" * 200_000})
     assert len(read_rows(file)[0]["error"]) == 2000
     for column, cell in (("env_args", "[4]"), ("settings", "5"), ("settings", "{")):
         file.unlink()
-        with Store(file) as store:
+        with TrialFile(file) as store:
             store.add({"env": "a", "seed": 1, column: cell})
         with pytest.raises(CustardError, match=f"as {column}, which is not"):
             read_rows(file)
@@ -257,7 +257,7 @@ def test_rows_without_a_version_are_shown(tmp_path: Path) -> None:
     trials = grid(PREREQ, ["plan"], [0], episodes=2)
     file = tmp_path / "rows.csv"
     sweep(trials, file, workers=0)
-    with Store(file) as store:
+    with TrialFile(file) as store:
         store.replace([{**row, "trial": "", "version": ""} for row in store.rows])
     assert [row["return"] for row in trials_in(file, trials)[0]] == [-2.0]
 

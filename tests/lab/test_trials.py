@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 import custard
-from custard.lab.trials import COLUMNS, Trial, grid, run_trial
+from custard.lab.trials import COLUMNS, Trial, _fingerprint, code_fingerprint, grid, run_trial
 from custard.planning.yardstick import exact_return
 from custard.task.source import source
 from custard.tree.simplify import simplify
@@ -78,3 +79,21 @@ def test_grid_combines_everything() -> None:
         '{"budget": 5, "k": 3, "zeta": 0}', '{"budget": 5, "k": 3, "zeta": 1}'
     }  # fmt: skip
     assert next(trial.env_kwargs for trial in trials if trial.env == "B-v0") == {"m": 1}
+
+
+def test_the_column_code_tells_any_change_that_may_decide_a_result(tmp_path: Path) -> None:
+    package, copy = Path(custard.__file__).parent, tmp_path / "custard"
+    shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    before = _fingerprint(copy)
+    assert before == code_fingerprint() == _fingerprint(package)
+    rooms = [path for path in copy.iterdir() if path.is_dir() or path.suffix == ".py"]
+    assert len(rooms) > 10
+    for room in rooms:
+        file = room if room.is_file() else sorted(room.rglob("*.py"))[-1]
+        text = file.read_bytes()
+        file.write_bytes(text + b"\n")
+        shows = room.name in ("report", "commands", "cli.py", "__main__.py")
+        assert (_fingerprint(copy) == before) == shows, file
+        file.write_bytes(text)
+    (copy / "core" / "another.py").touch()
+    assert _fingerprint(copy) != before, "a new file counts as well"

@@ -19,9 +19,9 @@ from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 import custard
 from custard import CustardError, Features, Tree
 from custard.report import write_report
-from custard.report.data import encoded
-from custard.report.episodes import record
-from custard.report.write import metrics_rows, page
+from custard.report.episodes import record_episodes
+from custard.report.html_page import metrics_rows, page
+from custard.report.page_data import encode_frames
 from custard.tree.explain import counterfactuals
 from custard.tree.points import hard_points
 
@@ -112,9 +112,9 @@ def test_one_episode_has_no_interval(tmp_path: Path) -> None:
 def test_environments_that_draw_nothing_still_replay(tmp_path: Path) -> None:
     mdp = gym.make("custard/PrereqWorld-v0", m=3).unwrapped.mdp()
     tree = Tree.stump(2, 0.5, 2, 0, mdp.features, mdp.actions)
-    runs = record(tree, "custard/PrereqWorld-v0", {"m": 3}, pictures=1, max_steps=7)
+    runs = record_episodes(tree, "custard/PrereqWorld-v0", {"m": 3}, pictures=1, max_steps=7)
     assert len(runs[0].frames) == len(runs[0].x) + 1
-    assert record(tree, "custard/PrereqWorld-v0", {"m": 3}, max_steps=7)[0].frames == ()
+    assert record_episodes(tree, "custard/PrereqWorld-v0", {"m": 3}, max_steps=7)[0].frames == ()
     where = run_directory(tmp_path / "run", tree, env="custard/PrereqWorld-v0", env_kwargs={"m": 3})
     data = data_of(write_report(where, episodes=5))
     assert len(data["replay"]["frames"]) < len(data["replay"]["x"]) or len(data["replay"]["x"]) < 4
@@ -123,8 +123,8 @@ def test_environments_that_draw_nothing_still_replay(tmp_path: Path) -> None:
 def test_pictures_fit_their_budget() -> None:
     rng = np.random.default_rng(0)
     noisy = [rng.integers(256, size=(400, 600, 3), dtype=np.uint8) for _ in range(6)]
-    assert encoded(noisy, 1000) == ([], [])
-    pictures, index = encoded([noisy[0]] * 5 + [noisy[1]])
+    assert encode_frames(noisy, 1000) == ([], [])
+    pictures, index = encode_frames([noisy[0]] * 5 + [noisy[1]])
     assert len(pictures) == 2
     assert index == [0, 0, 0, 0, 0, 1]
 
@@ -149,7 +149,7 @@ def test_an_environment_that_breaks_is_one_line(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(CartPoleEnv, "step", broken)
     with pytest.raises(CustardError, match="'CartPole-v1' raised RuntimeError at step 1: motor on fire"):
-        record(CARTPOLE, "CartPole-v1")
+        record_episodes(CARTPOLE, "CartPole-v1")
 
 
 def test_an_environment_that_draws_nothing_is_not_asked_to(recwarn: pytest.WarningsRecorder) -> None:
@@ -159,7 +159,7 @@ def test_an_environment_that_draws_nothing_is_not_asked_to(recwarn: pytest.Warni
 
     gym.register("Blind-v0", Blind, max_episode_steps=5)
     try:
-        (episode,) = record(CARTPOLE, "Blind-v0", pictures=1)
+        (episode,) = record_episodes(CARTPOLE, "Blind-v0", pictures=1)
     finally:
         del gym.registry["Blind-v0"]
     assert (len(episode.x), episode.frames) == (5, ())

@@ -165,7 +165,7 @@ def test_no_episodes():
 )  # fmt: skip
 def test_whole_episodes_compiled_equal_those_stepped(name, feature, left, right):
     where = source(name)
-    base = custard.describe(where.vector(1))
+    base = custard.describe(where.make_vec(1))
     tree = custard.Tree.stump(feature, 0.01, left, right, base.features, base.actions)
     compiled = custard.evaluate(tree, where, 12, 5, max_steps=150)
     stepped = custard.evaluate(lambda x: tree.predict(x), where, 12, 5, max_steps=150)

@@ -45,7 +45,7 @@ def test_a_time_limit_among_the_arguments_is_the_one_that_counts():
 
 
 def test_the_papers_environments_are_compiled_whatever_their_limit():
-    assert all(source(f"custard/{name}-v0").native for name in ("CartPole", "PrereqWorld", "PotholeWorld"))
+    assert all(source(f"custard/{name}-v0").make_compiled for name in ("CartPole", "PrereqWorld", "PotholeWorld"))
 
 
 def test_where_nothing_ends_an_episode_the_budget_is_divided_among_short_ones():

@@ -1,4 +1,4 @@
-"""A first look at an environment: how long episodes may be, what is discounted, and rewards of any size."""
+"""What one random episode shows: how long episodes may be, what is discounted, and rewards of any size."""
 
 import gymnasium as gym
 import numpy as np
@@ -33,41 +33,41 @@ class Push(gym.Env):
 
 def problem(**how):
     where = source(lambda: Push(**how))
-    return Problem(where, describe(where.vector(1)))
+    return Problem(where, describe(where.make_vec(1)))
 
 
 @pytest.mark.parametrize(
-    ("how", "longest", "gamma_b", "looked"),
+    ("how", "episode_cap", "gamma_b", "probe_steps"),
     [
         ({"terminates": True}, 2000, 1.0, 20),
         ({}, 2000, 0.99, 20),
         ({"steps": 10**9}, 200, 0.99, 1000),
     ],
 )
-def test_what_a_random_episode_tells(how, longest, gamma_b, looked):
+def test_what_a_random_episode_tells(how, episode_cap, gamma_b, probe_steps):
     task = problem(**how)
-    assert (task.longest(100_000), task.gamma_b, task.looked) == (longest, gamma_b, looked)
-    assert task.longest(1000) == 100
-    assert task.longest(10**9) == 10_000
+    assert (task.episode_cap(100_000), task.default_gamma_b, task.probe_steps) == (episode_cap, gamma_b, probe_steps)
+    assert task.episode_cap(1000) == 100
+    assert task.episode_cap(10**9) == 10_000
 
 
 def test_where_a_limit_is_declared_or_steps_are_compiled_nothing_is_cut_before():
     limited = source("CartPole-v1", {"max_episode_steps": 30})  # arguments: not the compiled twin
-    task = Problem(limited, describe(limited.vector(1)))
-    assert (task.longest(10), task.gamma_b) == (30, 0.99)
-    native = source("custard/PotholeWorld-v0")
-    task = Problem(native, describe(native.vector(1)))
-    assert (task.longest(1e6), task.gamma_b, task.looked, task.unit) == (10_000, 1.0, 0, 1.0)
+    task = Problem(limited, describe(limited.make_vec(1)))
+    assert (task.episode_cap(10), task.default_gamma_b) == (30, 0.99)
+    compiled = source("custard/PotholeWorld-v0")
+    task = Problem(compiled, describe(compiled.make_vec(1)))
+    assert (task.episode_cap(1e6), task.default_gamma_b, task.probe_steps, task.reward_scale) == (10_000, 1.0, 0, 1.0)
 
 
 def test_rewards_far_from_one_are_brought_near_it_to_learn_from():
     plain, large = problem(), problem(scale=1e6)
-    assert plain.scaled is plain
-    env, own = large.scaled.source.make(), large.source.make()
+    assert plain.with_scaled_rewards is plain
+    env, own = large.with_scaled_rewards.source.make(), large.source.make()
     env.reset(seed=3)
     own.reset(seed=3)
     rewards = np.array([[one.step(0)[1] for one in (env, own)] for _ in range(10)])
-    np.testing.assert_allclose(rewards[:, 0] * large.unit, rewards[:, 1])
+    np.testing.assert_allclose(rewards[:, 0] * large.reward_scale, rewards[:, 1])
     assert 0.1 < np.abs(rewards[:, 0]).mean() < 10.0
 
 

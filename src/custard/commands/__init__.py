@@ -1,6 +1,6 @@
-"""The command line, one file a command: a documented dataclass whose fields are the options and whose `run` acts.
+"""The command line, one file per command: a documented dataclass whose fields are the options and whose `run` acts.
 
-Modules here import nothing heavy at the top: `custard --help` must answer at once.
+Modules here import nothing heavy at the top, so that `custard --help` answers at once.
 """
 
 from __future__ import annotations

@@ -41,8 +41,8 @@ class Command:
                 {"env": env, "tree": str(self.tree), "depth": tree.depth, "leaves": tree.n_leaves, **asdict(speed)}
             )
             return
-        in_c = "no C compiler found" if speed.c is None else f"{speed.c:.1f} ns a decision"
+        in_c = "no C compiler found" if speed.c is None else f"{speed.c:.1f} ns per decision"
         print(f"exported C    {in_c}")
-        print(f"tree.predict  {speed.predict:.1f} ns a row of a large batch")
-        print(f"tree.act      {speed.act:,.0f} ns a decision")
-        print(f"{env}  {speed.steps:,.0f} steps a second, the tree deciding")
+        print(f"tree.predict  {speed.predict:.1f} ns per row of a large batch")
+        print(f"tree.act      {speed.act:,.0f} ns per decision")
+        print(f"{env}  {speed.steps:,.0f} steps per second, the tree deciding")

@@ -1,4 +1,4 @@
-"""What several commands share."""
+"""Functions that several commands share."""
 
 from __future__ import annotations
 
@@ -15,11 +15,19 @@ if TYPE_CHECKING:
     from custard.report.episodes import Episode
     from custard.tree.tree import Tree
 
-__all__ = ["assignments", "environment_of", "load_tree", "print_json", "require_one_run", "watch", "with_settings"]
+__all__ = [
+    "assignments",
+    "environment_of",
+    "load_tree",
+    "print_json",
+    "require_one_run",
+    "watch_episodes",
+    "with_settings",
+]
 
 
 def load_tree(path: Path) -> Tree:
-    """The tree of a file or of a run directory."""
+    """Load the tree of a file or of a run directory."""
     from custard.tree.tree import Tree
 
     require_one_run(path)
@@ -27,14 +35,14 @@ def load_tree(path: Path) -> Tree:
 
 
 def require_one_run(path: Path) -> None:
-    """Raise where a directory holds a run for each of several seeds, as `train --seeds` makes it."""
+    """Raise if a directory holds one run per seed, as `train --seeds` makes it."""
     runs = sorted(path.glob("seed-*")) if path.is_dir() and not (path / "config.json").exists() else []
     if runs and not (path / "tree.json").exists():
         raise CustardError(f"{path} holds the runs of several seeds: name one of them, such as {runs[0]}")
 
 
 def print_json(data: Any) -> None:
-    """One JSON document on standard output; numbers that JSON does not know are null."""
+    """Print one JSON document; numbers that are not finite become null."""
     print(json.dumps(_finite(data), indent=2, allow_nan=False))
 
 
@@ -47,7 +55,7 @@ def _finite(data: Any) -> Any:
 
 
 def assignments(texts: Sequence[str], option: str) -> dict[str, Any]:
-    """key=value arguments with Python literals for values, also true and false; anything else is taken as text.
+    """Parse key=value arguments: values are Python literals, true or false; anything else is text.
 
     >>> assignments(["m=7", "lane2=[1.5, 3]", "mode=fast", "keep=false"], "--env-args")
     {'m': 7, 'lane2': [1.5, 3], 'mode': 'fast', 'keep': False}
@@ -65,7 +73,7 @@ def assignments(texts: Sequence[str], option: str) -> dict[str, Any]:
 
 
 def with_settings(options: dict[str, Any], settings: dict[str, Any], known: Sequence[str]) -> dict[str, Any]:
-    """The options of a command and the settings of --set, of which those known may be also given as an option.
+    """Return a command's options together with the settings of --set; raise for unknown ones and duplicates.
 
     >>> with_settings({"seed": 0, "budget": None}, {"budget": 1000, "k": 3}, ["budget", "k"])
     {'seed': 0, 'budget': 1000, 'k': 3}
@@ -81,7 +89,7 @@ def with_settings(options: dict[str, Any], settings: dict[str, Any], known: Sequ
 def environment_of(
     tree: Tree, env: str | None, kwargs: dict[str, Any], how: str = "--env CartPole-v1"
 ) -> tuple[str, dict[str, Any]]:
-    """The environment that was named, or else the one the tree was learned in, with its arguments."""
+    """Return the environment that was named, or else the one the tree was learned in, with its arguments."""
     learned_in = tree.origin.get("env")
     if env is None and not isinstance(learned_in, str):
         raise CustardError(f"the tree does not say where it was learned: name the environment, as in {how}")
@@ -92,9 +100,11 @@ def environment_of(
     return str(env or learned_in), {**own, **kwargs}
 
 
-def watch(tree: Tree, env: str | None, env_args: Sequence[str], episodes: int, seed: int) -> tuple[str, list[Episode]]:
-    """Episodes of a tree in the environment that was named or that it was learned in, which it must fit."""
-    from custard.report.episodes import record
+def watch_episodes(
+    tree: Tree, env: str | None, env_args: Sequence[str], episodes: int, seed: int
+) -> tuple[str, list[Episode]]:
+    """Run a tree in the environment that was named, or else the one it was learned in; return its id and episodes."""
+    from custard.report.episodes import record_episodes
 
     name, kwargs = environment_of(tree, env, assignments(env_args, "--env-args"))
-    return name, record(tree, name, kwargs, episodes=episodes, seed=seed)
+    return name, record_episodes(tree, name, kwargs, episodes=episodes, seed=seed)

@@ -48,7 +48,7 @@ class Command:
     """Arguments of the environment, as key=value."""
 
     out: Path | None = None
-    """A CSV with one row a trial, written as it finishes; trials it holds already are not run again."""
+    """A CSV with one row per trial, written as it finishes; trials it holds already are not run again."""
 
     plot: Path | None = None
     """A picture of the comparison (.png, .svg or .pdf)."""
@@ -61,11 +61,11 @@ class Command:
     def run(self) -> int:
         """Run, print, draw; the exit code is 1 if every trial failed."""
         from custard.commands.common import assignments
-        from custard.commands.engine import method_settings, names, run_and_print
+        from custard.commands.engine import method_settings, run_and_print, split_names
         from custard.core.errors import CustardError
         from custard.lab.trials import grid
 
-        methods = names(self.methods)
+        methods = split_names(self.methods)
         if not methods or self.seeds < 1:
             raise CustardError("compare needs at least one method and one seed")
         trials = grid(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from custard.lab.trials import Trial
 
-__all__ = ["Engine", "method_settings", "names", "print_table", "run_and_print"]
+__all__ = ["Engine", "method_settings", "print_table", "run_and_print", "split_names"]
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Engine:
     """Processes on this machine, or tasks on a Ray cluster."""
 
     workers: int | None = None
-    """Trials at a time: as many as there are cores unless given; 0 runs them in this process."""
+    """Trials at a time: one per core unless given; 0 runs them in this process."""
 
     address: str | None = None
     """The Ray cluster's address; the one this machine belongs to unless given."""
@@ -29,25 +29,25 @@ class Engine:
     retry: bool = False
     """Run failed trials again."""
 
-    def how(self) -> dict[str, Any]:
-        """As arguments of `custard.lab.sweep.sweep`."""
+    def sweep_arguments(self) -> dict[str, Any]:
+        """Return the options as arguments of `custard.lab.sweep.sweep`."""
         return {"engine": self.engine, "workers": self.workers, "address": self.address, "retry": self.retry}
 
 
-def names(text: str) -> list[str]:
-    """Names separated by commas."""
+def split_names(text: str) -> list[str]:
+    """Return names that are separated by commas."""
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def method_settings(texts: Sequence[str], methods: Sequence[str], option: str) -> dict[str, dict[str, Any]]:
-    """key=value for every method ("") or method.key=value for one, by method."""
+    """Parse key=value for every method ("") or method.key=value for one, and return the settings by method."""
     from custard.commands.common import assignments
     from custard.core.errors import CustardError
-    from custard.lab.trials import parted
+    from custard.lab.trials import method_and_setting
 
     settings: dict[str, dict[str, Any]] = {}
     for key, value in assignments(texts, option).items():
-        owner, name = parted(key)
+        owner, name = method_and_setting(key)
         if owner and owner not in methods:
             raise CustardError(f"{option} {key}: {owner!r} is not among the methods {', '.join(methods)}")
         settings.setdefault(owner, {})[name] = value
@@ -55,7 +55,7 @@ def method_settings(texts: Sequence[str], methods: Sequence[str], option: str) -
 
 
 def print_table(entries: Sequence[Mapping[str, Any]]) -> None:
-    """A summary in columns."""
+    """Print a summary in columns."""
     from custard.lab.summary import table
 
     lines = table(entries)
@@ -83,7 +83,7 @@ def run_and_print(
             picture.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise CustardError(f"cannot make the directory {picture.parent}: {error.strerror}") from None
-    rows = sweep(trials, out, show=not as_json, title=trials[0].experiment, **engine.how())
+    rows = sweep(trials, out, show=not as_json, title=trials[0].experiment, **engine.sweep_arguments())
     entries = summary(rows)
     if as_json:
         print_json({"rows": rows, "summary": entries})

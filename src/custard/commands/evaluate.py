@@ -31,7 +31,7 @@ class Command:
     """Arguments of the environment, as key=value."""
 
     max_steps: int | None = None
-    """Cut episodes after this many steps where the environment sets no limit (10,000 unless told)."""
+    """Cut episodes after this many steps where the environment sets no limit (10,000 unless given)."""
 
     json: bool = False
     """Print the result as JSON, with every return and length."""

@@ -24,7 +24,7 @@ class Command:
     """A tree file (tree.json) or a run directory."""
 
     obs: tuple[str, ...] = ()
-    """An observation: one number a feature in order, or name=value for each. Without it: how the tree is used."""
+    """An observation: one number per feature in order, or name=value for each. Without it: how the tree is used."""
 
     fixed: tuple[str, ...] = ()
     """Features that counterfactuals must leave as they are."""
@@ -95,13 +95,13 @@ class Command:
     def _usage(self, tree: Tree) -> dict[str, Any]:
         import numpy as np
 
-        from custard.commands.common import watch
+        from custard.commands.common import watch_episodes
         from custard.core.errors import require_whole
         from custard.tree.explain import rule, usage
 
         require_whole(1, episodes=self.episodes)
         episodes = 20 if self.episodes is None else self.episodes
-        env, runs = watch(tree, self.env, self.env_args, episodes, 1 if self.seed is None else self.seed)
+        env, runs = watch_episodes(tree, self.env, self.env_args, episodes, 1 if self.seed is None else self.seed)
         states = np.concatenate([run.x for run in runs])
         used = usage(tree, states)
         order = sorted(tree.leaves().tolist(), key=lambda leaf: -used.visits[leaf])
@@ -114,7 +114,7 @@ class Command:
 
 
 def _move(tree: Tree, c: int, told: Explanation, change: Change) -> str:
-    """How one feature changes, in words: with so many digits that each number leads where the sentence says."""
+    """Say how one feature changes, with enough digits that the tree decides as the sentence says."""
     from custard.tree.text import bound_text, near, number, one_line
 
     before, after = float(told.observation[c]), float(change.observation[c])
@@ -144,7 +144,7 @@ def _move(tree: Tree, c: int, told: Explanation, change: Change) -> str:
 
 
 def parse_observation(tree: Tree, texts: tuple[str, ...]) -> list[float]:
-    """Numbers in order, or name=value for every feature."""
+    """Parse numbers in order, or name=value for every feature, into one number per feature."""
     from custard.core.errors import CustardError
 
     parts = [part for text in texts for part in text.replace(",", " ").split()] if "=" not in "".join(texts) else texts

@@ -68,22 +68,28 @@ class Command:
 
         from custard.commands.common import print_json
         from custard.core.files import write_atomically
-        from custard.core.readable import readable
+        from custard.core.number_text import number_texts
+        from custard.lab.frontier_plot import draw_frontier, pareto_front
         from custard.lab.methods import method
         from custard.lab.sweep import sweep
-        from custard.lab.tradeoff import draw_front, front
         from custard.tree.draw import save_figure
 
         name, _ = method(self.method)
         out = self.out or Path("runs") / f"frontier-{self.env.replace('/', '-').replace(':', '-')}-{name}"
-        rows = sweep(self._trials(name), out / "trials.csv", show=not self.json, title="frontier", **self.engine.how())
+        rows = sweep(
+            self._trials(name),
+            out / "trials.csv",
+            show=not self.json,
+            title="frontier",
+            **self.engine.sweep_arguments(),
+        )
         if all(row["error"] != "" for row in rows):
             print(f"every trial failed: {rows[0]['error']}", file=sys.stderr)
             return 1
-        points = [_point(row) for row in front(rows)]
+        points = [_point(row) for row in pareto_front(rows)]
         result = {"env": self.env, "method": name, "trials": len(rows), "frontier": points}
         write_atomically(out / "frontier.json", json.dumps(result, indent=2) + "\n")
-        drawn = draw_front(rows, f"{self.env}, {name}")
+        drawn = draw_frontier(rows, f"{self.env}, {name}")
         files = [out / f"frontier.{ending}" for ending in ("png", "svg")]
         for file in files:
             save_figure(drawn, file)
@@ -92,7 +98,7 @@ class Command:
             return 0
         print("leaves  depth    return   95 % interval        learned by")
         for point in points:
-            value, low, high = readable(point["return"], *(point["ci95"] or (None, None)))
+            value, low, high = number_texts(point["return"], *(point["ci95"] or (None, None)))
             print(f"{point['leaves']:6d} {point['depth']:6d} {value:>9}   {low:>8} … {high:>8}   {point['command']}")
         print(f"wrote {', '.join(str(file) for file in [*files, out / 'frontier.json', out / 'trials.csv'])}")
         return 0
@@ -104,13 +110,14 @@ class Command:
         from custard.core.errors import CustardError
         from custard.lab.methods import method
         from custard.lab.trials import grid
+        from custard.task.settings import settings_class
 
         if self.seeds < 1:
             raise CustardError("frontier needs at least one seed")
         if varied := {"zeta", "max_leaves", "max_depth"} & set(assignments(self.set, "--set")):
             option = f"--{min(varied).replace('_', '-')}"
             raise CustardError(f"--set {min(varied)}: a frontier goes over several, which {option} gives")
-        known = {entry.name for entry in dataclasses.fields(method(name)[1].Settings)}
+        known = {entry.name for entry in dataclasses.fields(settings_class(method(name)[1], self.preset))}
         common: dict[str, Any] = {
             "envs": [(self.env, assignments(self.env_args, "--env-args"))], "methods": [name],
             "seeds": range(self.first_seed, self.first_seed + self.seeds),
@@ -127,8 +134,8 @@ class Command:
 
 
 def _point(row: Any) -> dict[str, Any]:
-    """A tree of the frontier as plain data."""
-    from custard.lab.tradeoff import train_command
+    """Return a row's point of the frontier as plain data."""
+    from custard.lab.frontier_plot import train_command
 
     return {
         "leaves": int(row["leaves"]), "depth": int(row["depth"]), "return": row["return"],

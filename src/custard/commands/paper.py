@@ -50,18 +50,18 @@ class Command:
     def run(self) -> int:
         """Run what is missing, then write tables and figures; the exit code is 1 if every trial failed."""
         from custard.commands.common import print_json
-        from custard.commands.engine import names, print_table
+        from custard.commands.engine import print_table, split_names
         from custard.core.errors import CustardError, one_of
-        from custard.lab.paper import EXPERIMENTS, FULL, NAMES, QUICK_TRIALS
+        from custard.lab.paper import EXPERIMENTS, FULL_TRIALS, METHOD_TITLES, QUICK_TRIALS
         from custard.lab.summary import summary
 
-        count = self.trials if self.trials is not None else QUICK_TRIALS if self.quick else FULL
+        count = self.trials if self.trials is not None else QUICK_TRIALS if self.quick else FULL_TRIALS
         if count < 1:
             raise CustardError(f"--trials {count}: at least one is needed")
-        chosen = names(self.methods) if self.methods is not None else list(NAMES)
+        chosen = split_names(self.methods) if self.methods is not None else list(METHOD_TITLES)
         for name in chosen:
-            if name not in NAMES:
-                raise CustardError(one_of("method", name, NAMES))
+            if name not in METHOD_TITLES:
+                raise CustardError(one_of("method", name, METHOD_TITLES))
         everything: list[dict[str, Any]] = []
         for experiment in EXPERIMENTS if self.experiment == "all" else (self.experiment,):
             rows = self._experiment(experiment, count, chosen)
@@ -74,9 +74,9 @@ class Command:
         return int(bool(everything) and all(row["error"] != "" for row in everything))
 
     def _experiment(self, experiment: str, count: int, chosen: list[str]) -> list[dict[str, Any]]:
-        from custard.lab.paper import EXPERIMENTS, FULL, PRESETS, experiment_file, trials_of
+        from custard.lab.paper import EXPERIMENTS, FULL_TRIALS, PRESETS, experiment_file, trials_of
         from custard.lab.paper_figures import figure
-        from custard.lab.paper_page import relative, section, write_page
+        from custard.lab.paper_page import relative_link, section, write_page
         from custard.lab.sweep import sweep, trials_in
         from custard.tree.draw import save_figure
 
@@ -90,9 +90,9 @@ class Command:
                 others = [experiment_file(out, other, each) for other in EXPERIMENTS]
                 sweep(
                     now, files[each], borrow=others, strict=False, show=not self.json, title=f"{experiment}, {each}",
-                    **self.engine.how(),
+                    **self.engine.sweep_arguments(),
                 )  # fmt: skip
-            everything = trials_of(experiment, each, max(count, FULL), self.quick)
+            everything = trials_of(experiment, each, max(count, FULL_TRIALS), self.quick)
             rows[each], notes = trials_in(files[each], everything)
             for note in notes if self.tables_only and not self.json else ():  # otherwise the sweep has said so
                 print(f"note: {files[each].name}: {note}", file=sys.stderr)
@@ -101,13 +101,13 @@ class Command:
             for ending in ("png", "svg"):
                 save_figure(drawn, out / f"{experiment}.{ending}")
             page = self.page or out / "README.md"
-            links = {each: relative(file, page) for each, file in files.items()}
-            picture = relative(out / f"{experiment}.svg", page)
+            links = {each: relative_link(file, page) for each, file in files.items()}
+            picture = relative_link(out / f"{experiment}.svg", page)
             write_page(page, experiment, section(experiment, rows, links, picture, self._command(experiment)))
         return [row for some in rows.values() for row in some]
 
     def _command(self, experiment: str) -> str:
-        """What makes the section again, and runs what is missing."""
+        """Return the command that runs what is missing and writes the section again."""
         words = ["custard paper", experiment, *(["--quick"] if self.quick else [])]
         given = (("--out", self.out), ("--page", self.page))
         return " ".join([*words, *(f"{name} {path}" for name, path in given if path is not None)])

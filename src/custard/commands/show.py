@@ -89,7 +89,7 @@ class Command:
             pictures.append(self.partition)
         if self.curves is not None:
             from custard.report.curves import draw_curves
-            from custard.report.write import metrics_rows
+            from custard.report.html_page import metrics_rows
 
             if not self.tree.is_dir():
                 raise CustardError(f"--curves needs a run directory, {self.tree} is a file")
@@ -98,13 +98,13 @@ class Command:
         return pictures
 
     def _watch(self, tree: Tree) -> tuple[Any, list[Any]]:
-        """Visits of each node and some trajectories, if episodes are asked for."""
+        """Return the visits of each node and some trajectories, if episodes are asked for."""
         if self.episodes < 1:
             return None, []
         import numpy as np
 
-        from custard.commands.common import watch
+        from custard.commands.common import watch_episodes
         from custard.tree.explain import node_visits
 
-        _, runs = watch(tree, self.env, self.env_args, self.episodes, self.seed)
+        _, runs = watch_episodes(tree, self.env, self.env_args, self.episodes, self.seed)
         return node_visits(tree, np.concatenate([run.x for run in runs])), [run.x for run in runs[:20]]

@@ -57,7 +57,7 @@ class Command:
     """Where the evaluation episodes' seeds come from (1 unless given)."""
 
     out: Path | None = None
-    """A CSV with one row a trial, written as it finishes; trials it holds already are not run again."""
+    """A CSV with one row per trial, written as it finishes; trials it holds already are not run again."""
 
     plot: Path | None = None
     """A picture of the results (.png, .svg or .pdf)."""
@@ -76,12 +76,12 @@ class Command:
 
     def _trials(self, plan: dict[str, Any]) -> list[Trial]:
         from custard.commands.common import assignments
-        from custard.commands.engine import method_settings, names
+        from custard.commands.engine import method_settings, split_names
         from custard.core.errors import CustardError
         from custard.lab.methods import DEFAULT
-        from custard.lab.trials import grid, parted
+        from custard.lab.trials import grid, method_and_setting
 
-        methods = names(self.methods) if self.methods is not None else plan.get("methods", [DEFAULT])
+        methods = split_names(self.methods) if self.methods is not None else plan.get("methods", [DEFAULT])
         arguments = assignments(self.env_args, "--env-args")
         envs = [(env, arguments) for env in self.envs] or [_place(env, arguments) for env in plan.get("envs", [])]
         count = self.seeds if self.seeds is not None else plan.get("seeds", 10)
@@ -94,7 +94,9 @@ class Command:
             if name == "":  # for every method: before what the file says of single ones
                 settings = {other: {k: v for k, v in some.items() if k not in own} for other, some in settings.items()}
             settings[name] = {**settings.get(name, {}), **own}
-            fixed = {key for key in vary if parted(key)[1] in own and name in ("", parted(key)[0])}
+            fixed = {
+                key for key in vary if method_and_setting(key)[1] in own and name in ("", method_and_setting(key)[0])
+            }
             vary = {key: values for key, values in vary.items() if key not in fixed}
         given = method_settings(self.vary, methods, "--vary")
         vary |= {
@@ -126,7 +128,7 @@ _CALLED = {list: "a list", int: "a whole number", str: "text", dict: "a table"}
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """The description of a sweep."""
+    """Read the description of a sweep from a TOML or JSON file."""
     import json
     import tomllib
 
@@ -149,7 +151,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _place(env: Any, arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """An environment of the file: its id, or a table with the id and its arguments."""
+    """Return id and arguments of an environment of the file: its id, or a table with the id and its arguments."""
     from custard.core.errors import CustardError
 
     if isinstance(env, str):
@@ -160,7 +162,7 @@ def _place(env: Any, arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 def _flat(vary: dict[str, Any]) -> dict[str, Any]:
-    """What varies, by setting or method.setting; TOML makes a table of `mfec.splits = […]` without quotes."""
+    """Return what varies by setting or method.setting; TOML makes a table of `mfec.splits = […]` without quotes."""
     flat: dict[str, Any] = {}
     for name, values in vary.items():
         flat |= {f"{name}.{key}": some for key, some in values.items()} if isinstance(values, dict) else {name: values}
@@ -168,10 +170,10 @@ def _flat(vary: dict[str, Any]) -> dict[str, Any]:
 
 
 def _by_method(settings: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Settings by method; those outside a method's own table hold for all, under ""."""
+    """Return settings by method; those outside a method's own table hold for all and stand under ""."""
     from custard.lab.methods import METHODS
-    from custard.lab.trials import dashed
+    from custard.lab.trials import dashed_name
 
-    own = {name for name, values in settings.items() if dashed(name) in METHODS and isinstance(values, dict)}
+    own = {name for name, values in settings.items() if dashed_name(name) in METHODS and isinstance(values, dict)}
     everyone = {name: value for name, value in settings.items() if name not in own}
-    return {"": everyone, **{dashed(name): dict(settings[name]) for name in own}}
+    return {"": everyone, **{dashed_name(name): dict(settings[name]) for name in own}}

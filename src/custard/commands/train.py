@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import sys
 from dataclasses import dataclass
 from importlib import import_module
@@ -38,13 +37,13 @@ class Command:
     """An expert to begin from or to imitate: dqn, bi, a file (.npz of ours, .zip of Stable-Baselines3), or none."""
 
     seed: int = 0
-    """Where all randomness comes from."""
+    """The seed of all randomness."""
 
     seeds: int | None = None
-    """Run this many seeds side by side, from --seed on, one process a core; each has a directory in --out."""
+    """Run this many seeds side by side, from --seed on, one process per core; each has a directory in --out."""
 
     budget: int | None = None
-    """Environment steps to use at the most."""
+    """The largest number of environment steps to use."""
 
     preset: str | None = None
     """The method's settings to start from: tuned (default) or paper."""
@@ -65,7 +64,7 @@ class Command:
     """The run directory; runs/<environment>-<method>-<seed> unless given."""
 
     resume: bool = False
-    """Go on with the run in the directory."""
+    """Resume the run in the directory."""
 
     episodes: int = 1000
     """Episodes for the final evaluation; 0 for none."""
@@ -80,6 +79,7 @@ class Command:
         from custard.core.threads import meanwhile
         from custard.lab.learn import learn
         from custard.lab.methods import METHODS, method
+        from custard.task.settings import setting_names
 
         require_whole(0, episodes=self.episodes)
         name, module = method(self.method)
@@ -92,7 +92,7 @@ class Command:
             "out": out, "resume": self.resume,
             **{k: v for k, v in (("max_leaves", self.max_leaves), ("expert", self.expert)) if v is not None},
         }  # fmt: skip
-        known = ["max_depth", "low", "high", *(field.name for field in dataclasses.fields(module.Settings))]
+        known = ["max_depth", "low", "high", *setting_names(module)]
         if self.max_leaves is not None and "max_leaves" not in known:
             limited = ", ".join(other for other in METHODS if _limits_leaves(other))
             raise CustardError(f"{name} has no limit of leaves: give --max-depth, or a method that has one ({limited})")
@@ -109,10 +109,10 @@ class Command:
             print_json(results if isinstance(run, list) else results[0])
 
     def _finish(self, run: Run, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Evaluate and complete the run directory; prints what came out, or returns it for machines."""
-        from custard.report.record import record
+        """Evaluate the tree and complete the run directory; print the result, or return it for JSON."""
+        from custard.report.completion import complete_run
 
-        result, files = record(run, self.env, kwargs, self.episodes)
+        result, files = complete_run(run, self.env, kwargs, self.episodes)
         tree = run.tree
         if self.json:
             return {
@@ -131,16 +131,17 @@ class Command:
 
 
 def _limits_leaves(name: str) -> bool:
-    """Whether a method has a limit of leaves; one whose packages are missing does not count."""
+    """Return whether a method has a limit of leaves; False for one whose packages are missing."""
     from custard.core.errors import CustardError
     from custard.lab.methods import method
+    from custard.task.settings import setting_names
 
     try:
-        return "max_leaves" in {field.name for field in dataclasses.fields(method(name)[1].Settings)}
+        return "max_leaves" in setting_names(method(name)[1])
     except CustardError:
         return False
 
 
 def _one_or_all(bound: tuple[float, ...] | None) -> Any:
-    """A single bound given on the command line holds for every feature."""
+    """Return the bounds; a single one holds for every feature."""
     return bound[0] if bound is not None and len(bound) == 1 else bound

@@ -43,7 +43,7 @@ class Command:
     """Finite MDPs: the probability of reaching a state where this condition on features holds."""
 
     within: int | None = None
-    """Steps in which to reach it; ever, unless given: no time limit of the environment counts then."""
+    """Steps in which to reach it; without it any number of steps, and no time limit of the environment counts."""
 
     env: str | None = None
     """The environment for --value and --reach; the one the tree was learned in, unless given."""

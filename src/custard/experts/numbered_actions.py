@@ -68,7 +68,7 @@ def with_numbered_actions(problem: Problem, like: Tree) -> tuple[Problem, Callab
         return problem, lambda tree: tree
     vectors = choice_of_vectors(base.actions)
     own = [base.action(vector) for vector in vectors]
-    chosen = replace(where, make=lambda: ByNumber(where.make(), own), native=None, wrapped=True)
+    chosen = replace(where, make=lambda: ByNumber(where.make(), own), make_compiled=None, is_wrapped=True)
     names = numbered("action", len(own))
     discrete = replace(base, actions=Actions("discrete", names), action_space=gym.spaces.Discrete(len(own)))
     return replace(problem, source=chosen, base=discrete), lambda tree: tree_of(

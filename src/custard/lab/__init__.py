@@ -1,1 +1,12 @@
-"""Running, judging and keeping: sources of environments, evaluation, run directories, methods by name."""
+"""Run methods and experiments. In reading order:
+
+methods        the methods by name
+learn          `custard.learn`: one run; `run` is its directory, `progress` its display, `multi_seed` several seeds
+trials         a trial: learn, evaluate, one row; `grid` makes many
+sweep          runs the trials whose row is not stored yet; `engines` is where they run, `trial_file` where rows are
+               stored, `trial_table` what a terminal shows meanwhile
+summary        rows by group: means, spread, failures
+frontier       the best tree for each number of leaves; `frontier_plot` draws return against size
+paper          the paper's experiments; `paper_page` and `paper_figures` show them
+speed          how fast a tree decides
+"""

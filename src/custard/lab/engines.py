@@ -1,8 +1,8 @@
-"""Where trials run: in this process, in a pool of processes on this machine, or as tasks on a Ray cluster.
+"""Run jobs in this process, in worker processes on this machine, or as tasks on a Ray cluster.
 
 An engine is a generator that takes jobs (plain dictionaries) and the name of the function that runs one, "module:name",
 and yields ("started", number of the job, None) and ("finished", number, row) as they happen. A job whose process died
-ends with the row {"error": …}. Closing the generator ends what still runs.
+ends with the row {"error": …}. Closing the generator ends the jobs that still run.
 """
 
 from __future__ import annotations
@@ -29,104 +29,109 @@ __all__ = ["ENGINES", "Event", "events"]
 Event = tuple[str, int, dict[str, Any] | None]
 ENGINES = ("local", "ray")
 
-#: One native thread a process: workers that each use every core only get into each other's way.
-ONE_THREAD = {
+#: One native thread per process: workers that each use every core slow each other down.
+ONE_THREAD_VARIABLES = {
     **{f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "NUMBA", "VECLIB_MAXIMUM", "NUMEXPR")},
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
 }
-HANDING_IN = 20.0  # seconds that interrupted jobs have to hand in what they have
-RETRIES = 3  # times a Ray task is run again after its node or its process was lost
+HAND_IN_SECONDS = 20.0  # that interrupted jobs have to return what they found so far
+MAX_RAY_RETRIES = 3  # of a task whose node or process was lost
 
 
 def events(
     jobs: Sequence[Mapping[str, Any]], run: str, engine: str, workers: int | None, address: str | None,
     hand_in: bool = False,
 ) -> Iterator[Event]:  # fmt: skip
-    """Run all jobs on an engine; `workers=0` runs them here, one after the other.
+    """Run all jobs on an engine and yield what happens.
 
-    With `hand_in` an interrupt is passed on to the jobs under way: what they have comes as "handed in".
+    jobs     plain dictionaries
+    run      "module:name" of the function that makes a row from a job
+    engine   "local" or "ray"
+    workers  jobs at a time; None for one per core, 0 to run them in this process, one after the other
+    address  the Ray cluster's
+    hand_in  whether an interrupt is passed on to running jobs, whose rows so far then come as "handed in"
     """
     if engine not in ENGINES:
         raise CustardError(one_of("engine", engine, ENGINES))
     if workers is not None and workers < 0:
         raise CustardError(f"workers={workers} must be at least 0")
     if engine == "ray":
-        return _ray(jobs, run, workers, address)
+        return _on_ray(jobs, run, workers, address)
     if address is not None:
         raise CustardError("an address goes with the engine ray")
     count = cores() if workers is None else workers
-    return _pool(jobs, run, min(count, len(jobs)), hand_in) if count else _here(jobs, run)
+    return _in_worker_processes(jobs, run, min(count, len(jobs)), hand_in) if count else _in_this_process(jobs, run)
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """Return the number of cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def found(run: str) -> Any:
-    """The function that a "module:name" names."""
+def function_named(run: str) -> Any:
+    """Return the function that "module:name" names."""
     module, _, name = run.partition(":")
     return getattr(importlib.import_module(module), name)
 
 
-def _here(jobs: Sequence[Mapping[str, Any]], run: str) -> Iterator[Event]:
-    call = found(run)
+def _in_this_process(jobs: Sequence[Mapping[str, Any]], run: str) -> Iterator[Event]:
+    call = function_named(run)
     for number, job in enumerate(jobs):
         yield "started", number, None
-        with redirect_stdout(sys.stderr):  # what an environment prints is no result
+        with redirect_stdout(sys.stderr):  # an environment may print anything: that is not part of the result
             row = call(dict(job))
         yield "finished", number, row
 
 
 class _Worker:
-    """A Python process that runs one job after the other; each message is a line of JSON on a socket of its own."""
+    """A Python process that runs one job after another; messages are lines of JSON on its own socket."""
 
     def __init__(self, run: str) -> None:
         self.run, self.number = run, -1
         self.socket, theirs = socket.socketpair()
-        self.said = tempfile.TemporaryFile()  # noqa: SIM115  # its last line may tell why it died
+        self.output = tempfile.TemporaryFile()  # noqa: SIM115  # its last line may tell why it died
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", __name__, str(theirs.fileno()), run],
-            stdin=subprocess.DEVNULL, stdout=self.said, stderr=self.said, pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL, stdout=self.output, stderr=self.output, pass_fds=[theirs.fileno()],
             start_new_session=True,  # an interrupt at the terminal is the driver's to handle
-            env={**os.environ, **ONE_THREAD, "PYTHONPATH": path},  # with -P that alone says where modules are
+            env={**os.environ, **ONE_THREAD_VARIABLES, "PYTHONPATH": path},  # with -P, the only place for modules
         )  # fmt: skip
         theirs.close()
         self.lines = self.socket.makefile("r", encoding="utf-8")
 
     def give(self, number: int, job: Mapping[str, Any]) -> None:
         self.number = number
-        with suppress(OSError):  # one that died already is noticed when its answer is read
+        with suppress(OSError):  # a dead worker is noticed when its answer is read
             self.socket.sendall(json.dumps(dict(job)).encode() + b"\n")
 
     def answer(self) -> dict[str, Any] | None:
-        """The row of the job given, or None if the process died."""
+        """Return the row of the job given, or None if the process died."""
         with suppress(OSError, json.JSONDecodeError):
             return json.loads(self.lines.readline())
         return None
 
-    def epitaph(self) -> str:
+    def how_it_died(self) -> str:
         code = self.process.wait()
         how = f"ended with code {code}"
         if code < 0:
             with suppress(ValueError):
                 how = f"was killed by {signal.Signals(-code).name}"
-        self.said.seek(0)
-        words = [line for line in self.said.read().decode(errors="replace").splitlines() if line.strip()]
+        self.output.seek(0)
+        words = [line for line in self.output.read().decode(errors="replace").splitlines() if line.strip()]
         return f"the process {how}" + (f": {one_line(words[-1])}" if words else "")
 
     def end(self) -> None:
-        with suppress(OSError):  # with whatever its environments have started
+        with suppress(OSError):  # and whatever processes its environments started
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.kill()
         self.process.wait()
         self.lines.close()
         self.socket.close()
-        self.said.close()
+        self.output.close()
 
 
-def _pool(jobs: Sequence[Mapping[str, Any]], run: str, count: int, hand_in: bool) -> Iterator[Event]:
+def _in_worker_processes(jobs: Sequence[Mapping[str, Any]], run: str, count: int, hand_in: bool) -> Iterator[Event]:
     answers: queue.SimpleQueue[tuple[_Worker, dict[str, Any] | None]] = queue.SimpleQueue()
 
     def listen(worker: _Worker) -> None:
@@ -151,7 +156,7 @@ def _pool(jobs: Sequence[Mapping[str, Any]], run: str, count: int, hand_in: bool
             worker, row = answers.get()
             number = worker.number
             if row is None:
-                row = {"error": worker.epitaph()}
+                row = {"error": worker.how_it_died()}
                 worker.end()
                 workers.discard(worker)
                 worker = None  # type: ignore[assignment]
@@ -171,15 +176,15 @@ def _pool(jobs: Sequence[Mapping[str, Any]], run: str, count: int, hand_in: bool
             worker.process.send_signal(signal.SIGINT)
         with suppress(queue.Empty):
             for _ in range(busy):
-                worker, row = answers.get(timeout=HANDING_IN)
+                worker, row = answers.get(timeout=HAND_IN_SECONDS)
                 yield "handed in", worker.number, row or {"error": "interrupted"}
     finally:
         for worker in workers:
             worker.end()
 
 
-def _serve(handle: int, run: str) -> None:
-    """A worker's life: it ends when its socket does, even in the middle of a job, so that no orphan goes on."""
+def _worker_main(handle: int, run: str) -> None:
+    """Run jobs from the socket until it closes, even during a job, so that no worker outlives its parent."""
     link = socket.socket(fileno=handle)
     jobs: queue.SimpleQueue[str] = queue.SimpleQueue()
 
@@ -187,15 +192,15 @@ def _serve(handle: int, run: str) -> None:
         with suppress(OSError):
             for line in link.makefile("r", encoding="utf-8"):
                 jobs.put(line)
-        os.killpg(0, signal.SIGKILL)  # itself, and whatever its environments have started
+        os.killpg(0, signal.SIGKILL)  # this process, and whatever its environments started
 
     threading.Thread(target=read, daemon=True).start()
-    call = found(run)
+    call = function_named(run)
     while True:
         link.sendall(json.dumps(call(json.loads(jobs.get()))).encode() + b"\n")
 
 
-def _ray(jobs: Sequence[Mapping[str, Any]], run: str, workers: int | None, address: str | None) -> Iterator[Event]:
+def _on_ray(jobs: Sequence[Mapping[str, Any]], run: str, workers: int | None, address: str | None) -> Iterator[Event]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
@@ -204,7 +209,7 @@ def _ray(jobs: Sequence[Mapping[str, Any]], run: str, workers: int | None, addre
     ours = not ray.is_initialized()
     if ours:
         try:
-            _knock(address)
+            _require_listener(address)
             ray.init(address=address or "auto", log_to_driver=False, logging_level=logging.ERROR)
         except Exception as error:  # Ray raises many kinds
             place = address or "this machine"
@@ -212,12 +217,12 @@ def _ray(jobs: Sequence[Mapping[str, Any]], run: str, workers: int | None, addre
                 f"no Ray cluster at {place} ('ray start --head' starts one): {one_line(error)}"
             ) from None
     try:
-        task = ray.remote(_call).options(
-            num_cpus=1, max_retries=RETRIES, runtime_env={"env_vars": ONE_THREAD}, name=run
+        task = ray.remote(_run_job).options(
+            num_cpus=1, max_retries=MAX_RAY_RETRIES, runtime_env={"env_vars": ONE_THREAD_VARIABLES}, name=run
         )  # fmt: skip
         waiting, running = iter(range(len(jobs))), dict[Any, int]()
         while True:
-            # Enough tasks for every core and a few in reserve; the cluster may grow and shrink meanwhile.
+            # Enough tasks for every core and a few in reserve; the cluster may grow or shrink meanwhile.
             most = workers or int(ray.cluster_resources().get("CPU", 1)) + 2
             while len(running) < most and (number := next(waiting, None)) is not None:
                 running[task.remote(run, dict(jobs[number]))] = number
@@ -237,17 +242,17 @@ def _ray(jobs: Sequence[Mapping[str, Any]], run: str, workers: int | None, addre
             ray.shutdown()
 
 
-def _knock(address: str | None) -> None:
-    """Raise at once where nobody listens: Ray itself would go on trying for minutes."""
+def _require_listener(address: str | None) -> None:
+    """Raise at once if nothing listens at the address: Ray itself would keep trying for minutes."""
     host, colon, port = (address or "").rpartition("://")[2].rpartition(":")
     if colon and port.isdecimal():
         socket.create_connection((host, int(port)), timeout=10.0).close()
 
 
-def _call(run: str, job: dict[str, Any]) -> dict[str, Any]:
-    row: dict[str, Any] = found(run)(job)
+def _run_job(run: str, job: dict[str, Any]) -> dict[str, Any]:
+    row: dict[str, Any] = function_named(run)(job)
     return row
 
 
 if __name__ == "__main__":
-    _serve(int(sys.argv[1]), sys.argv[2])
+    _worker_main(int(sys.argv[1]), sys.argv[2])

@@ -1,4 +1,4 @@
-"""Return against size in one call: the best tree found for each number of leaves."""
+"""Find the best tree for each number of leaves, in one call."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Point", "frontier"]
 
 @dataclass(frozen=True)
 class Point:
-    """The best tree of at most so many leaves."""
+    """The best tree with at most this many leaves."""
 
     leaves: int
     nodes: int
@@ -44,13 +44,13 @@ def frontier(
     progress: bool = False,
     **learn_kwargs: Any,
 ) -> list[Point]:
-    """The best tree found for each number of leaves up to a limit, smallest first, each better than those before.
+    """Return the best tree found for each number of leaves up to a limit, smallest first.
 
-    One run of tree policy iteration for every limit, with `budget` environment steps each and `learn_kwargs` as in
-    `custard.learn` (`max_depth`, `env_kwargs`, …). Trees are evaluated on `episodes` fresh episodes; those that are no
-    better than a smaller one are left out. `gap` is the
-    distance to the best possible return where `plan` or the model tells it, otherwise to the expert given (a file, or a
-    function from feature vectors to Q-values).
+    There is one run of tree policy iteration per number of leaves, with `budget` environment steps each and
+    `learn_kwargs` as in `custard.learn` (`max_depth`, `env_kwargs`, …). Trees are evaluated on `episodes` fresh
+    episodes; a tree that is no better than a smaller one is left out. `gap` is the distance to the best possible return
+    where it is proved, otherwise to the return of the expert given (a file, or a function from feature vectors to
+    Q-values).
 
     >>> points = frontier("custard/PrereqWorld-v0", max_leaves=6, budget=500_000, env_kwargs={"m": 4}, episodes=10)
     >>> [(point.leaves, point.mean, point.gap) for point in points if point.mean > -3]
@@ -91,13 +91,13 @@ def _point(tree: Tree, judged: Evaluation, best: float | None, steps: int, secon
 
 
 def _expert_return(where: Source, expert: Any, episodes: int, seed: int) -> float | None:
-    """What an expert given as a file or a function returns; one that is trained first is not known beforehand."""
+    """Return the mean return of an expert given as a file or a function; None for one that is still to be trained."""
     if expert in (None, "dqn", "none"):
         return None
     from custard.experts.dqn import Settings
     from custard.experts.experts import experts
 
-    venv = where.vector(1)
+    venv = where.make_vec(1)
     problem = Problem(where, describe(venv), seed)
     found: Any
     *_, found = experts(problem, expert, Settings(), seed)

@@ -15,9 +15,9 @@ from custard.core.errors import CustardError, from_interrupt, require_whole
 from custard.core.spaces import describe
 from custard.core.version import VERSION
 from custard.lab.methods import method as find_method
+from custard.lab.multi_seed import learn_seeds
 from custard.lab.progress import Display
 from custard.lab.run import Run, RunDirectory
-from custard.lab.seeds_at_once import learn_seeds
 from custard.task.problem import Problem, Snapshot
 from custard.task.settings import settings_for
 from custard.task.source import source
@@ -59,10 +59,10 @@ def learn(
     `env` is an id, an environment or a function that makes one; `method` one of `custard.lab.methods.METHODS`.
     `budget` limits environment steps, `max_depth` the tree. Further keywords are settings of the method (`splits`,
     `zeta`, `gamma_b`, …: each method's `Settings` documents them), over those of the `preset`. With `out` the run is
-    kept in a directory and can be resumed; an interrupt (Ctrl-C) ends the run with the best tree so far.
+    stored in a directory and can be resumed; an interrupt (Ctrl-C) ends the run with the best tree so far.
 
-    With `seeds` (how many, from `seed` on, or which) there is a run for each, side by side in `workers` processes (one
-    a core), and a list comes back; every run is the one that its seed gives alone.
+    With `seeds` (a number of seeds, counted from `seed`, or a list of them) there is one run per seed, side by side in
+    `workers` processes (one per core), and a list is returned; each run is the one that its seed gives alone.
 
     >>> import custard
     >>> run = custard.learn("custard/PrereqWorld-v0", "mfec", env_kwargs={"m": 4}, seed=0)
@@ -77,45 +77,46 @@ def learn(
             require_whole(1, seeds=seeds)
         numbers = seeds if isinstance(seeds, Iterable) else range(seed, seed + seeds)
         given = {
-            "max_depth": max_depth, "budget": budget, "preset": preset, "low": _plain(low), "high": _plain(high),
-            "feature_names": _plain(feature_names), "env_kwargs": env_kwargs, "resume": resume, **settings,
+            "max_depth": max_depth, "budget": budget, "preset": preset, "low": _plain_data(low),
+            "high": _plain_data(high), "feature_names": _plain_data(feature_names), "env_kwargs": env_kwargs,
+            "resume": resume, **settings,
         }  # fmt: skip
         return learn_seeds(env, method, seeds=numbers, workers=workers, out=out, **given)
     name, module = find_method(method)
     where = source(env, env_kwargs)
     given = {k: v for k, v in {"budget": budget, **settings}.items() if v is not None}
-    chosen = settings_for(module, where.preset if features is None else "", preset, given)
+    chosen = settings_for(module, where.preset_key if features is None else "", preset, given)
     require_whole(1, budget=getattr(chosen, "budget", None))
     # A preset may know bounds that suit its environment; the user's own come first.
     low = getattr(chosen, "low", None) if low is None else low
     high = getattr(chosen, "high", None) if high is None else high
-    venv = where.vector(1)
+    venv = where.make_vec(1)
     base = describe(venv, low=low, high=high, features=features, feature_names=feature_names, seed=seed)
-    if not where.lone:
+    if not where.is_single_instance:
         venv.close()
     problem = Problem(where, base, seed, max_depth, features)
     config = {
-        "env": where.name, "env_kwargs": _plain(dict(where.kwargs)), "method": name, "preset": preset or "tuned",
-        "seed": seed, "max_depth": max_depth, "low": _plain(low), "high": _plain(high),
-        "feature_names": _plain(feature_names), "settings": _plain(dataclasses.asdict(chosen)),
+        "env": where.name, "env_kwargs": _plain_data(dict(where.kwargs)), "method": name, "preset": preset or "tuned",
+        "seed": seed, "max_depth": max_depth, "low": _plain_data(low), "high": _plain_data(high),
+        "feature_names": _plain_data(feature_names), "settings": _plain_data(dataclasses.asdict(chosen)),
         "versions": {"custard": VERSION, "python": platform.python_version(), "numpy": np.__version__},
     }  # fmt: skip
-    directory, state, done = _open(out, resume, config)
+    directory, state, done = _open_directory(out, resume, config)
     last = directory.last(done) if directory is not None else None
     display = Display(f"{name} on {where.name}", enabled=progress)
     solving = iter(()) if done.get("finished") and last is not None else module.solve(problem, chosen, state)
     try:
-        return _drive(solving, config, directory, float(done.get("seconds", 0.0)), last, display)
+        return _follow(solving, config, directory, float(done.get("seconds", 0.0)), last, display)
     except Exception:
         if directory is not None:
             directory.discard_if_empty()
         raise
 
 
-def _open(
+def _open_directory(
     out: str | Path | None, resume: bool, config: dict[str, Any]
 ) -> tuple[RunDirectory | None, Any, dict[str, Any]]:
-    """The run's directory, the state to go on from, and how far it has come."""
+    """Return the run's directory, the state to resume from, and the progress stored with it."""
     if out is None:
         if resume:
             raise CustardError("resume needs out=, the directory of the run to go on with")
@@ -132,13 +133,21 @@ def _open(
     return directory, state, done
 
 
-def _drive(
+def _follow(
     solving: Any, config: dict[str, Any], directory: RunDirectory | None, before: float, known: Snapshot | None,
     display: Any,
 ) -> Run:  # fmt: skip
-    """Follow a method to its end, showing, logging and saving; an interrupt keeps what there is."""
+    """Run a method to its end while displaying, logging and saving; an interrupt keeps the best tree so far.
+
+    solving    the method's iterator of snapshots
+    config     what config.json holds
+    directory  where to save, or None
+    before     seconds that earlier parts of a resumed run took
+    known      the snapshot an earlier part ended with, if there is one
+    display    the progress display
+    """
     started = time.perf_counter() - before
-    saved = float("-inf")  # so the first tree is saved at once
+    saved_at = float("-inf")  # so that the first tree is saved at once
     rows: list[dict[str, float]] = directory.rows if directory else []
     last, message, stopped, finished = known, "", None, False
     with display:
@@ -149,9 +158,9 @@ def _drive(
                     rows.append({"steps": last.steps, "seconds": seconds, "value": last.value, **last.metrics})
                 else:
                     directory.log(last, seconds)
-                    if time.perf_counter() - saved > CHECKPOINT_SECONDS:
+                    if time.perf_counter() - saved_at > CHECKPOINT_SECONDS:
                         directory.checkpoint(last, seconds)
-                        saved = time.perf_counter()
+                        saved_at = time.perf_counter()
                 display.show(last, seconds)
             finished = True
         except (KeyboardInterrupt, SystemError) as error:
@@ -179,14 +188,14 @@ def _drive(
     return run
 
 
-def _plain(value: Any) -> Any:
-    """Numbers, strings, lists and dictionaries only, as JSON would give them back."""
+def _plain_data(value: Any) -> Any:
+    """Return a value as JSON would give it back: numbers, strings, lists and dictionaries only."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(entry) for key, entry in value.items()}
+        return {str(key): _plain_data(entry) for key, entry in value.items()}
     if isinstance(value, np.ndarray):
-        return _plain(value.tolist())
+        return _plain_data(value.tolist())
     if isinstance(value, (list, tuple)):
-        return [_plain(entry) for entry in value]
+        return [_plain_data(entry) for entry in value]
     if isinstance(value, np.generic):
         return value.item()
     return value if isinstance(value, (int, float, str, bool, type(None))) else repr(value)

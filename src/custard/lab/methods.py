@@ -1,4 +1,4 @@
-"""The methods by name, loaded when used."""
+"""Find methods by name; their modules load when used."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEFAULT = "tpi"
 
 
 def method(name: str | None) -> tuple[str, ModuleType]:
-    """A method's name and module; the default for None."""
+    """Return a method's name and module; None names the default."""
     name = name or DEFAULT
     if name not in METHODS:
         raise CustardError(one_of("method", name, METHODS))

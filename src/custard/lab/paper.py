@@ -1,4 +1,4 @@
-"""The paper's three experiments as lists of trials, with the numbers it printed and the limits that are proved."""
+"""List the trials of the paper's three experiments, the numbers it printed and the limits that are proved."""
 
 from __future__ import annotations
 
@@ -12,20 +12,33 @@ from custard.lab.methods import method as find_method
 from custard.lab.trials import Trial
 
 __all__ = [
-    "EXPERIMENTS", "FULL", "LIMITS", "METHODS", "NAMES", "PAPER", "PRESETS", "QUICK_TRIALS", "SIZES", "WORLDS", "Cell",
-    "experiment_file", "pothole_limits", "smallest_trees", "trials_of",
+    "DEPTH_LIMITS",
+    "EXPERIMENTS",
+    "FULL_TRIALS",
+    "METHODS",
+    "METHOD_TITLES",
+    "PAPER_TABLE1",
+    "PREREQ_SIZES",
+    "PRESETS",
+    "QUICK_TRIALS",
+    "WORLDS",
+    "Cell",
+    "experiment_file",
+    "pothole_limits",
+    "smallest_trees",
+    "trials_of",
 ]  # fmt: skip
 
 EXPERIMENTS = ("table1", "size", "depth")
 PRESETS = ("tuned", "paper")
-FIRST_SEED = 1000  # of the trials; settings are chosen on other seeds
-FULL, QUICK_TRIALS = 50, 5  # trials of each cell
+FIRST_SEED = 1000  # of the trials; settings were chosen on other seeds
+FULL_TRIALS, QUICK_TRIALS = 50, 5  # per cell
 
-NAMES = {
+METHOD_TITLES = {
     "viper-dqn": "VIPER (DQN)", "viper-bi": "VIPER (BI)", "dqn": "CUSTARD (DQN)", "ppo": "CUSTARD (PPO)",
     "mfec": "CUSTARD (MFEC)", "tpi": "tree policy iteration",
 }  # fmt: skip
-METHODS = {"table1": tuple(NAMES), "size": ("viper-bi", "mfec", "tpi"), "depth": ("viper-bi", "mfec", "tpi")}
+METHODS = {"table1": tuple(METHOD_TITLES), "size": ("viper-bi", "mfec", "tpi"), "depth": ("viper-bi", "mfec", "tpi")}
 
 
 class World(NamedTuple):
@@ -41,8 +54,8 @@ WORLDS = {
     "PrereqWorld": World("custard/PrereqWorld-v0", {"m": 7}, None),
     "PotholeWorld": World("custard/PotholeWorld-v0", {}, None),
 }
-SIZES = (4, 5, 6, 7, 8, 9, 10)  # m of PrereqWorld
-LIMITS = (1, 2, 3, 4, 5, 6)  # depth limits on PotholeWorld; 5 is enough for the best return
+PREREQ_SIZES = (4, 5, 6, 7, 8, 9, 10)  # m of PrereqWorld
+DEPTH_LIMITS = (1, 2, 3, 4, 5, 6)  # depth limits on PotholeWorld; 5 is enough for the best return
 
 
 class Cell(NamedTuple):
@@ -56,7 +69,7 @@ class Cell(NamedTuple):
 
 
 #: The paper's Table 1: reward, and depth where it is given.
-PAPER: dict[str, dict[str, tuple[Cell, Cell | None]]] = {
+PAPER_TABLE1: dict[str, dict[str, tuple[Cell, Cell | None]]] = {
     "viper-dqn": {"CartPole": (Cell(200.00, 0.00), None), "PrereqWorld": (Cell(-4.00, 0.00), Cell(5.70, 0.62)),
                   "PotholeWorld": (Cell(46.30, 0.39), Cell(6.00, 0.61))},
     "viper-bi": {"CartPole": (Cell(200.00, 0.00), None), "PrereqWorld": (Cell(-4.00, 0.00), Cell(6.00, 0.00)),
@@ -70,7 +83,7 @@ PAPER: dict[str, dict[str, tuple[Cell, Cell | None]]] = {
 }  # fmt: skip
 
 #: Smaller budgets, the same code: what `--quick` sets.
-QUICK: dict[str, dict[str, Any]] = {
+QUICK_SETTINGS: dict[str, dict[str, Any]] = {
     "viper-dqn": {"iterations": 15, "test_rollouts": 50, "final_rollouts": 200, "expert_settings": {"steps": 30_000}},
     "viper-bi": {"iterations": 15, "test_rollouts": 50, "final_rollouts": 200},
     "dqn": {"budget": 1_000_000}, "ppo": {"budget": 400_000}, "mfec": {"budget": 1_000_000},
@@ -79,7 +92,7 @@ QUICK: dict[str, dict[str, Any]] = {
 
 
 def trials_of(experiment: str, preset: str, count: int, quick: bool = False) -> list[Trial]:
-    """The trials of an experiment, by seed, environment and method.
+    """Return the trials of an experiment, ordered by seed, environment and method.
 
     >>> len(trials_of("size", "tuned", 50)), sorted({trial.method for trial in trials_of("depth", "paper", 1)})
     (1050, ['mfec', 'viper-bi'])
@@ -88,25 +101,26 @@ def trials_of(experiment: str, preset: str, count: int, quick: bool = False) -> 
         cells = [(world, name) for world in WORLDS.values() for name in METHODS[experiment]]
     elif experiment == "size":
         world = WORLDS["PrereqWorld"]
-        cells = [(World(world.env, {"m": m}, None), name) for m in SIZES for name in METHODS[experiment]]
+        cells = [(World(world.env, {"m": m}, None), name) for m in PREREQ_SIZES for name in METHODS[experiment]]
     else:
         world = WORLDS["PotholeWorld"]
-        cells = [(World(world.env, {}, limit), name) for limit in LIMITS for name in METHODS[experiment]]
+        cells = [(World(world.env, {}, limit), name) for limit in DEPTH_LIMITS for name in METHODS[experiment]]
     return [
         Trial(world.env, name, seed, world.kwargs, preset, world.max_depth,
-              QUICK[name] if quick else _appendix(world, name) if preset == "paper" else {}, experiment=experiment)
+              QUICK_SETTINGS[name] if quick else _appendix_settings(world, name) if preset == "paper" else {},
+              experiment=experiment)
         for seed in range(FIRST_SEED, FIRST_SEED + count)  # outermost, so that the table fills evenly
-        for world, name in cells if _has(name, preset)
+        for world, name in cells if _has_preset(name, preset)
     ]  # fmt: skip
 
 
-def _appendix(world: World, name: str) -> dict[str, Any]:
-    """What the appendix makes depend on m: MFEC's 2000 * 2^m episodes, of about five steps."""
+def _appendix_settings(world: World, name: str) -> dict[str, Any]:
+    """Return the settings that the appendix makes depend on m: MFEC's 2000 * 2^m episodes, of about five steps."""
     return {"budget": 10_000 * 2 ** world.kwargs["m"]} if name == "mfec" and "m" in world.kwargs else {}
 
 
-def _has(name: str, preset: str) -> bool:
-    """Whether a method knows a preset; one that cannot be loaded here will say so in its rows."""
+def _has_preset(name: str, preset: str) -> bool:
+    """Return whether a method has a preset; True for one that cannot be loaded here, since its rows will say so."""
     try:
         return preset in getattr(find_method(name)[1], "PRESETS", {})
     except (CustardError, ImportError):
@@ -114,13 +128,13 @@ def _has(name: str, preset: str) -> bool:
 
 
 def experiment_file(out: Path, experiment: str, preset: str) -> Path:
-    """The CSV of an experiment's trials."""
+    """Return the path of the CSV that holds an experiment's trials."""
     return out / f"{experiment}-{preset}.csv"
 
 
 @functools.cache
-def smallest_trees(sizes: Sequence[int] = SIZES) -> dict[int, tuple[float, int, int]]:
-    """For each PrereqWorld size the best return, and the depth and leaves of the smallest tree that has it: proved."""
+def smallest_trees(sizes: Sequence[int] = PREREQ_SIZES) -> dict[int, tuple[float, int, int]]:
+    """Return the proved best return per PrereqWorld size m, with depth and leaves of the smallest tree that has it."""
     import gymnasium as gym
 
     from custard.planning.optimal_tree import best_tree
@@ -136,12 +150,12 @@ def smallest_trees(sizes: Sequence[int] = SIZES) -> dict[int, tuple[float, int, 
 
 @functools.cache
 def pothole_limits() -> tuple[dict[int, float], int]:
-    """The best return for each depth limit on PotholeWorld, and how many leaves the best return of all takes."""
+    """Return the best return per depth limit on PotholeWorld, and the leaves that the best return of all takes."""
     import gymnasium as gym
 
     from custard.planning.pothole import best_intervals
 
     road = gym.make(WORLDS["PotholeWorld"].env).unwrapped
-    best = best_intervals(road, 2 ** max(LIMITS))
+    best = best_intervals(road, 2 ** max(DEPTH_LIMITS))
     leaves = int((best.values < best.values[-1] - 1e-6).sum()) + 1
-    return dict(enumerate(best.by_depth(max(LIMITS)))), leaves
+    return dict(enumerate(best.by_depth(max(DEPTH_LIMITS)))), leaves

@@ -1,4 +1,4 @@
-"""The paper's experiments as figures: every trial a dot, means as lines, what is proved in black."""
+"""Draw the paper's experiments: every trial a dot, means as lines, proved limits in black."""
 
 from __future__ import annotations
 
@@ -8,8 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from custard.lab.paper import LIMITS, METHODS, NAMES, PAPER, PRESETS, SIZES, WORLDS, pothole_limits, smallest_trees
-from custard.lab.summary import judged, strip
+from custard.lab.paper import (
+    DEPTH_LIMITS,
+    METHOD_TITLES,
+    METHODS,
+    PAPER_TABLE1,
+    PREREQ_SIZES,
+    PRESETS,
+    WORLDS,
+    pothole_limits,
+    smallest_trees,
+)
+from custard.lab.summary import draw_strip, rows_with_results
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -17,15 +27,15 @@ if TYPE_CHECKING:
 __all__ = ["figure"]
 
 Rows = Sequence[Mapping[str, Any]]
-COLOURS = {
+METHOD_COLOURS = {
     "viper-dqn": "#7f7f7f", "viper-bi": "#1f77b4", "dqn": "#9467bd", "ppo": "#8c564b", "mfec": "#d99a00",
     "tpi": "#2ca02c",
 }  # fmt: skip
 
 
 def figure(experiment: str, rows: Mapping[str, Rows]) -> Figure | None:
-    """An experiment's picture from the rows of each preset; None if no trial has finished."""
-    good = {preset: judged(some) for preset, some in rows.items()}
+    """Draw an experiment from the rows of each preset; None if no trial has finished."""
+    good = {preset: rows_with_results(some) for preset, some in rows.items()}
     good = {preset: good[preset] for preset in PRESETS if good.get(preset)}
     if not good:
         return None
@@ -39,7 +49,7 @@ def _panels(rows: int, columns: int, width: float) -> tuple[Any, Any]:
     return drawn, drawn.subplots(rows, columns, squeeze=False)
 
 
-def _tidy(panel: Any, title: str, ylabel: str) -> None:
+def _style_panel(panel: Any, title: str, ylabel: str) -> None:
     panel.set_title(title, fontsize=10)
     panel.set_ylabel(ylabel)
     panel.ticklabel_format(axis="y", useOffset=False)
@@ -62,8 +72,8 @@ def _table1(good: Mapping[str, Rows]) -> Figure:
                 panel = panels[2 * i + k][j]
                 for place, name in enumerate(methods):
                     values = [row[column] for row in rows if row["env"] == env and row["method"] == name]
-                    strip(panel, place, values, COLOURS[name])
-                    printed = PAPER.get(name, {}).get(world, (None, None))[k]
+                    draw_strip(panel, place, values, METHOD_COLOURS[name])
+                    printed = PAPER_TABLE1.get(name, {}).get(world, (None, None))[k]
                     if printed is not None:
                         panel.errorbar(
                             [place + 0.36], [printed.mean], [printed.std], fmt="_", color="black", alpha=0.7, capsize=2,
@@ -73,7 +83,7 @@ def _table1(good: Mapping[str, Rows]) -> Figure:
                     panel.axhline(best[world], color="black", linestyle=":", linewidth=1)
                 panel.set_xticks(range(len(methods)), methods, fontsize=8)
                 panel.set_xlim(-0.6, len(methods) - 0.4)
-                _tidy(panel, f"{world}, preset {preset}", "reward" if column == "return" else "depth")
+                _style_panel(panel, f"{world}, preset {preset}", "reward" if column == "return" else "depth")
     drawn.suptitle("dots: trials, bars: their means; black: the paper's mean and deviation, dotted: proved best")
     return drawn
 
@@ -90,9 +100,9 @@ def _size(good: Mapping[str, Rows]) -> Figure:
                 args = json.dumps({"m": m})
                 return [row[column] for row in rows if row["method"] == name and row["env_args"] == args]
 
-            _series(panel, SIZES, METHODS["size"], values, least[column], "proved minimum")
+            _draw_series(panel, PREREQ_SIZES, METHODS["size"], values, least[column], "proved minimum")
             panel.set_xlabel("m, the number of items")
-            _tidy(panel, f"PrereqWorld, preset {preset}", column)
+            _style_panel(panel, f"PrereqWorld, preset {preset}", column)
     return drawn
 
 
@@ -105,26 +115,36 @@ def _depth(good: Mapping[str, Rows]) -> Figure:
         def values(name: str, limit: int, rows: Rows = rows) -> list[float]:
             return [row["return"] for row in rows if row["method"] == name and row["max_depth"] == str(limit)]
 
-        _series(panel, LIMITS, METHODS["depth"], values, lambda limit: limits[limit], "proved limit")
+        _draw_series(panel, DEPTH_LIMITS, METHODS["depth"], values, lambda limit: limits[limit], "proved limit")
         panel.set_xlabel("depth limit")
-        _tidy(panel, f"PotholeWorld, preset {preset}", "reward")
+        _style_panel(panel, f"PotholeWorld, preset {preset}", "reward")
     return drawn
 
 
-def _series(
+def _draw_series(
     panel: Any, xs: Sequence[int], methods: Sequence[str], values: Callable[[str, int], list[float]],
     best: Callable[[int], float], word: str,
 ) -> None:  # fmt: skip
-    """For each x and method a strip of dots, side by side, means joined by a line; what is proved on top."""
+    """Draw a strip of dots per x and method, the means joined by lines, and the proved limits.
+
+    panel    matplotlib axes
+    xs       positions on the x-axis
+    methods  names, drawn side by side at each x
+    values   function from method and x to the values of its trials
+    best     function from x to the proved limit
+    word     what the legend calls the proved limit
+    """
     for k, name in enumerate(methods):
         shift = (k - (len(methods) - 1) / 2) * 0.26
         found = [(x, values(name, x)) for x in xs]
         some = [(x + shift, numbers) for x, numbers in found if numbers]
         for x, numbers in some:
-            strip(panel, x, numbers, COLOURS[name], width=0.2)
+            draw_strip(panel, x, numbers, METHOD_COLOURS[name], width=0.2)
         if some:
             means = [float(np.mean(numbers)) for _, numbers in some]
-            panel.plot([x for x, _ in some], means, "-", color=COLOURS[name], linewidth=1, label=NAMES[name])
+            panel.plot(
+                [x for x, _ in some], means, "-", color=METHOD_COLOURS[name], linewidth=1, label=METHOD_TITLES[name]
+            )
     panel.plot(xs, [best(x) for x in xs], "k:", drawstyle="steps-mid", linewidth=1.4, label=word)
     panel.set_xticks(list(xs))
     panel.legend(frameon=False, fontsize=8)

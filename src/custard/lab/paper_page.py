@@ -1,4 +1,4 @@
-"""The paper's experiments as a page: tables beside the paper's numbers and the proved limits, failures counted."""
+"""Write the paper's experiments as a page: tables beside the paper's numbers and the proved limits."""
 
 from __future__ import annotations
 
@@ -11,31 +11,42 @@ from typing import Any
 
 from custard.core.errors import CustardError, one_line
 from custard.core.files import write_atomically
-from custard.lab.paper import LIMITS, METHODS, NAMES, PAPER, SIZES, WORLDS, pothole_limits, smallest_trees
-from custard.lab.summary import markdown, spread, summary
+from custard.lab.paper import (
+    DEPTH_LIMITS,
+    METHOD_TITLES,
+    METHODS,
+    PAPER_TABLE1,
+    PREREQ_SIZES,
+    WORLDS,
+    pothole_limits,
+    smallest_trees,
+)
+from custard.lab.summary import markdown, mean_and_std, summary
 
-__all__ = ["relative", "section", "write_page"]
+__all__ = ["relative_link", "section", "write_page"]
 
 Rows = Sequence[Mapping[str, Any]]
 TITLES = {
     "table1": "Table 1: reward and depth", "size": "Tree size against PrereqWorld's size",
     "depth": "Reward against the depth limit on PotholeWorld",
 }  # fmt: skip
-HOW = {"tuned": "Preset `tuned`", "paper": "Preset `paper` (the appendix as written)"}
+PRESET_TITLES = {"tuned": "Preset `tuned`", "paper": "Preset `paper` (the appendix as written)"}
 
 
 def section(experiment: str, rows: Mapping[str, Rows], files: Mapping[str, str], picture: str, command: str) -> str:
-    """An experiment's tables in Markdown, from the rows of each preset."""
+    """Return an experiment's tables in Markdown, from the rows of each preset."""
     parts = [f"```\n{command}\n```", f"![{TITLES[experiment]}]({picture})"]
     for preset, some in rows.items():
         if some:
-            parts.append(f"### {HOW[preset]}\n\nFrom [`{files[preset]}`]({files[preset]}), {_counted(some)}.")
+            parts.append(
+                f"### {PRESET_TITLES[preset]}\n\nFrom [`{files[preset]}`]({files[preset]}), {_trials_text(some)}."
+            )
             parts.append({"table1": _table1, "size": _size, "depth": _depth}[experiment](some))
     return "\n\n".join(parts) + "\n"
 
 
 def write_page(page: Path, experiment: str, text: str) -> None:
-    """Put an experiment's section between its marks on the page; whatever else is written there stays."""
+    """Replace an experiment's section between its marks on the page; the rest of the page stays."""
     begin, end = f"<!-- generated: {experiment} -->", f"<!-- end: {experiment} -->"
     try:
         old = page.read_text(encoding="utf-8") if page.exists() else "# The paper's experiments\n"
@@ -49,12 +60,13 @@ def write_page(page: Path, experiment: str, text: str) -> None:
     write_atomically(page, new)
 
 
-def relative(path: Path, page: Path) -> str:
-    """A path as a link on the page has it."""
+def relative_link(path: Path, page: Path) -> str:
+    """Return a path relative to the page, as its links need it."""
     return Path(os.path.relpath(path, page.parent)).as_posix()
 
 
-def _counted(rows: Rows) -> str:
+def _trials_text(rows: Rows) -> str:
+    """Say how many trials there are, how many failed, and which versions made them."""
     wrong = sum(row["error"] != "" for row in rows)
     versions = ", ".join(sorted({row["version"] for row in rows}))
     codes = len({row["code"] for row in rows})
@@ -64,8 +76,8 @@ def _counted(rows: Rows) -> str:
     )  # fmt: skip
 
 
-def _of(rows: Rows, **where: Any) -> dict[str, Any] | None:
-    """The summary of the rows with these entries, if there are any."""
+def _summary_where(rows: Rows, **where: Any) -> dict[str, Any] | None:
+    """Return the summary of the rows with these entries, or None if there are none."""
     found = [row for row in rows if all(row[name] == value for name, value in where.items())]
     return summary(found, group=())[0] if found else None
 
@@ -76,17 +88,17 @@ def _table1(rows: Rows) -> str:
     for world in ("PrereqWorld", "PotholeWorld"):
         header += [f"{world} reward", "paper", "depth", "paper"]
     body, counts = [], []
-    for name, title in NAMES.items():
+    for name, title in METHOD_TITLES.items():
         line = [title]
         for world, (env, _, _) in WORLDS.items():
-            entry = _of(rows, env=env, method=name)
-            reward, depth = PAPER.get(name, {}).get(world, (None, None))
-            line += [spread(entry) if entry else "–", str(reward or "–")]
+            entry = _summary_where(rows, env=env, method=name)
+            reward, depth = PAPER_TABLE1.get(name, {}).get(world, (None, None))
+            line += [mean_and_std(entry) if entry else "–", str(reward or "–")]
             if world != "CartPole":
-                line += [spread(entry, "depth") if entry else "–", str(depth or "–")]
+                line += [mean_and_std(entry, "depth") if entry else "–", str(depth or "–")]
             if entry:
                 counts.append([title, world, *_counts(entry)])
-        if name in PAPER or any(row["method"] == name for row in rows):
+        if name in PAPER_TABLE1 or any(row["method"] == name for row in rows):
             body.append(line)
     value, least, leaves = smallest_trees((m,))[m]
     limits, most = pothole_limits()
@@ -115,31 +127,22 @@ def _counts(entry: Mapping[str, Any]) -> list[str]:
 
 def _size(rows: Rows) -> str:
     best = smallest_trees()
-    header = [
-        "m",
-        "method",
-        "trials",
-        "reward",
-        "proved best",
-        "depth",
-        "least",
-        "nodes",
-        "fewest",
-        "smallest tree found",
-    ]
+    header = ["m", "method", "trials", "reward", "proved best", "depth", "least", "nodes", "fewest",
+              "smallest tree found"]  # fmt: skip
     body = []
-    for m in SIZES:
+    for m in PREREQ_SIZES:
         value, depth, leaves = best[m]
         for name in METHODS["size"]:
             args = json.dumps({"m": m})
-            entry = _of(rows, env_args=args, method=name)
+            entry = _summary_where(rows, env_args=args, method=name)
             if entry is None:
                 continue
             good = [row for row in rows if row["env_args"] == args and row["method"] == name and row["error"] == ""]
             reached = sum(row["optimal"] == 1 and row["leaves"] == leaves and row["depth"] == depth for row in good)
             body.append([
-                str(m), NAMES[name], str(entry["trials"]), spread(entry), f"{value:.0f}", spread(entry, "depth"),
-                str(depth), spread(entry, "nodes"), str(2 * leaves - 1), f"{reached} of {entry['trials']}",
+                str(m), METHOD_TITLES[name], str(entry["trials"]), mean_and_std(entry), f"{value:.0f}",
+                mean_and_std(entry, "depth"), str(depth), mean_and_std(entry, "nodes"), str(2 * leaves - 1),
+                f"{reached} of {entry['trials']}",
             ])  # fmt: skip
     return markdown(header, body)
 
@@ -149,7 +152,7 @@ def _depth(rows: Rows) -> str:
     header = ["depth ≤", "method", "trials", "reward", "worst … best", "proved limit", "within 0.2", "leaves",
               "trivial trees"]  # fmt: skip
     body = []
-    for limit in LIMITS:
+    for limit in DEPTH_LIMITS:
         for name in METHODS["depth"]:
             some = [row for row in rows if row["max_depth"] == str(limit) and row["method"] == name]
             entry = summary(some, group=())[0] if some else None
@@ -158,7 +161,7 @@ def _depth(rows: Rows) -> str:
             near = sum(row["error"] == "" and row["gap"] != "" and row["gap"] <= 0.2 for row in some)
             shown = entry["return"] is not None
             body.append([
-                str(limit), NAMES[name], str(entry["trials"]), spread(entry),
+                str(limit), METHOD_TITLES[name], str(entry["trials"]), mean_and_std(entry),
                 f"{entry['return_min']:.2f} … {entry['return_max']:.2f}" if shown else "–", f"{limits[limit]:.2f}",
                 f"{near} of {entry['trials']}", f"{entry['leaves']:.1f}" if shown else "–",
                 str(entry["trivial"]) if shown else "–",

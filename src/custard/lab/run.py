@@ -1,10 +1,10 @@
 """A run directory: settings, metrics, the tree, a checkpoint. Enough to reproduce, resume and share a run.
 
 config.json     what was asked for, with every setting and the versions
-metrics.csv     one row a snapshot
+metrics.csv     one row per snapshot
 tree.json       the best tree (simplified and balanced), with where it came from
 final.json      the tree of the last policy, where that differs
-checkpoint/     state.npz, what --resume goes on from, and the tree as it was then
+checkpoint/     state.npz, what --resume continues from, and the tree as it was then
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class RunDirectory:
         self.rows: list[dict[str, float]] = []
 
     def create(self, config: dict[str, Any]) -> None:
-        """Begin a run; a directory that holds one already is refused."""
+        """Begin a run; raise if the directory holds one already."""
         if (self.path / "config.json").exists():
             raise CustardError(
                 f"{self.path} holds a run already: choose another --out, or pass --resume to go on with it"
@@ -63,7 +63,7 @@ class RunDirectory:
         write_atomically(self.path / "config.json", json.dumps(config, indent=2) + "\n")
 
     def discard_if_empty(self) -> None:
-        """Take back a run that failed before there was anything to keep, so that its directory can be used again."""
+        """Remove the files of a run that failed before its first snapshot, so that its directory can be used again."""
         if self.rows:
             return
         (self.path / "config.json").unlink(missing_ok=True)
@@ -72,7 +72,7 @@ class RunDirectory:
                 made.rmdir()
 
     def reopen(self) -> tuple[dict[str, Any], dict[str, np.ndarray] | None, dict[str, Any]]:
-        """The configuration, the checkpoint's state (None if there is none yet) and its progress."""
+        """Return the configuration, the checkpoint's state (None if there is none yet) and its progress."""
         try:
             config = json.loads((self.path / "config.json").read_text())
         except (OSError, json.JSONDecodeError) as error:
@@ -92,7 +92,7 @@ class RunDirectory:
         return config, state, progress
 
     def last(self, progress: Mapping[str, Any]) -> Snapshot | None:
-        """Where a reopened run stood, for when nothing is left to do or it is interrupted before it has gone on."""
+        """Return the last snapshot of a reopened run, for when it is finished or interrupted before its next one."""
         tree, final = self.path / "checkpoint" / "tree.json", self.path / "final.json"
         if not self.rows or not tree.exists():
             return None
@@ -108,7 +108,7 @@ class RunDirectory:
         )
 
     def checkpoint(self, snapshot: Snapshot, seconds: float, finished: bool = False) -> None:
-        """Save all that is needed to go on from a snapshot, or to know that nothing is left to do."""
+        """Save all that is needed to resume from a snapshot, or to know that the run is finished."""
         self.save_metrics()
         if snapshot.tree is not None:
             snapshot.tree.save(self.path / "checkpoint" / "tree.json")
@@ -121,7 +121,7 @@ class RunDirectory:
         write_atomically(self.path / "checkpoint" / "state.npz", buffer.getvalue())
 
     def save_metrics(self) -> None:
-        """Write metrics.csv; columns that appear later are empty before."""
+        """Write metrics.csv; a column that appears later is empty in earlier rows."""
         if not self.rows:
             return
         columns = list(dict.fromkeys(key for row in self.rows for key in row))

@@ -1,4 +1,4 @@
-"""How fast a tree decides on this machine, and how fast its environment steps under it."""
+"""Measure how fast a tree decides on this machine, and how fast its environment steps with it."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from typing import Any
 import numpy as np
 
 from custard.core.errors import CustardError, one_line
-from custard.task.evaluate import evaluate, rollouts
+from custard.task.evaluate import evaluate
+from custard.task.runners import run_episodes
 from custard.task.source import episode_seeds, source
 from custard.tree.export.c import to_c
 from custard.tree.tree import Tree
 
 __all__ = ["Speed", "c_nanoseconds", "measure"]
 
-ROWS = 100_000  # states in a batch
-REPEATS = 5  # of each measurement; the best counts, as others are another program's
+BATCH_ROWS = 100_000  # states in a batch
+REPEATS = 5  # of each measurement; the fastest counts, since other programs slow the rest
 
-LOOP = r"""
+TIMING_LOOP_C = r"""
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -55,32 +56,33 @@ int main(int argc, char **argv)
 
 @dataclass(frozen=True)
 class Speed:
-    """Nanoseconds of a decision, and steps a second."""
+    """Nanoseconds per decision, and environment steps per second."""
 
     act: float  # one observation, `tree.act`
     predict: float  # a row of a large batch, `tree.predict`
     c: float | None  # the exported C, compiled here; None where there is no compiler
-    steps: float  # environment steps a second, the tree deciding
+    steps: float  # environment steps per second, the tree deciding
 
 
 def measure(tree: Tree, env: Any, env_kwargs: Mapping[str, Any] | None = None, seed: int = 1) -> Speed:
-    """Measure on states of the tree's own episodes, so that branches are taken as they are in use."""
-    where, met = source(env, env_kwargs), list[np.ndarray]()
-    seeds = episode_seeds(seed, 8)
-    rollouts(lambda x: met.append(x.copy()) or tree.predict(x), where, seeds)  # type: ignore[func-returns-value]
-    seen = np.concatenate(met)
-    x = np.resize(seen, (ROWS, seen.shape[1]))
-    some = list(x[:1000])
-    act = _best(lambda: [tree.act(one) for one in some]) / len(some)
+    """Measure on states of the tree's own episodes, so that branches are taken as in use."""
+    where = source(env, env_kwargs)
+    runs = run_episodes(tree, where, episode_seeds(seed, 8), record_states=True)
+    assert runs.states is not None
+    x = np.resize(np.concatenate(runs.states), (BATCH_ROWS, tree.features.n))
+    single_rows = list(x[:1000])
+    act = _best_seconds(lambda: [tree.act(row) for row in single_rows]) / len(single_rows)
     lengths = evaluate(tree, where, 16, seed).lengths
-    episodes = int(np.clip(200_000 / lengths.mean(), 16, 1000)) if where.native is not None else 16
+    episodes = int(np.clip(200_000 / lengths.mean(), 16, 1000)) if where.make_compiled is not None else 16
     steps = int(evaluate(tree, where, episodes, seed).lengths.sum())
-    a_second = steps / _best(lambda: evaluate(tree, where, episodes, seed))
-    return Speed(1e9 * act, 1e9 * _best(lambda: tree.predict(x)) / ROWS, c_nanoseconds(tree, x), a_second)
+    steps_per_second = steps / _best_seconds(lambda: evaluate(tree, where, episodes, seed))
+    return Speed(
+        1e9 * act, 1e9 * _best_seconds(lambda: tree.predict(x)) / BATCH_ROWS, c_nanoseconds(tree, x), steps_per_second
+    )
 
 
-def _best(call: Callable[[], object]) -> float:
-    """Seconds of the best of a few calls, after one to warm up."""
+def _best_seconds(call: Callable[[], object]) -> float:
+    """Return the seconds of the fastest of a few calls, after one to warm up."""
     call()
     taken = []
     for _ in range(REPEATS):
@@ -91,7 +93,7 @@ def _best(call: Callable[[], object]) -> float:
 
 
 def c_nanoseconds(tree: Tree, x: np.ndarray, repeats: int = 30) -> float | None:
-    """Nanoseconds of a decision by the exported C on rows of states; None where there is no C compiler.
+    """Return nanoseconds per decision of the exported C on rows of states; None where there is no C compiler.
 
     The sum of its decisions is compared with the tree's own.
     """
@@ -105,7 +107,7 @@ def c_nanoseconds(tree: Tree, x: np.ndarray, repeats: int = 30) -> float | None:
     head = f"#define _POSIX_C_SOURCE 199309L\n#define N {tree.features.n}\n#define DECIDE(X) {decide}\n"
     with tempfile.TemporaryDirectory() as folder:
         where = Path(folder)
-        (where / "speed.c").write_text(head + to_c(tree) + LOOP)
+        (where / "speed.c").write_text(head + to_c(tree) + TIMING_LOOP_C)
         flags = ["-O2", "-std=c99", "-Wall", "-Wextra", "-Werror"]
         built = subprocess.run(
             [compiler, *flags, "-o", where / "speed", where / "speed.c"], capture_output=True, text=True

@@ -1,4 +1,4 @@
-"""Rows of trials made short: groups, means, spread, counted failures; as a table and as a picture."""
+"""Summarise rows of trials by group: means, spread, counted failures; as a table and as a picture."""
 
 from __future__ import annotations
 
@@ -12,26 +12,41 @@ from typing import Any
 import numpy as np
 
 from custard.core.errors import CustardError
-from custard.core.readable import readable
+from custard.core.number_text import number_texts
 
-__all__ = ["judged", "label", "markdown", "plot", "spread", "summary", "table"]
+__all__ = ["markdown", "mean_and_std", "plot", "rows_with_results", "summary", "table", "trial_label"]
 
-GROUP = ("env", "env_args", "method", "preset", "settings", "max_depth")
-CROWDED, LINE = 10, 26  # groups in a picture beyond which their names are slanted; letters in a line of a name
-RESULT = ("return", "depth", "leaves")
-MEANS = ("return", "depth", "leaves", "nodes", "raw_depth", "final_return", "seconds", "cpu_seconds", "steps", "gap")
+GROUP_COLUMNS = ("env", "env_args", "method", "preset", "settings", "max_depth")
+MAX_UPRIGHT_LABELS, LABEL_LINE_CHARACTERS = (
+    10,
+    26,
+)  # groups in a picture beyond which their names are slanted; letters in a line of a name
+RESULT_COLUMNS = ("return", "depth", "leaves")
+MEAN_COLUMNS = (
+    "return",
+    "depth",
+    "leaves",
+    "nodes",
+    "raw_depth",
+    "final_return",
+    "seconds",
+    "cpu_seconds",
+    "steps",
+    "gap",
+)
 
 
-def summary(rows: Sequence[Mapping[str, Any]], group: Sequence[str] = GROUP) -> list[dict[str, Any]]:
-    """One entry for each group of trials that differ only in the seed: means, spread, and what went wrong how often."""
+def summary(rows: Sequence[Mapping[str, Any]], group: Sequence[str] = GROUP_COLUMNS) -> list[dict[str, Any]]:
+    """Return one entry per group of trials that differ only in the seed: means, spread and counts of failures."""
     return [
-        {**dict(zip(group, names, strict=True)), **_entry(members)} for names, members in _grouped(rows, group).items()
+        {**dict(zip(group, names, strict=True)), **_summarise(members)}
+        for names, members in _grouped(rows, group).items()
     ]
 
 
-def judged(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The rows that have a tree and its return."""
-    good = [row for row in rows if row["error"] == "" and "" not in [row[name] for name in RESULT]]
+def rows_with_results(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the rows that have a tree and its return."""
+    good = [row for row in rows if row["error"] == "" and "" not in [row[name] for name in RESULT_COLUMNS]]
     return [row for row in good if not math.isnan(float(row["return"]))]
 
 
@@ -42,12 +57,12 @@ def _grouped(rows: Sequence[Mapping[str, Any]], group: Sequence[str]) -> dict[tu
     return groups
 
 
-def _entry(members: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _summarise(members: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     good = [row for row in members if row["error"] == ""]
     entry: dict[str, Any] = {"trials": len(members), "failures": len(members) - len(good)}
     if "max_depth" in members[0]:
         entry["max_depth"] = None if members[0]["max_depth"] == "" else int(members[0]["max_depth"])
-    for name in MEANS:
+    for name in MEAN_COLUMNS:
         values = _values(good, name)
         entry[name] = float(np.mean(values)) if values else None
     for name in ("return", "depth", "nodes"):
@@ -69,27 +84,27 @@ def _values(rows: Sequence[Mapping[str, Any]], name: str) -> list[float]:
     return [float(row[name]) for row in rows if row[name] != ""]
 
 
-def label(row: Mapping[str, Any]) -> str:
-    """What distinguishes a row's trial, seed apart, in words.
+def trial_label(row: Mapping[str, Any]) -> str:
+    """Return what distinguishes a row's trial from others, apart from the seed, in words.
 
-    >>> label({"env": "custard/PrereqWorld-v0", "env_args": '{"m": 7}', "method": "mfec", "preset": "paper",
+    >>> trial_label({"env": "custard/PrereqWorld-v0", "env_args": '{"m": 7}', "method": "mfec", "preset": "paper",
     ...        "settings": "{}", "max_depth": "3"})
     'PrereqWorld-v0 m=7 mfec paper depth ≤ 3'
     """
-    parts = [str(row["env"]).rpartition("/")[2], _said(row["env_args"]), str(row["method"])]
-    parts += [row["preset"] if row["preset"] != "tuned" else "", _said(row["settings"])]
+    parts = [str(row["env"]).rpartition("/")[2], _assignments_text(row["env_args"]), str(row["method"])]
+    parts += [row["preset"] if row["preset"] != "tuned" else "", _assignments_text(row["settings"])]
     parts += [f"depth ≤ {row['max_depth']}" if row["max_depth"] not in ("", None) else ""]
     return " ".join(part for part in parts if part)
 
 
-def _said(values: str) -> str:
+def _assignments_text(values: str) -> str:
     return " ".join(f"{name}={value}" for name, value in json.loads(values or "{}").items())
 
 
-def spread(entry: Mapping[str, Any], name: str = "return") -> str:
-    """A mean with its standard deviation over seeds, as the paper prints it; one trial has none.
+def mean_and_std(entry: Mapping[str, Any], name: str = "return") -> str:
+    """Return a mean with its standard deviation over seeds, as the paper prints it; a single trial has none.
 
-    >>> spread({"return": 200, "return_std": 0.0})
+    >>> mean_and_std({"return": 200, "return_std": 0.0})
     '200.00 (0.00)'
     """
     mean, std = entry[name], entry[f"{name}_std"]
@@ -97,17 +112,17 @@ def spread(entry: Mapping[str, Any], name: str = "return") -> str:
 
 
 def table(entries: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    """A header and a line an entry, for people; columns that say the same everywhere are left out."""
+    """Return a header and one line per entry, for people; columns that are the same in all entries are left out."""
     show = lambda entry, name, form: "–" if entry[name] is None else format(entry[name], form)  # noqa: E731
     share = lambda entry, name: "–" if entry[name] is None else f"{entry[name]}/{entry['trials']}"  # noqa: E731
     columns: dict[str, Any] = {
-        "environment": lambda entry: " ".join(filter(None, [entry["env"], _said(entry["env_args"])])),
+        "environment": lambda entry: " ".join(filter(None, [entry["env"], _assignments_text(entry["env_args"])])),
         "method": lambda entry: entry["method"], "preset": lambda entry: entry["preset"],
-        "settings": lambda entry: _said(entry["settings"]) or "–",
+        "settings": lambda entry: _assignments_text(entry["settings"]) or "–",
         "depth ≤": lambda entry: "–" if entry["max_depth"] is None else str(entry["max_depth"]),
         "trials": lambda entry: str(entry["trials"]), "failed": lambda entry: str(entry["failures"]),
-        "return": lambda entry: " ± ".join(readable(entry["return"], entry["return_std"])),
-        "min … max": lambda entry: " … ".join(readable(entry["return_min"], entry["return_max"])),
+        "return": lambda entry: " ± ".join(number_texts(entry["return"], entry["return_std"])),
+        "min … max": lambda entry: " … ".join(number_texts(entry["return_min"], entry["return_max"])),
         "depth": lambda entry: show(entry, "depth", ".1f"), "leaves": lambda entry: show(entry, "leaves", ".1f"),
         "nodes": lambda entry: show(entry, "nodes", ".1f"), "seconds": lambda entry: show(entry, "seconds", ".1f"),
         "gap": lambda entry: show(entry, "gap", ".3f"), "optimal": lambda entry: share(entry, "optimal"),
@@ -120,32 +135,32 @@ def table(entries: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
 
 
 def markdown(header: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    """Lines of a table in Markdown."""
+    """Return a table in Markdown."""
     return "\n".join(f"| {' | '.join(line)} |" for line in [header, ["---"] * len(header), *body])
 
 
 def plot(rows: Sequence[Mapping[str, Any]], file: Path) -> None:
-    """A picture (png, svg or pdf): each trial a dot, each mean a bar, for return, depth, leaves and wall time."""
+    """Draw return, depth, leaves and wall time (png, svg or pdf): each trial a dot, each mean a bar."""
     from matplotlib.figure import Figure
 
     from custard.tree.draw import save_figure
 
-    good = judged(rows)
+    good = rows_with_results(rows)
     if not good:
         raise CustardError("there is no finished trial to draw")
-    same = [name for name in GROUP if len({row[name] for row in good}) == 1]
-    groups = _grouped(good, GROUP)
-    names = _names([members[0] for members in groups.values()], same)
-    crowded = len(groups) > CROWDED
+    same = [name for name in GROUP_COLUMNS if len({row[name] for row in good}) == 1]
+    groups = _grouped(good, GROUP_COLUMNS)
+    names = _group_labels([members[0] for members in groups.values()], same)
+    crowded = len(groups) > MAX_UPRIGHT_LABELS
     width = 4.0 + (0.5 if crowded else 2.2) * len(groups)
     figure = Figure(figsize=(float(np.clip(width, 8.0, 24.0)), 9.0 if crowded else 6.0), layout="constrained")
     axes = figure.subplots(2, 2)
     if "env" in same and "env_args" in same:
-        figure.suptitle(" ".join(filter(None, [good[0]["env"], _said(good[0]["env_args"])])))
+        figure.suptitle(" ".join(filter(None, [good[0]["env"], _assignments_text(good[0]["env_args"])])))
     panels = (("return", "return"), ("depth", "depth"), ("leaves", "leaves"), ("seconds", "wall time in seconds"))
     for panel, (column, title) in zip(axes.flat, panels, strict=True):
         for place, members in enumerate(groups.values()):
-            strip(panel, place, _values(members, column), f"C{place}")
+            draw_strip(panel, place, _values(members, column), f"C{place}")
             bounds = _values(members, "bound")
             if column == "return" and bounds and math.isfinite(bounds[0]):
                 mark = {"color": "black", "linestyle": ":", "linewidth": 1}
@@ -162,8 +177,8 @@ def plot(rows: Sequence[Mapping[str, Any]], file: Path) -> None:
     save_figure(figure, file)
 
 
-def strip(panel: Any, place: float, values: Sequence[float], colour: str, width: float = 0.36) -> None:
-    """Every value a dot beside the others of its group, their mean a line."""
+def draw_strip(panel: Any, place: float, values: Sequence[float], colour: str, width: float = 0.36) -> None:
+    """Draw every value of a group as a dot and their mean as a line."""
     if not values:
         return
     across = np.linspace(-width / 2, width / 2, len(values)) if len(values) > 1 else np.zeros(1)
@@ -171,13 +186,13 @@ def strip(panel: Any, place: float, values: Sequence[float], colour: str, width:
     panel.hlines(float(np.mean(values)), place - width * 0.8, place + width * 0.8, color=colour, linewidth=2)
 
 
-def _names(rows: Sequence[Mapping[str, Any]], same: Sequence[str]) -> list[str]:
-    """What distinguishes groups of trials from each other, in lines short enough to stand side by side."""
+def _group_labels(rows: Sequence[Mapping[str, Any]], same: Sequence[str]) -> list[str]:
+    """Return what distinguishes groups of trials from each other, in lines short enough to stand side by side."""
     blank = {"env": "", "env_args": "{}", "preset": "tuned", "settings": "{}", "max_depth": ""}
     rows = [{**row, **{name: blank[name] for name in same if name in blank}} for row in rows]
-    names = [label(row) for row in rows]
+    names = [trial_label(row) for row in rows]
     if len(set(names)) < len(names):  # the same name in two namespaces
-        names = [label({**row, "env": str(row["env"]).replace("/", " ")}) for row in rows]
-    if len(names) > CROWDED:
-        return [textwrap.shorten(name, 2 * LINE, placeholder=" …") for name in names]
-    return ["\n".join(textwrap.wrap(name, LINE, break_on_hyphens=False)) for name in names]
+        names = [trial_label({**row, "env": str(row["env"]).replace("/", " ")}) for row in rows]
+    if len(names) > MAX_UPRIGHT_LABELS:
+        return [textwrap.shorten(name, 2 * LABEL_LINE_CHARACTERS, placeholder=" …") for name in names]
+    return ["\n".join(textwrap.wrap(name, LABEL_LINE_CHARACTERS, break_on_hyphens=False)) for name in names]

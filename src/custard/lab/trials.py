@@ -1,4 +1,4 @@
-"""A trial: one method on one environment with one seed, learned, judged and put into one row."""
+"""Run a trial: one method on one environment with one seed, learned, evaluated and put into one row."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ __all__ = [
     "TIMES",
     "Trial",
     "as_json",
-    "code",
-    "dashed",
+    "code_fingerprint",
+    "dashed_name",
     "grid",
     "identity",
     "key",
-    "parted",
+    "method_and_setting",
     "run_trial",
 ]
 
-#: What is asked for, then what is known before it runs, then what it measured.
+#: The columns that say what was asked for; all columns: those, then what is known beforehand, then what is measured.
 KEY = ("env", "env_args", "method", "preset", "settings", "max_depth", "seed", "episodes", "evaluation_seed")
 COLUMNS = (
     "experiment", *KEY, "trial", "version", "code",
@@ -47,13 +47,13 @@ COLUMNS = (
     "raw_depth", "raw_nodes", "trivial", "cut", "time_limited", "final_return", "final_leaves", "seconds",
     "cpu_seconds", "steps", "selection_value", "message", "error", "full_settings",
 )  # fmt: skip
-TIMES = ("seconds", "cpu_seconds")  # all that differs when a trial is repeated
+TIMES = ("seconds", "cpu_seconds")  # the only columns that differ when a trial is repeated
 NUMBERS = COLUMNS[COLUMNS.index("return") : COLUMNS.index("message")]
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What is to be run. Everything is plain data, so that a trial can be sent to another process or machine."""
+    """What to run. All fields are plain data, so that a trial can be sent to another process or machine."""
 
     env: str
     method: str
@@ -77,7 +77,7 @@ def grid(
     choices: Mapping[str, Sequence[Any]] | None = None,
     **common: Any,
 ) -> list[Trial]:
-    """Every environment × depth limit × method × choice of settings × seed.
+    """Return a trial for every environment × depth limit × method × choice of settings × seed.
 
     `settings` maps a method ("" for all) to settings of its own. `choices` maps a setting, or "method.setting", to the
     values to try in turn.
@@ -93,11 +93,11 @@ def grid(
     for name, own in (settings or {}).items():
         if not isinstance(own, Mapping):
             raise CustardError(f"settings: {name}={own!r} stands where a method's settings should")
-        given[_known(name)] = own
+        given[_require_method(name)] = own
     tried: dict[str, dict[str, Sequence[Any]]] = {}
     for name, values in (choices or {}).items():
-        owner, setting = parted(name)
-        tried.setdefault(_known(owner), {})[setting] = values
+        owner, setting = method_and_setting(name)
+        tried.setdefault(_require_method(owner), {})[setting] = values
     for seed in seeds:
         require_whole(0, seed=seed)
     for depth in max_depths:
@@ -107,65 +107,66 @@ def grid(
     places = [(env, {}) if isinstance(env, str) else env for env in envs]
     return [
         Trial(env, name, seed, dict(kwargs), max_depth=depth,
-              settings={**given.get("", {}), **given.get(name, {}), **way}, **common)
+              settings={**given.get("", {}), **given.get(name, {}), **choice}, **common)
         for (env, kwargs), depth, name in itertools.product(places, max_depths, methods)
-        for way in _ways({**tried.get("", {}), **tried.get(name, {})}) for seed in seeds
+        for choice in _combinations({**tried.get("", {}), **tried.get(name, {})}) for seed in seeds
     ]  # fmt: skip
 
 
-def parted(name: str) -> tuple[str, str]:
-    """The method ("" for all) and the setting in "method.setting".
+def method_and_setting(name: str) -> tuple[str, str]:
+    """Return the method ("" for all) and the setting named by "method.setting" or "setting".
 
-    >>> parted("viper_bi.iterations"), parted("zeta")
+    >>> method_and_setting("viper_bi.iterations"), method_and_setting("zeta")
     (('viper-bi', 'iterations'), ('', 'zeta'))
     """
     method, _, setting = name.rpartition(".")
-    return dashed(method), setting
+    return dashed_name(method), setting
 
 
-def dashed(method: str) -> str:
-    """A method's name as we spell it: in TOML and Python viper_bi is easier to write than "viper-bi"."""
+def dashed_name(method: str) -> str:
+    """Return a method's name with dashes: in TOML and Python viper_bi is easier to write than "viper-bi"."""
     return method.replace("_", "-")
 
 
-def _known(method: str) -> str:
-    method = dashed(method)
+def _require_method(method: str) -> str:
+    """Return a method's dashed name; raise if there is no such method. "" stands for all methods."""
+    method = dashed_name(method)
     if method and method not in METHODS:
         raise CustardError(one_of("method", method, METHODS))
     return method
 
 
-def _ways(tried: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Every combination of values."""
+def _combinations(tried: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Return every combination of one value per setting."""
     return [dict(zip(tried, values, strict=True)) for values in itertools.product(*tried.values())]
 
 
 def key(trial: Trial) -> dict[str, str]:
-    """What is asked for, as the CSV has it."""
+    """Return what is asked for, as cells of the columns `KEY`."""
     return {
-        "env": trial.env, "env_args": _text(trial.env_kwargs), "method": trial.method, "preset": trial.preset,
-        "settings": _text(trial.settings), "max_depth": "" if trial.max_depth is None else str(trial.max_depth),
+        "env": trial.env, "env_args": _json_text(trial.env_kwargs), "method": trial.method, "preset": trial.preset,
+        "settings": _json_text(trial.settings), "max_depth": "" if trial.max_depth is None else str(trial.max_depth),
         "seed": str(trial.seed), "episodes": str(trial.episodes), "evaluation_seed": str(trial.evaluation_seed),
     }  # fmt: skip
 
 
 def identity(trial: Trial, strict: bool = True) -> dict[str, str]:
-    """The key, every setting that results from it, the version, and a name made from all of these.
+    """Return the key, every setting that results from it, the version, and a name made from all of these.
 
     Rows made with other defaults or by another version therefore belong to other trials. `strict` raises what is wrong
-    with the environment's id, the method or its settings; otherwise the settings stay empty and the trial itself will
-    say it.
+    with the environment's id, the method or its settings; otherwise the settings stay empty and the trial's own row
+    reports it.
     """
     row, full = key(trial), ""
     try:
         if strict:
-            from custard.task.source import registered
+            from custard.task.source import registered_spec
 
-            registered(trial.env)
+            registered_spec(trial.env)
         module = find_method(trial.method)[1]
-        given = {name: value for name, value in trial.settings.items() if name not in _LEARN}
+        given = {name: value for name, value in trial.settings.items() if name not in _LEARN_ARGUMENTS}
         chosen = settings_for(module, trial.env, trial.preset, given, f"setting of {trial.method}")
-        full = _text({field.name: getattr(chosen, field.name) for field in dataclasses.fields(chosen)})
+        full = _json_text({field.name: getattr(chosen, field.name) for field in dataclasses.fields(chosen)})
     except (CustardError, ImportError):
         if strict:
             raise
@@ -175,15 +176,15 @@ def identity(trial: Trial, strict: bool = True) -> dict[str, str]:
 
 
 def run_trial(trial: Trial | Mapping[str, Any]) -> dict[str, Any]:
-    """Learn, evaluate, compare with what is proved: the trial's row. What goes wrong is in the row's `error`."""
+    """Learn, evaluate, compare with what is proved, and return the trial's row; errors go to the column `error`."""
     trial = trial if isinstance(trial, Trial) else Trial(**trial)
-    row: dict[str, Any] = {**identity(trial, strict=False), "code": code()}
+    row: dict[str, Any] = {**identity(trial, strict=False), "code": code_fingerprint()}
     wall, cpu = time.perf_counter(), time.process_time()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what a person should know of is in the row
-            row |= _measured(trial)
-    except (Exception, SystemExit) as error:  # one trial's trouble must not be another's
+            warnings.simplefilter("ignore")  # whatever matters is in the row
+            row |= _measure(trial)
+    except (Exception, SystemExit) as error:  # an error in one trial must not stop the others
         if from_interrupt(error):
             raise KeyboardInterrupt from None
         kind = "" if isinstance(error, CustardError) else f"{type(error).__name__}: "
@@ -192,7 +193,8 @@ def run_trial(trial: Trial | Mapping[str, Any]) -> dict[str, Any]:
     return {column: row.get(column, "") for column in COLUMNS}
 
 
-def _measured(trial: Trial) -> dict[str, Any]:
+def _measure(trial: Trial) -> dict[str, Any]:
+    """Learn and evaluate a trial's tree and return the columns that were measured."""
     from custard.lab.learn import learn
     from custard.planning.yardstick import exact_return
     from custard.task.evaluate import evaluate
@@ -212,13 +214,13 @@ def _measured(trial: Trial) -> dict[str, Any]:
     result, tree, raw = judge(run.tree), run.tree, run.raw or run.tree
     low, high = result.ci95
     where = source(trial.env, trial.env_kwargs)
-    bound, exact = _bound(trial.env, _text(trial.env_kwargs), trial.max_depth), exact_return(where, tree)
+    bound, exact = _proved_bound(trial.env, _json_text(trial.env_kwargs), trial.max_depth), exact_return(where, tree)
     gap = None if bound is None else bound - (result.mean if exact is None else exact)
     final = None if run.final is None else judge(run.final)
     return {
-        "return": result.mean, "std": _or_empty(result.std), "ci_low": _or_empty(low),
-        "ci_high": _or_empty(high), "exact": _or_empty(exact),
-        "bound": _or_empty(bound), "gap": _or_empty(gap), "optimal": _reached(where, bound, gap),
+        "return": result.mean, "std": _number_or_empty(result.std), "ci_low": _number_or_empty(low),
+        "ci_high": _number_or_empty(high), "exact": _number_or_empty(exact),
+        "bound": _number_or_empty(bound), "gap": _number_or_empty(gap), "optimal": _is_optimal(where, bound, gap),
         "depth": tree.depth, "leaves": tree.n_leaves, "nodes": tree.n_nodes, "raw_depth": raw.depth,
         "raw_nodes": raw.n_nodes, "trivial": int(tree.n_leaves == 1), "cut": int(raw.origin.get("cut", 0)),
         "time_limited": int(result.time_limited.sum()), "final_return": "" if final is None else final.mean,
@@ -228,14 +230,14 @@ def _measured(trial: Trial) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _reached(where: Any, bound: float | None, gap: float | None) -> Any:
+def _is_optimal(where: Any, bound: float | None, gap: float | None) -> Any:
     from custard.planning.yardstick import slack
 
     return "" if bound is None or gap is None else int(gap <= slack(where, bound))
 
 
 @functools.lru_cache(maxsize=64)
-def _bound(env: str, kwargs: str, max_depth: int | None) -> float | None:
+def _proved_bound(env: str, kwargs: str, max_depth: int | None) -> float | None:
     from custard.planning.yardstick import best_return
     from custard.task.source import source
 
@@ -243,28 +245,33 @@ def _bound(env: str, kwargs: str, max_depth: int | None) -> float | None:
 
 
 @functools.cache
-def code() -> str:
+def code_fingerprint() -> str:
     """Return a fingerprint of the sources that decide results: all but those that only show them."""
-    root, digest = Path(__file__).parents[1], hashlib.sha256()
+    return _fingerprint(Path(__file__).parents[1])
+
+
+def _fingerprint(root: Path) -> str:
+    """Return a hash over the names and contents of a package's files, without `_PARTS_THAT_ONLY_SHOW`."""
+    digest = hashlib.sha256()
     for file in sorted(root.rglob("*.py")):
         name = file.relative_to(root)
-        if name.parts[0] not in _SHOWING:
+        if name.parts[0] not in _PARTS_THAT_ONLY_SHOW:
             digest.update(str(name).encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()[:8]
 
 
-_SHOWING = ("report", "commands", "cli.py", "__main__.py")
-_LEARN = ("low", "high", "features", "feature_names")  # `learn` takes these itself
+_PARTS_THAT_ONLY_SHOW = ("report", "commands", "cli.py", "__main__.py")
+_LEARN_ARGUMENTS = ("low", "high", "features", "feature_names")  # `learn` takes these itself
 
 
-def _or_empty(value: float | None) -> Any:
+def _number_or_empty(value: float | None) -> Any:
     return "" if value is None or math.isnan(value) else value
 
 
-def _text(values: Mapping[str, Any]) -> str:
+def _json_text(values: Mapping[str, Any]) -> str:
     return json.dumps(dict(values), sort_keys=True, default=as_json)
 
 
 def as_json(value: Any) -> Any:
-    """What JSON has no word for: NumPy's numbers and arrays as plain ones, anything else as Python writes it."""
+    """Return what JSON cannot write in a form it can: NumPy's values as plain ones, anything else as its repr."""
     return value.tolist() if isinstance(value, np.generic | np.ndarray) else repr(value)

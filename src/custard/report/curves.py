@@ -1,4 +1,4 @@
-"""A run's learning curve and the size of its trees, as a picture."""
+"""Draw a run's learning curve and the size of its trees."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from custard.core.errors import CustardError
-from custard.report.data import curves
+from custard.report.page_data import curves
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -15,7 +15,7 @@ __all__ = ["draw_curves"]
 
 
 def draw_curves(rows: Sequence[Mapping[str, float]]) -> Figure:
-    """The rows of metrics.csv as a figure: value by environment steps, and below it what is known of the tree's size.
+    """Draw rows of metrics.csv: value against environment steps, and below it the tree's size where it was logged.
 
     >>> figure = draw_curves([{"steps": 0, "value": 9.0, "leaves": 1}, {"steps": 100, "value": 200.0, "leaves": 3}])
     >>> [axes.get_ylabel() for axes in figure.axes]

@@ -1,4 +1,4 @@
-"""Episodes of a tree, step by step: what it saw, what it did, what that earned, and how it looked."""
+"""Record a tree's episodes step by step: features, actions, rewards and, where possible, pictures."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy as np
 
 from custard.tree.tree import Tree
 
-__all__ = ["Episode", "record"]
+__all__ = ["Episode", "record_episodes"]
 
-SMOOTH = 25  # pictures a second that a replay needs
+REPLAY_FPS = 25  # pictures per second that a replay needs
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Episode:
     seed: int
 
 
-def record(
+def record_episodes(
     tree: Tree,
     env: str,
     kwargs: Mapping[str, Any] | None = None,
@@ -38,35 +38,41 @@ def record(
     max_steps: int = 1000,
     pictures: int = 0,
 ) -> list[Episode]:
-    """Run the tree in the environment itself. With `pictures` it is drawn, at every so many steps at most.
+    """Run a tree in the environment, stepped from Python.
 
-    Where drawing fails, frames stay empty.
+    tree       the policy
+    env        the environment's id
+    kwargs     arguments of the environment
+    episodes   how many
+    seed       where the episodes' seeds come from
+    max_steps  steps after which an episode is cut
+    pictures   if not 0, the environment is drawn, at most at every so many steps; where that fails, frames stay empty
 
     >>> import custard
     >>> features = custard.describe(__import__("gymnasium").make("CartPole-v1")).features
     >>> tree = custard.Tree.leaf(0, features, custard.Actions("discrete", ("left", "right")))
-    >>> len(record(tree, "CartPole-v1")[0].x) < 20
+    >>> len(record_episodes(tree, "CartPole-v1")[0].x) < 20
     True
     """
     import gymnasium as gym
 
     from custard.core.spaces import describe
-    from custard.task.evaluate import check_fits
     from custard.task.guard import Guarded
+    from custard.task.runners import require_fit
     from custard.task.source import episode_seeds, source
 
     where = source(env, kwargs)
     made, every = where.make(), 0
     if pictures and "rgb_array" in (made.metadata.get("render_modes") or ()):  # others only warn
         quiet = os.environ.get("SDL_VIDEODRIVER")
-        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pictures, no window: SDL need not look for a screen
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pictures without a window
         try:
             rendered = Guarded(gym.make(env, render_mode="rgb_array", **dict(kwargs or {})), where.name)
             rendered.reset(seed=0)
             picture = rendered.render()
             if isinstance(picture, np.ndarray) and picture.dtype == np.uint8:
-                every = max(pictures, round(float(rendered.metadata.get("render_fps") or SMOOTH) / SMOOTH))
-        except Exception:  # whatever keeps an environment from drawing, its replay goes on without pictures
+                every = max(pictures, round(float(rendered.metadata.get("render_fps") or REPLAY_FPS) / REPLAY_FPS))
+        except Exception:  # whatever keeps an environment from drawing, its replay does without pictures
             every = 0
         finally:
             if quiet is None:
@@ -76,7 +82,7 @@ def record(
             made = rendered
     try:
         base = describe(made)
-        check_fits(tree, base)
+        require_fit(tree, base)
         return [_episode(tree, made, base, int(s), max_steps, every) for s in episode_seeds(seed, episodes)]
     finally:
         made.close()

@@ -1,1 +1,12 @@
-"""What is to be solved, and how it is stepped and judged."""
+"""What is to be solved, and how it is stepped and judged. In reading order:
+
+source             an id, an environment or a function -> `Source`, which makes environments
+guard              a user's environment, whose errors become one line
+probe              one random episode: how episodes end, how large rewards are
+problem            `Problem`, what a method receives, and `Snapshot`, what it yields
+settings           a method's settings: the preset's, then the user's
+runners            stepping: episodes of a policy, compiled or from Python
+compiled_rollouts  whole episodes of a tree in one compiled loop
+copies             environments brought back to a state, by copying or by repeating an episode
+evaluate           returns over seeded episodes, with a confidence interval
+"""

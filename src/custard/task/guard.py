@@ -1,4 +1,4 @@
-"""A user's environment, watched: what it raises, or gives that nothing can be learned from, becomes one line."""
+"""Wrap a user's environment so that its errors, and rewards that are not finite, become one clear line."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ __all__ = ["Guarded"]
 
 
 class Guarded(gym.Wrapper):
-    """An environment whose mistakes are told with its name and the step at which they happened.
+    """Reports an environment's errors with its name and the step at which they happened.
 
     >>> Guarded(gym.make("CartPole-v1"), "mine").step(0)
     Traceback (most recent call last):
     custard.core.errors.CustardError: environment 'mine' raised ResetNeeded at step 1: Cannot call env.step() before ...
     """
 
-    def __init__(self, env: gym.Env, name: str, borrowed: bool = False) -> None:
+    def __init__(self, env: gym.Env, name: str, owned: bool = True) -> None:
         super().__init__(env)
         self.name, self.steps = name, 0
-        # An environment may hold a window, a process, a connection: one that is not the user's own is closed once,
-        # when it is dropped at the latest.
-        self._closing = None if borrowed else weakref.finalize(self, _close, env)
+        # An environment may hold a window, a process or a connection. One that we made ourselves (`owned`) is closed
+        # once, at the latest when it is garbage-collected.
+        self._closing = weakref.finalize(self, _close, env) if owned else None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode."""
@@ -35,7 +35,7 @@ class Guarded(gym.Wrapper):
         try:
             answer = self.env.reset(seed=seed, options=options)
         except Exception as error:  # an environment may raise anything
-            raise self._told(error, "on reset") from error
+            raise self._as_custard_error(error, "on reset") from error
         if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], dict)):
             raise CustardError(
                 f"environment {self.name!r} must return an observation and a dictionary on reset, as Gymnasium's do"
@@ -49,17 +49,17 @@ class Guarded(gym.Wrapper):
             observation, reward, terminated, truncated, info = self.env.step(action)
             gain = float(reward)
         except Exception as error:
-            raise self._told(error, f"at step {self.steps}") from error
+            raise self._as_custard_error(error, f"at step {self.steps}") from error
         if not isfinite(gain):
             raise CustardError(f"environment {self.name!r} gave the reward {gain} at step {self.steps}")
         return observation, gain, terminated, truncated, info
 
     def close(self) -> None:
-        """End the environment, once."""
+        """Close the environment, once; the user's own stays open."""
         if self._closing is not None:
             self._closing()
 
-    def _told(self, error: Exception, when: str) -> CustardError:
+    def _as_custard_error(self, error: Exception, when: str) -> CustardError:
         if isinstance(error, CustardError):
             return error
         return CustardError(f"environment {self.name!r} raised {type(error).__name__} {when}: {one_line(error)}")

@@ -1,11 +1,11 @@
-"""What a method receives and what it hands back, so that running, showing, saving and resuming are written once.
+"""The contract of every method: what it receives and what it yields. Running, saving and resuming are written once.
 
 A method is a module with a documented dataclass `Settings`, a dictionary `PRESETS` and a generator function
 
     solve(problem, settings, state=None) -> Iterator[Snapshot]
 
-that yields a snapshot every so often (about ten times a second at the most) until it is done. `state` is what an
-earlier snapshot's `state()` returned: a method that gets it goes on exactly as if it had never stopped.
+that yields snapshots, at most about ten per second, until it is done. `state` is what an earlier snapshot's `state()`
+returned: a method that gets it continues exactly as if it had never stopped.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from gymnasium.wrappers import TransformReward
 
 from custard.core.errors import CustardError
 from custard.core.spaces import Base
-from custard.task.probe import Look, first_look
-from custard.task.source import DEFAULT_LIMIT, Source
+from custard.task.probe import Probe, probe_environment
+from custard.task.source import DEFAULT_TIME_LIMIT, Source
 from custard.tree.tree import Tree
 
 __all__ = ["Problem", "Snapshot", "final_seed"]
@@ -38,87 +38,101 @@ class Problem:
     encoder: Callable[[Any], Any] | None = None  # the user's features= function
 
     @property
-    def native(self) -> bool:
-        """Whether compiled code can step the environment and see the features: not if a Python function makes those."""
-        return self.source.native is not None and self.encoder is None
+    def is_compiled(self) -> bool:
+        """Whether compiled code can step the environment and compute its features; a Python `encoder` rules it out."""
+        return self.source.make_compiled is not None and self.encoder is None
 
     @property
-    def preset(self) -> str:
-        """The name by which presets know the environment; none, if the features are not its own."""
-        return self.source.preset if self.encoder is None else ""
+    def preset_key(self) -> str:
+        """The name under which presets list the environment; empty if its features are the user's own."""
+        return self.source.preset_key if self.encoder is None else ""
 
     def require_discrete_actions(self, method: str) -> None:
-        """Raise for a method that cannot do with any others."""
+        """Raise if a method that handles only discrete actions would meet others."""
         if not self.base.actions.discrete:
             raise CustardError(
                 f"{method} needs discrete actions, but this environment has {self.base.actions.kind} ones"
             )
 
     @cached_property
-    def look(self) -> Look:
-        """What a random episode shows."""
+    def probe(self) -> Probe:
+        """What one random episode shows."""
         env = self.source.make()
-        seen = first_look(env, self.seeds("look")["look"])
-        if not self.source.lone:
+        probe = probe_environment(env, self.seeds("look")["look"])  # the purpose's name is part of the seed
+        if not self.source.is_single_instance:
             env.close()
-        return seen
+        return probe
 
     @property
-    def unit(self) -> float:
-        """What rewards are divided by where they are far from 1; compiled environments have none such."""
-        return 1.0 if self.native else self.look.unit
+    def probe_steps(self) -> int:
+        """Environment steps the probe takes; compiled environments are not probed."""
+        return 0 if self.is_compiled else self.probe.steps
+
+    @property
+    def reward_scale(self) -> float:
+        """What rewards are divided by where their size is far from 1; compiled environments need none."""
+        return 1.0 if self.is_compiled else self.probe.reward_scale
 
     @cached_property
-    def scaled(self) -> Problem:
-        """The same with rewards of ordinary size, for networks to learn from."""
-        if self.unit == 1.0:
+    def with_scaled_rewards(self) -> Problem:
+        """The same problem with rewards divided by `reward_scale`, for networks to learn from."""
+        if self.reward_scale == 1.0:
             return self
-        make, unit = self.source.make, self.unit
-        learned = replace(self.source, make=lambda: TransformReward(make(), lambda reward: float(reward) / unit))
-        return replace(self, source=learned)
+        make, scale = self.source.make, self.reward_scale
+        scaled = replace(self.source, make=lambda: TransformReward(make(), lambda reward: float(reward) / scale))
+        return replace(self, source=scaled)
+
+    def episode_cap(self, budget: float) -> int:
+        """Return the steps after which learning cuts an episode: the time limit, or a cap if there is none.
+
+        Without a time limit one endless episode could use up the budget (environment steps).
+        """
+        if self.source.time_limit or self.is_compiled:
+            return self.source.time_limit or DEFAULT_TIME_LIMIT
+        return int(np.clip(budget / (50 if self.probe.ended else 500), 100, DEFAULT_TIME_LIMIT))
 
     @property
-    def looked(self) -> int:
-        """Steps that the look takes; where environments are compiled there is none."""
-        return 0 if self.native else self.look.steps
-
-    def longest(self, budget: float) -> int:
-        """Steps after which episodes are cut while learning, so that one without an end does not take the budget."""
-        if self.source.limit or self.native:
-            return self.source.limit or DEFAULT_LIMIT
-        return int(np.clip(budget / (50 if self.look.ended else 500), 100, DEFAULT_LIMIT))
-
-    @property
-    def gamma_b(self) -> float:
-        """A discount of base actions: none (1) where episodes terminate by themselves and have no time limit."""
-        return 1.0 if not self.source.limit and (self.native or self.look.terminated) else 0.99
+    def default_gamma_b(self) -> float:
+        """The discount of base actions: 1 where episodes terminate by themselves and have no time limit, else 0.99."""
+        return 1.0 if not self.source.time_limit and (self.is_compiled or self.probe.terminated) else 0.99
 
     def seeds(self, *purposes: str) -> dict[str, int]:
-        """An independent seed for each purpose, the same for the same problem seed whatever the order."""
+        """Return an independent seed per purpose; it depends on the problem's seed and the purpose's name only."""
         return self.seeds_of(self.seed, *purposes)
 
     @staticmethod
     def seeds_of(seed: int, *purposes: str) -> dict[str, int]:
-        """The seeds for purposes that a problem seed gives."""
+        """Return the seed per purpose that a problem's seed gives."""
         return {
             purpose: int(np.random.SeedSequence([seed, *purpose.encode()]).generate_state(1)[0]) for purpose in purposes
         }
 
+    # -- former names ------------------------------------------------------------------------------------------------
+
+    native = property(lambda self: self.is_compiled)
+    preset = property(lambda self: self.preset_key)
+    look = property(lambda self: self.probe)
+    looked = property(lambda self: self.probe_steps)
+    unit = property(lambda self: self.reward_scale)
+    scaled = property(lambda self: self.with_scaled_rewards)
+    gamma_b = property(lambda self: self.default_gamma_b)
+    longest = episode_cap
+
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Where a method stands."""
+    """A method's progress so far."""
 
-    steps: int  # environment steps used so far, those for judging trees included
+    steps: int  # environment steps used so far, including those that judged trees
     tree: Tree | None  # the best tree so far
     value: float  # its mean return over selection episodes (NaN if there is none yet)
     budget: int | None = None  # environment steps this run may use, if it is limited so
     metrics: Mapping[str, float] = field(default_factory=dict)  # a row of metrics.csv
     final: Tree | None = None  # the tree of the present policy, where it differs from the best
     message: str = ""  # why the method stopped, or what it is doing
-    state: Callable[[], dict[str, np.ndarray]] | None = None  # everything needed to go on
+    state: Callable[[], dict[str, np.ndarray]] | None = None  # returns everything needed to resume
 
 
 def final_seed(seed: int) -> int:
-    """The seed of a run's final evaluation: apart from all that learning and selection used."""
+    """Return the seed of a run's final evaluation; learning and selection use other seeds."""
     return Problem.seeds_of(seed, "evaluation")["evaluation"]

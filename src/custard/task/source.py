@@ -16,46 +16,59 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from custard.core.errors import CustardError, one_line, require_whole
 from custard.task.guard import Guarded
 
-__all__ = ["Source", "registered", "source"]
+__all__ = ["DEFAULT_TIME_LIMIT", "Source", "episode_seeds", "registered_spec", "source"]
 
 #: Environments whose compiled twin behaves the same bit for bit, seeds included (`custard.envs.native.twin`).
-_TWINS = ("CartPole-v0", "CartPole-v1", "MountainCar-v0", "Acrobot-v1", "Pendulum-v1")
+_TWIN_IDS = ("CartPole-v0", "CartPole-v1", "MountainCar-v0", "Acrobot-v1", "Pendulum-v1")
 
 #: Steps after which an episode is cut where the environment declares no limit of its own.
-DEFAULT_LIMIT = 10_000
+DEFAULT_TIME_LIMIT = 10_000
 
 
 @dataclass(frozen=True)
 class Source:
-    """Makes base environments, one or many, and knows their limits."""
+    """Makes base environments, one or many, and holds what they declare about themselves."""
 
     name: str
     make: Callable[[], gym.Env]
-    native: Callable[[int], VectorEnv] | None = None
-    lone: bool = False  # a single environment was given: there is only this one
-    limit: int | None = None  # declared steps of an episode
-    threshold: float | None = None  # declared reward at which the task counts as solved
+    make_compiled: Callable[[int], VectorEnv] | None = None  # makes that many compiled environments
+    is_single_instance: bool = False  # the user gave one finished environment: no other can be made
+    time_limit: int | None = None  # declared steps per episode
+    reward_threshold: float | None = None  # declared return at which the task counts as solved
     kwargs: Mapping[str, Any] = field(default_factory=dict)
-    wrapped: bool = False  # whether wrappers change what is observed or done
-    spec: EnvSpec | None = None  # what the id stands for, if one was given
+    is_wrapped: bool = False  # whether wrappers change the observation or action space
+    spec: EnvSpec | None = None  # what Gymnasium registers under the id, if an id was given
 
     @property
-    def preset(self) -> str:
-        """The name by which presets know it; none, if it is not what they were made for."""
-        return "" if self.wrapped else self.name
+    def preset_key(self) -> str:
+        """The name under which presets list the environment; empty if wrappers changed it."""
+        return "" if self.is_wrapped else self.name
 
-    def vector(self, count: int) -> VectorEnv:
-        """`count` environments (one, if only one was given) without autoreset."""
-        if self.native is not None:
-            return self.native(count)
-        makes = [self.make] * (1 if self.lone else count)
-        return SyncVectorEnv(makes, autoreset_mode=AutoresetMode.DISABLED)
+    def make_vec(self, count: int) -> VectorEnv:
+        """Make a vector environment of `count` parts (one, if only one was given) without autoreset."""
+        if self.make_compiled is not None:
+            return self.make_compiled(count)
+        makers = [self.make] * (1 if self.is_single_instance else count)
+        return SyncVectorEnv(makers, autoreset_mode=AutoresetMode.DISABLED)
+
+    # -- former names ------------------------------------------------------------------------------------------------
+
+    native = property(lambda self: self.make_compiled)
+    lone = property(lambda self: self.is_single_instance)
+    limit = property(lambda self: self.time_limit)
+    threshold = property(lambda self: self.reward_threshold)
+    wrapped = property(lambda self: self.is_wrapped)
+    preset = property(lambda self: self.preset_key)
+    vector = make_vec
+
+
+DEFAULT_LIMIT = DEFAULT_TIME_LIMIT  # former name
 
 
 def source(env: Any, kwargs: Mapping[str, Any] | None = None) -> Source:
-    """A source of environments from what a user gives.
+    """Return a source of environments from an id, an environment or a function that makes one.
 
-    >>> source("custard/PrereqWorld-v0", {"m": 4}).vector(3).num_envs
+    >>> source("custard/PrereqWorld-v0", {"m": 4}).make_vec(3).num_envs
     3
     """
     kwargs = dict(kwargs or {})
@@ -72,31 +85,23 @@ def source(env: Any, kwargs: Mapping[str, Any] | None = None) -> Source:
             raise CustardError("environment arguments go with an id or a function, not with a finished environment")
         spec = env.spec
         name = spec.id if spec is not None else type(env.unwrapped).__name__
-        guarded = Guarded(env, name, borrowed=True)
-        made: dict[str, Any] = {"limit": _limit(env), "threshold": _threshold(env), "wrapped": _wrapped(env)}
-        return Source(name, lambda: guarded, lone=True, **made)
+        guarded = Guarded(env, name, owned=False)
+        return Source(name, lambda: guarded, is_single_instance=True, **_declarations(env))
     if callable(env):
-        first = _made(lambda: env(**kwargs), getattr(env, "__name__", "the function"))
+        first = _make_or_explain(lambda: env(**kwargs), getattr(env, "__name__", "the function"))
         if not isinstance(first, gym.Env):
             raise CustardError(
                 f"the function that makes environments returned {type(first).__name__}, not a gymnasium.Env"
             )
         name = first.spec.id if first.spec is not None else type(first.unwrapped).__name__
-        return Source(
-            name=name,
-            make=lambda: Guarded(env(**kwargs), name),
-            limit=_limit(first),
-            threshold=_threshold(first),
-            kwargs=kwargs,
-            wrapped=_wrapped(first),
-        )
+        return Source(name, lambda: Guarded(env(**kwargs), name), kwargs=kwargs, **_declarations(first))
     raise CustardError(
         f"an environment is an id, a gymnasium.Env or a function that makes one, got {type(env).__name__}"
     )
 
 
-def registered(name: str) -> EnvSpec:
-    """What Gymnasium knows of an id; 'module:Id-v0' imports the module first."""
+def registered_spec(name: str) -> EnvSpec:
+    """Return what Gymnasium registers under an id; 'module:Id-v0' imports the module first."""
     module, colon, rest = name.rpartition(":")
     try:
         if colon:
@@ -106,19 +111,22 @@ def registered(name: str) -> EnvSpec:
         if colon:
             raise CustardError(f"environment {name!r} was not found: {one_line(error)}") from None
         known = [entry for entry in gym.registry if not entry.startswith(("phys2d", "tabular", "GymV"))]
-        raise CustardError(_unknown(name, known)) from None
+        raise CustardError(_unknown_id_message(name, known)) from None
     except Exception as error:  # a module of the user's may raise anything while it is imported
         raise CustardError(f"environment {name!r} could not be loaded: {one_line(error)}") from None
 
 
-def _from_id(name: str, kwargs: dict[str, Any]) -> Source:
-    spec, native = registered(name), None
-    first = _made(lambda: gym.make(name, **kwargs), name)
-    limit, others = _limit(first), {key: value for key, value in kwargs.items() if key != "max_episode_steps"}
-    first.close()
-    if name in _TWINS and not kwargs:
+registered = registered_spec  # former name
 
-        def native(count: int) -> VectorEnv:
+
+def _from_id(name: str, kwargs: dict[str, Any]) -> Source:
+    spec, make_compiled = registered_spec(name), None
+    first = _make_or_explain(lambda: gym.make(name, **kwargs), name)
+    limit, others = _time_limit(first), {key: value for key, value in kwargs.items() if key != "max_episode_steps"}
+    first.close()
+    if name in _TWIN_IDS and not kwargs:
+
+        def make_compiled(count: int) -> VectorEnv:
             from custard.envs.native import twin  # compiled code loads when it is used
 
             made = twin(name)
@@ -127,7 +135,7 @@ def _from_id(name: str, kwargs: dict[str, Any]) -> Source:
 
     elif spec.namespace == "custard" and (limit is not None or spec.max_episode_steps is None):  # or it was taken away
 
-        def native(count: int) -> VectorEnv:
+        def make_compiled(count: int) -> VectorEnv:
             return gym.make_vec(
                 name, num_envs=count, max_episode_steps=limit, autoreset_mode=AutoresetMode.DISABLED, **others
             )
@@ -135,15 +143,16 @@ def _from_id(name: str, kwargs: dict[str, Any]) -> Source:
     return Source(
         name=name,
         make=lambda: Guarded(gym.make(name, disable_env_checker=True, **kwargs), name),  # one was checked above
-        native=native,
-        limit=limit,
-        threshold=spec.reward_threshold,
+        make_compiled=make_compiled,
+        time_limit=limit,
+        reward_threshold=spec.reward_threshold,
         kwargs=kwargs,
         spec=spec,
     )
 
 
-def _made(make: Callable[[], Any], name: str) -> Any:
+def _make_or_explain(make: Callable[[], Any], name: str) -> Any:
+    """Return what `make` makes, or raise one line that names the environment."""
     try:
         return make()
     except CustardError:
@@ -154,8 +163,9 @@ def _made(make: Callable[[], Any], name: str) -> Any:
         ) from error
 
 
-def _unknown(name: str, known: list[str]) -> str:
-    stems: dict[str, list[str]] = {}  # versions are much alike and say nothing about what was meant
+def _unknown_id_message(name: str, known: list[str]) -> str:
+    """Say that an id is unknown, with the nearest known one; versions are compared last, since they look alike."""
+    stems: dict[str, list[str]] = {}
     for entry in known:
         stems.setdefault(entry.rpartition("-v")[0] or entry, []).append(entry)
     near = difflib.get_close_matches(name.rpartition("-v")[0] or name, stems, n=1)
@@ -167,17 +177,16 @@ def _unknown(name: str, known: list[str]) -> str:
     )
 
 
-def _wrapped(env: gym.Env) -> bool:
+def _declarations(env: gym.Env) -> dict[str, Any]:
+    """Return what an environment declares about itself, as arguments of `Source`."""
     inner = env.unwrapped
-    return env.observation_space != inner.observation_space or env.action_space != inner.action_space
+    changed = env.observation_space != inner.observation_space or env.action_space != inner.action_space
+    threshold = env.spec.reward_threshold if env.spec is not None else None
+    return {"time_limit": _time_limit(env), "reward_threshold": threshold, "is_wrapped": changed}
 
 
-def _threshold(env: gym.Env) -> float | None:
-    return env.spec.reward_threshold if env.spec is not None else None
-
-
-def _limit(env: gym.Env) -> int | None:
-    """The time limit that a wrapper of the environment keeps."""
+def _time_limit(env: gym.Env) -> int | None:
+    """Return the time limit that the environment's specification or one of its wrappers sets."""
     spec = env.spec
     if spec is not None and spec.max_episode_steps is not None:
         return int(spec.max_episode_steps) if spec.max_episode_steps > 0 else None
@@ -189,6 +198,6 @@ def _limit(env: gym.Env) -> int | None:
 
 
 def episode_seeds(seed: int, count: int) -> np.ndarray:
-    """One environment seed an episode, from one seed: the same episodes whatever runs beside them."""
+    """Return one environment seed per episode [count] int64; a longer list begins with the shorter one."""
     require_whole(0, seed=seed)
     return np.random.SeedSequence(seed).generate_state(count).astype(np.int64)

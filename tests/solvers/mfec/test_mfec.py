@@ -130,7 +130,7 @@ def test_the_papers_preset_learns_prereq_world():
 def test_native_judging_equals_rollouts():
     tree = custard.Tree.stump(2, 0.01, 0, 1, *_cartpole())
     problem = problem_of("CartPole-v1")
-    selection = Selection(problem, most=16)
+    selection = Selection(problem, 16)
     selection.show(tree)
     returns, lengths, _ = rollouts(tree, problem.source, selection.seeds[:16])
     assert selection.best.returns.tolist() == returns.tolist()
@@ -141,13 +141,13 @@ def test_native_judging_equals_rollouts():
 def test_a_tree_that_never_fails_is_judged_for_longer():
     problem = problem_of("CartPole-v1")
     features, actions = _cartpole()
-    selection = Selection(problem, most=4, first=4)
+    selection = Selection(problem, 4, 4)
     selection.show(custard.Tree.leaf(0, features, actions))
     assert len(selection.best.returns) == 4
     upright = (2, 0.0, (3, 0.5, 0, 1), (3, -0.5, 0, 1))
     assert selection.show(tree_of(upright, selection.best.tree))
     assert len(selection.best.returns) == selection.most == LONGER * 4
-    again = Selection(problem, most=4, first=4)
+    again = Selection(problem, 4, 4)
     again.restore(selection.state())
     assert again.most == selection.most
 

@@ -24,7 +24,7 @@ from tests.strategies import random_tree
 
 def problem(name, seed=0, max_depth=None, **kwargs):
     where = source(name, kwargs)
-    return Problem(where, describe(where.vector(1)), seed, max_depth)
+    return Problem(where, describe(where.make_vec(1)), seed, max_depth)
 
 
 @pytest.mark.parametrize(("m", "value", "depth", "leaves"), [(4, -2, 2, 3), (7, -4, 3, 5), (10, -6, 3, 7)])
@@ -147,7 +147,7 @@ def test_a_learned_table_behaves_like_its_environment():
     counts = TransitionCounts(task, numbering, real)
     counts.gather(60_000, 0, None, 0.1)
     assert real.steps >= 60_000
-    table = CompiledSimulator(task, counts.table().place(real.max_episode_steps))
+    table = CompiledSimulator(task, counts.table().world(real.max_episode_steps))
     exact = counts.simulator(steps=0)
     assert isinstance(exact, ExactSimulator)
     seeds = episode_seeds(1, 2000)
@@ -165,7 +165,7 @@ def test_a_learned_table_behaves_like_its_environment():
     assert counts.action_values()[0].max() == pytest.approx(0.8, abs=0.08)  # the optimum without a time limit is 0.82
     again = TransitionCounts(task, numbering, real)
     again.restore(counts.state())
-    np.testing.assert_array_equal(again.table().place(100)[1], counts.table().place(100)[1])
+    np.testing.assert_array_equal(again.table().world(100)[1], counts.table().world(100)[1])
 
 
 def test_changes_keep_the_limits_and_shapes_round_trip():

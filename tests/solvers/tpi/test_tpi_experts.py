@@ -23,7 +23,7 @@ FEW = {"patience": 1, "polish": 10, "states": 50}
 
 def problem(name):
     where = source(name)
-    return Problem(where, describe(where.vector(1)), 0)
+    return Problem(where, describe(where.make_vec(1)), 0)
 
 
 def expert_of(task, given, **training):
@@ -88,7 +88,7 @@ def test_a_stable_baselines_file(tmp_path):
 def test_an_expert_trained_first():
     pytest.importorskip("jax", reason='needs the extra "neural"')
     where = source("custard/PrereqWorld-v0", {"m": 4})
-    task = Problem(where, describe(where.vector(1)), 0)
+    task = Problem(where, describe(where.make_vec(1)), 0)
     found, progress = expert_of(task, "dqn", steps=12_000, checks=8, standardise=True)
     assert progress[-1].steps >= 12_000  # the expert's own, and those of the episodes it was checked on
     assert custard.evaluate(found.act, where, 3, 0).mean == -2.0

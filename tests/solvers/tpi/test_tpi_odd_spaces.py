@@ -105,7 +105,7 @@ class Shift(gym.Env):
 
 def snapshots(env, budget, state=None):
     where = source(env)
-    problem = Problem(where, custard.describe(where.vector(1)), 0)
+    problem = Problem(where, custard.describe(where.make_vec(1)), 0)
     return list(tpi.solve(problem, tpi.Settings(budget=budget), state))
 
 

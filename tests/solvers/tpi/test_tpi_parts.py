@@ -203,7 +203,7 @@ class Endless(gym.Env):
 
 def test_an_arena_shortens_episodes_that_never_end():
     where = source(Endless)
-    task = Problem(where, describe(where.vector(1)), 0)
+    task = Problem(where, describe(where.make_vec(1)), 0)
     blank = custard.Tree.leaf(0, task.base.features, task.base.actions)
     arena = Arena(task, 500_000, None, blank, 0)
     with pytest.warns(UserWarning, match="declares no time limit and random episodes do not end"):

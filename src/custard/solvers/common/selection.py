@@ -1,8 +1,8 @@
-"""Keeping the best tree: extracted trees are judged on rollouts, and the better one stays.
+"""Keep the best tree: judge extracted trees on rollouts and compare them episode by episode.
 
 Learning over bounds oscillates between trees, so the last one is rarely the best one. Every method that extracts trees
-while it learns can hand them to a `Selection`. Its episodes have seeds apart from those of any evaluation, the same for
-all trees, so that trees are compared on the same episodes; their steps are counted.
+while it learns can hand them to a `Selection`. All trees run the same selection episodes, whose seeds no evaluation
+uses; their environment steps are counted.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy as np
 
 from custard.envs.pcg64 import streams
 from custard.solvers.common.paired import paired_gain
-from custard.task.evaluate import rollouts
-from custard.task.native_rollouts import native_place, tree_rollouts
+from custard.task.compiled_rollouts import tree_rollouts, world_of
 from custard.task.problem import Problem
+from custard.task.runners import EpisodeResults, Policy, run_episodes
 from custard.task.source import episode_seeds
 from custard.tree.simplify import simplify
 from custard.tree.store import ARRAYS
@@ -24,8 +24,8 @@ from custard.tree.tree import Tree
 
 __all__ = ["Judged", "Selection", "better"]
 
-COMPILED_SHARE, STEPPED_SHARE = 4, 10  # judging one tree takes one part in so many of a budget, at the most
-LONGER = 8  # times as many compiled episodes for a tree that does equally well in all of them, though others do not
+COMPILED_BUDGET_DIVISOR, STEPPED_BUDGET_DIVISOR = 4, 10  # judging one tree takes at most budget / divisor steps
+FLAWLESS_EPISODES_FACTOR = 8  # times as many compiled episodes for a best tree that never fails where others do
 
 
 @dataclass
@@ -33,32 +33,37 @@ class Judged:
     """A tree with the returns of its selection episodes, in the order of their seeds."""
 
     tree: Tree  # as extracted
-    small: Tree  # simplified
+    simplified: Tree
     returns: np.ndarray
-    visits: np.ndarray  # [nodes of small]: base states that ended in each leaf
+    visits: np.ndarray  # [n_nodes of simplified] base states that reached each leaf
 
     @property
-    def reachable(self) -> int:
-        """How many leaves of the simplified tree were reached in its selection episodes."""
+    def n_reached_leaves(self) -> int:
+        """The number of leaves of the simplified tree that its selection episodes reached."""
         return int((self.visits > 0).sum())
 
     @property
     def mean(self) -> float:
-        """The mean return so far."""
+        """The mean return over the episodes run so far; NaN if there is none."""
         return float(self.returns.mean()) if len(self.returns) else float("nan")
 
     @property
     def size(self) -> tuple[int, int, int]:
-        """Leaves, then depth, of the simplified tree; then the leaves of the tree as extracted."""
-        return self.small.n_leaves, self.small.depth, self.tree.n_leaves
+        """Leaves and depth of the simplified tree, then leaves of the tree as extracted: what trees are ordered by."""
+        return self.simplified.n_leaves, self.simplified.depth, self.tree.n_leaves
+
+    # -- former names ------------------------------------------------------------------------------------------------
+
+    small = property(lambda self: self.simplified)
+    reachable = property(lambda self: self.n_reached_leaves)
 
 
 def better(a: Judged, b: Judged, margin: float = 1.0) -> bool:
-    """Whether a should replace b on the episodes both have run: it returns more (if larger, clearly), or is smaller and
-    not clearly worse.
+    """Return whether tree a should replace tree b, by the episodes both have run.
 
-    "Clearly" is `margin` standard errors of the paired difference. A smaller tree can win only by having fewer leaves
-    (or as many and less depth), so small losses cannot add up for ever.
+    A smaller tree replaces b unless it is clearly worse, a larger one only if it is clearly better, one of the same
+    size if its mean is higher. "Clearly" means by more than `margin` standard errors of the paired difference. Each
+    replacement by a smaller tree reduces the size, so small losses cannot add up without end.
     """
     k = min(len(a.returns), len(b.returns))
     gain, error = paired_gain(a.returns[:k], b.returns[:k], margin)
@@ -69,114 +74,124 @@ def better(a: Judged, b: Judged, margin: float = 1.0) -> bool:
     return gain > 0
 
 
+def _unjudged(tree: Tree, simplified: Tree) -> Judged:
+    return Judged(tree, simplified, np.zeros(0), np.zeros(simplified.n_nodes, dtype=np.int64))
+
+
 @dataclass
 class Selection:
-    """The best of the trees shown so far. Episodes are added only while a tree could still win."""
+    """The best of the trees judged so far. A tree runs further episodes only while it could still win."""
 
     problem: Problem
-    most: int = 512  # episodes the winner has run at the end
-    first: int = 8  # episodes every tree runs
+    max_episodes: int = 512  # that the best tree runs
+    screening_episodes: int = 8  # that every tree runs
     margin: float = 1.0  # standard errors by which a smaller tree may be worse, and a larger one must be better
     budget: float = np.inf  # environment steps of the whole run
     steps: int = 0  # environment steps spent on judging
     best: Judged | None = None
-    last: float = float("nan")  # mean return of the tree shown last
-    varies: bool = False  # whether returns of one tree ever differed
-    improved: int = 0  # how often the best tree was replaced
-    known: dict[bytes, float] = field(default_factory=dict)  # trees judged before, and their means
+    last_mean: float = float("nan")  # mean return of the tree judged last
+    returns_vary: bool = False  # whether the episodes of any one tree ever differed in return
+    n_improvements: int = 0  # how often the best tree was replaced
+    known_means: dict[bytes, float] = field(default_factory=dict)  # mean return of every tree judged, by its arrays
 
     def __post_init__(self) -> None:
-        native = self.problem.source.native if self.problem.native and self.problem.base.actions.discrete else None
-        self.usual, self.longest = self.most, self.most * (LONGER if native is not None else 1)
-        self.seeds = episode_seeds(self.problem.seeds("selection")["selection"], self.longest)
-        self.native: Any = native(1) if native is not None else None
-        self.streams = streams(self.seeds.tolist()) if native is not None else None
+        is_compiled = self.problem.is_compiled and self.problem.base.actions.discrete
+        self.usual_max_episodes = self.max_episodes  # of trees that do not return the same in every episode
+        self.flawless_max_episodes = self.max_episodes * (FLAWLESS_EPISODES_FACTOR if is_compiled else 1)
+        self.seeds = episode_seeds(self.problem.seeds("selection")["selection"], self.flawless_max_episodes)
+        self.compiled_env: Any = self.problem.source.make_vec(1) if is_compiled else None
+        self.streams = streams(self.seeds.tolist()) if is_compiled else None
 
     def show(self, tree: Tree) -> bool:
-        """Judge a tree; whether it is the best from now on."""
-        small = simplify(tree)
-        name = b"".join(np.ascontiguousarray(getattr(small, part)).tobytes() for part in ARRAYS)
-        if name in self.known:
-            self.last = self.known[name]
-            if self.best is not None and small == self.best.small and tree.n_leaves < self.best.tree.n_leaves:
-                self.best.tree = tree  # the same decisions, asked for more briefly
+        """Judge a tree and return whether it is the best from now on."""
+        simplified = simplify(tree)
+        key = b"".join(np.ascontiguousarray(getattr(simplified, part)).tobytes() for part in ARRAYS)
+        if key in self.known_means:
+            self.last_mean = self.known_means[key]
+            best = self.best
+            if best is not None and simplified == best.simplified and tree.n_leaves < best.tree.n_leaves:
+                best.tree = tree  # the same decisions, extracted with fewer leaves
             return False
-        judged = Judged(tree, small, np.zeros(0), np.zeros(small.n_nodes, dtype=np.int64))
-        while len(judged.returns) < self.most:
-            # Where nothing has ever varied from episode to episode, a few show as much as many.
-            self.extend(judged, max(self.first if self.varies or self.best is None else 1, 2 * len(judged.returns)))
-            self._afford(judged)
-            self.varies = self.varies or bool((judged.returns != judged.returns[0]).any())
-            if self.best is not None and self.varies:
-                self.extend(self.best, self.most)
-            if self._hopeless(judged) or (not self.varies and len(judged.returns) >= 2 * self.first):
+        judged = _unjudged(tree, simplified)
+        while len(judged.returns) < self.max_episodes:
+            # Where returns have never varied from episode to episode, a few episodes show as much as many.
+            minimum = self.screening_episodes if self.returns_vary or self.best is None else 1
+            self.extend(judged, max(minimum, 2 * len(judged.returns)))
+            self._limit_episodes_to_budget(judged)
+            self.returns_vary = self.returns_vary or bool((judged.returns != judged.returns[0]).any())
+            if self.best is not None and self.returns_vary:
+                self.extend(self.best, self.max_episodes)
+            screened = len(judged.returns) >= 2 * self.screening_episodes
+            if self._is_clearly_worse(judged) or (not self.returns_vary and screened):
                 break
-        self.known[name] = self.last = judged.mean
-        enough = self.best is None or not self.varies or len(judged.returns) >= self.most
-        if not enough or (self.best is not None and not better(judged, self.best, self.margin)):
+        self.known_means[key] = self.last_mean = judged.mean
+        complete = self.best is None or not self.returns_vary or len(judged.returns) >= self.max_episodes
+        if not complete or (self.best is not None and not better(judged, self.best, self.margin)):
             return False
         self.best = judged
-        self.improved += 1
-        self._longer()
+        self.n_improvements += 1
+        self._extend_flawless_best()
         return True
 
-    def _afford(self, judged: Judged) -> None:
-        """Where episodes are long for the budget, fewer of them must do."""
-        if self.most <= self.usual and self.budget < np.inf:
-            steps = judged.visits.sum() / len(judged.returns)
-            share = COMPILED_SHARE if self.native is not None else STEPPED_SHARE
-            affordable = max(2, int(self.budget / share / max(1, steps)))
-            self.most, self.usual = min(self.most, affordable), min(self.usual, affordable)
+    def _limit_episodes_to_budget(self, judged: Judged) -> None:
+        """Lower `max_episodes` where episodes as long as this tree's would take too much of the budget."""
+        if self.max_episodes <= self.usual_max_episodes and self.budget < np.inf:
+            steps_per_episode = judged.visits.sum() / len(judged.returns)
+            divisor = COMPILED_BUDGET_DIVISOR if self.compiled_env is not None else STEPPED_BUDGET_DIVISOR
+            affordable = max(2, int(self.budget / divisor / max(1, steps_per_episode)))
+            self.max_episodes = min(self.max_episodes, affordable)
+            self.usual_max_episodes = min(self.usual_max_episodes, affordable)
 
-    def _longer(self) -> None:
-        """A best tree that never fails, where others do, may fail seldom: judge it, and all from now on, for longer."""
-        while self.best is not None and self.varies and not self.varying and self.most < self.longest:
-            if self.steps + self.best.visits.sum() > self.budget:  # as many episodes again take as many steps again
+    def _extend_flawless_best(self) -> None:
+        """Judge all trees on more episodes where the best one never fails but others do: it may fail rarely."""
+        while self.best is not None and self.returns_vary and not self.best_varies:
+            if self.max_episodes >= self.flawless_max_episodes:
                 break
-            self.most = min(self.longest, 2 * len(self.best.returns))
-            self.extend(self.best, self.most)
+            if self.steps + self.best.visits.sum() > self.budget:  # twice the episodes take as many steps again
+                break
+            self.max_episodes = min(self.flawless_max_episodes, 2 * len(self.best.returns))
+            self.extend(self.best, self.max_episodes)
 
     @property
-    def asks(self) -> bool:
-        """Whether the best tree asks anything: one that does not may only mean that nothing was learned yet."""
-        return self.best is not None and self.best.small.n_leaves > 1
+    def best_has_splits(self) -> bool:
+        """Whether the best tree has a split; a single leaf may only mean that nothing was learned yet."""
+        return self.best is not None and self.best.simplified.n_leaves > 1
 
     @property
-    def varying(self) -> bool:
-        """Whether the best tree does better in some episodes than in others."""
+    def best_varies(self) -> bool:
+        """Whether the best tree returns more in some episodes than in others."""
         return self.best is not None and bool((self.best.returns != self.best.returns[0]).any())
 
     def replace(self, tree: Tree) -> None:
-        """Make a tree the best whatever it returns, for methods that report their last one."""
-        small = simplify(tree)
-        self.best = Judged(tree, small, np.zeros(0), np.zeros(small.n_nodes, dtype=np.int64))
-        self.extend(self.best, self.first)
-        self._afford(self.best)
-        self.extend(self.best, 8 * self.first)
-        self.last = self.best.mean
+        """Make a tree the best whatever it returns, for methods that report their last tree."""
+        self.best = _unjudged(tree, simplify(tree))
+        self.extend(self.best, self.screening_episodes)
+        self._limit_episodes_to_budget(self.best)
+        self.extend(self.best, 8 * self.screening_episodes)
+        self.last_mean = self.best.mean
 
     @property
     def nearly_perfect(self) -> bool:
-        """Whether the best tree does its most in at least four of five episodes, though returns vary."""
+        """Whether the best tree has its highest return in at least four of five episodes, though returns vary."""
         returns = self.best.returns if self.best is not None else np.zeros(0)
-        return self.varies and 5 * int((returns == returns.max(initial=-np.inf)).sum()) >= 4 * len(returns)
+        return self.returns_vary and 5 * int((returns == returns.max(initial=-np.inf)).sum()) >= 4 * len(returns)
 
     def challenge(self, tree: Tree) -> bool:
-        """Judge a tree where the best one is nearly perfect and no larger; whether that is the case.
+        """Judge a tree against a nearly perfect best tree that is no larger; return False where there is none.
 
-        Something can only be gained in the episodes where that one does less. They come first, then all until as much
-        is lost.
+        Only episodes below the best tree's highest return leave something to gain. They run first, then the others,
+        until as much is lost as was gained.
         """
-        small, best = simplify(tree), self.best
-        if best is None or small.n_leaves < best.small.n_leaves or not self.nearly_perfect:
+        simplified, best = simplify(tree), self.best
+        if best is None or simplified.n_leaves < best.simplified.n_leaves or not self.nearly_perfect:
             return False
-        most = best.returns == best.returns.max()
-        order, gained, done, count = np.argsort(most, kind="stable"), 0.0, 0, int((~most).sum())
+        is_perfect = best.returns == best.returns.max()
+        order, gained, done, count = np.argsort(is_perfect, kind="stable"), 0.0, 0, int((~is_perfect).sum())
         while count > 0 and done < len(order):
             index = order[done : done + count]
-            returns, lengths, _ = self._run(small, self.seeds[index])
-            self.steps += int(lengths.sum())
-            gained += float((returns - best.returns[index]).sum())
+            runs = self._run(simplified, self.seeds[index])
+            self.steps += int(runs.lengths.sum())
+            gained += float((runs.returns - best.returns[index]).sum())
             if gained <= 0.0:
                 return True
             done += count
@@ -185,19 +200,19 @@ class Selection:
             self.replace(tree)
             assert self.best is not None
             self.extend(self.best, len(best.returns))
-            self.improved += 1
-            self._longer()
+            self.n_improvements += 1
+            self._extend_flawless_best()
         return True
 
     def surely_above(self, threshold: float | None) -> bool:
-        """Whether the best tree's mean return exceeds a threshold by more than two standard errors."""
+        """Return whether the best tree's mean return reaches a threshold even less two standard errors."""
         if threshold is None or self.best is None:
             return False
         returns = self.best.returns
         return bool(returns.mean() - 2.0 * returns.std() / np.sqrt(len(returns)) >= threshold)
 
-    def _hopeless(self, judged: Judged) -> bool:
-        """Whether more episodes would hardly make a tree the best: it is worse by more than chance."""
+    def _is_clearly_worse(self, judged: Judged) -> bool:
+        """Return whether more episodes would hardly make a tree the best."""
         if self.best is None:
             return False
         k = len(judged.returns)
@@ -207,42 +222,43 @@ class Selection:
         return gain < -error
 
     def extend(self, judged: Judged, count: int) -> None:
-        """Run a tree until it has `count` episodes."""
+        """Run further episodes until a tree has `count`, at most `max_episodes`."""
         done = len(judged.returns)
-        count = min(count, self.most)
+        count = min(count, self.max_episodes)
         if count <= done:
             return
-        if self.native is not None:
+        if self.compiled_env is not None:
             assert self.streams is not None
-            place = native_place(self.native)
-            returns, lengths, _, visits = tree_rollouts(judged.small, place, self.streams[done:count])
+            world = world_of(self.compiled_env)
+            returns, lengths, _, visits = tree_rollouts(judged.simplified, world, self.streams[done:count])
             judged.visits += visits
         else:
 
             def act(x: np.ndarray) -> np.ndarray:
-                leaf = judged.small.apply(x)
-                judged.visits += np.bincount(leaf, minlength=judged.small.n_nodes)
-                return judged.small.value[leaf]
+                leaf = judged.simplified.apply(x)
+                judged.visits += np.bincount(leaf, minlength=judged.simplified.n_nodes)
+                return judged.simplified.value[leaf]
 
-            returns, lengths, _ = self._run(act, self.seeds[done:count])
+            returns, lengths, *_ = self._run(act, self.seeds[done:count])
         judged.returns = np.concatenate([judged.returns, returns])
         self.steps += int(lengths.sum())
 
-    def _run(self, policy: Any, seeds: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        longest = self.problem.longest(self.budget)
-        return rollouts(policy, self.problem.source, seeds, features=self.problem.encoder, max_steps=longest)
+    def _run(self, policy: Policy, seeds: np.ndarray) -> EpisodeResults:
+        cap = self.problem.episode_cap(self.budget)
+        return run_episodes(policy, self.problem.source, seeds, features=self.problem.encoder, max_steps=cap)
 
     # -- checkpoints ------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """Everything as arrays."""
-        names = list(self.known)
+        """Return everything a checkpoint stores, as arrays."""
+        keys = list(self.known_means)
+        numbers = [self.steps, self.n_improvements, self.returns_vary, self.max_episodes, self.usual_max_episodes]
         data: dict[str, Any] = {
-            "selection.numbers": np.array([self.steps, self.improved, self.varies, self.most, self.usual]),
-            "selection.last": np.array(self.last),
-            "selection.names": np.frombuffer(b"".join(names), dtype=np.uint8).copy(),
-            "selection.lengths": np.array([len(name) for name in names], dtype=np.int64),
-            "selection.means": np.array([self.known[name] for name in names]),
+            "selection.numbers": np.array(numbers),
+            "selection.last": np.array(self.last_mean),
+            "selection.names": np.frombuffer(b"".join(keys), dtype=np.uint8).copy(),
+            "selection.lengths": np.array([len(key) for key in keys], dtype=np.int64),
+            "selection.means": np.array([self.known_means[key] for key in keys]),
         }
         if self.best is not None:
             data |= {f"best.{part}": getattr(self.best.tree, part) for part in ARRAYS}
@@ -251,16 +267,34 @@ class Selection:
         return data
 
     def restore(self, data: dict[str, Any]) -> None:
-        """Go on from what `state` returned."""
-        self.steps, self.improved, varies, self.most, self.usual = (int(n) for n in data["selection.numbers"])
-        self.varies = bool(varies)
-        self.last = float(data["selection.last"])
+        """Continue from what `state` returned."""
+        self.steps, self.n_improvements, vary, self.max_episodes, self.usual_max_episodes = (
+            int(number) for number in data["selection.numbers"]
+        )
+        self.returns_vary = bool(vary)
+        self.last_mean = float(data["selection.last"])
         text, lengths = data["selection.names"].tobytes(), data["selection.lengths"].tolist()
         ends = np.cumsum(lengths).tolist()
-        names = [text[end - size : end] for end, size in zip(ends, lengths, strict=True)]
-        self.known = dict(zip(names, data["selection.means"].tolist(), strict=True))
+        keys = [text[end - size : end] for end, size in zip(ends, lengths, strict=True)]
+        self.known_means = dict(zip(keys, data["selection.means"].tolist(), strict=True))
         if "best.feature" in data:
             features = replace(self.problem.base.features, low=data["best.low"], high=data["best.high"])
             parts = [data[f"best.{part}"] for part in ARRAYS]
             tree = Tree(*parts, features=features, actions=self.problem.base.actions)
             self.best = Judged(tree, simplify(tree), data["best.returns"], data["best.visits"].copy())
+
+    # -- former names ------------------------------------------------------------------------------------------------
+
+    most = property(lambda self: self.max_episodes, lambda self, value: setattr(self, "max_episodes", value))
+    usual = property(
+        lambda self: self.usual_max_episodes, lambda self, value: setattr(self, "usual_max_episodes", value)
+    )
+    longest = property(lambda self: self.flawless_max_episodes)
+    last = property(lambda self: self.last_mean)
+    improved = property(lambda self: self.n_improvements)
+    varying = property(lambda self: self.best_varies)
+    asks = property(lambda self: self.best_has_splits)
+    varies = property(lambda self: self.returns_vary, lambda self, value: setattr(self, "returns_vary", value))
+
+
+LONGER = FLAWLESS_EPISODES_FACTOR  # former name

@@ -278,7 +278,7 @@ def solve_as_written(
     steps = make_steps(rollouts.game, s.num_steps, rollouts.env.count)
     at = np.zeros(3, dtype=np.int64)
     at[BASE] = surveyed
-    selection = Selection(problem, most=64, budget=budget)
+    selection = Selection(problem, 64, budget=budget)
     if state is not None:
         learned = from_arrays(learned, state)
         for name, array in {"at": at, **rollouts.arrays()}.items():

@@ -43,14 +43,14 @@ class Arena:
 
     def __init__(self, problem: Problem, budget: int | None, episodes: int | None, blank: Tree, seed: int) -> None:
         self.problem, self.blank, self.seed = problem, blank, seed
-        self.budget = budget or (COMPILED_BUDGET if problem.native else PYTHON_BUDGET)
+        self.budget = budget or (COMPILED_BUDGET if problem.is_compiled else PYTHON_BUDGET)
         self.search_budget = int(SEARCH_BUDGET_SHARE * self.budget)
         self.environment: Simulator = make_simulator(problem, self.budget)
         self.simulator = self.environment  # where trees are run now
-        self.time_limit = problem.source.limit  # steps; None if it is not known
+        self.time_limit = problem.source.time_limit  # steps; None if it is not known
         self.counts: TransitionCounts | None = None
         numbering = number_states(problem)
-        if numbering is not None and not problem.native:
+        if numbering is not None and not problem.is_compiled:
             if MIN_VISITS_PER_PAIR * numbering.n_states * numbering.n_actions > self.budget:
                 numbering = None
             else:
@@ -109,7 +109,7 @@ class Arena:
     @property
     def confirmation_episodes(self) -> int:
         """How many episodes a perfect tree is to be perfect in."""
-        most = MAX_CONFIRMATION_EPISODES[0 if self.problem.native else 1]
+        most = MAX_CONFIRMATION_EPISODES[0 if self.problem.is_compiled else 1]
         affordable = (self.budget - self.search_budget) / (2 * self.environment.max_episode_steps)
         return int(np.clip(affordable, 16, most))
 
@@ -152,7 +152,7 @@ class Arena:
         has happened.
         """
         found = self.environment.observed_time_limit
-        if self.problem.source.limit is not None or found == self.time_limit:
+        if self.problem.source.time_limit is not None or found == self.time_limit:
             return False
         assert isinstance(self.environment, PythonSimulator)
         self.time_limit, self.environment.max_episode_steps = found, found or self.environment.episode_cap

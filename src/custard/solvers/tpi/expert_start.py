@@ -25,9 +25,9 @@ from custard.experts.numbered_actions import with_numbered_actions
 from custard.solvers.tpi.arena import Arena
 from custard.solvers.tpi.simulate import CompiledSimulator
 from custard.solvers.tpi.table_model import GAMMA, StateNumbering
-from custard.task.evaluate import rollouts
-from custard.task.native_rollouts import copy, move, see, start
+from custard.task.compiled_rollouts import copy_row, observe_features, start_episode, take_action
 from custard.task.problem import Problem
+from custard.task.runners import run_episodes
 from custard.task.source import episode_seeds
 from custard.tree.fit import fit_tree
 from custard.tree.tree import Tree
@@ -65,14 +65,14 @@ class ImitatedExpert:
 def choose_expert(given: Any, arena: Arena) -> Any:
     """Return the expert to start from: the one given or, unless told, "dqn" where steps are few; else "none"."""
     given = given or ("dqn" if _trains_unless_told(arena) else "none")
-    if given != "none" and not arena.problem.native:
+    if given != "none" and not arena.problem.is_compiled:
         arena.survey()
     return given
 
 
 def _trains_unless_told(arena: Arena) -> bool:
     """Return whether to train an expert although none was asked for; warn where only the means are missing."""
-    if arena.problem.native or arena.numbering is not None:
+    if arena.problem.is_compiled or arena.numbering is not None:
         return False
     if arena.budget < MIN_BUDGET_FOR_EXPERT:
         warnings.warn(
@@ -117,18 +117,18 @@ def _training_settings(arena: Arena, budget_is_given: bool) -> Any:
 
     settings: dict[str, Any] = {"checks": 8, "check_rollouts": 20, "standardise": True}
     settings |= {"check_steps": _max_episode_steps(arena)}
-    if not arena.problem.native:  # steps take longer than updates
+    if not arena.problem.is_compiled:  # steps take longer than updates
         settings |= {"steps_per_update": 1.0, "check_rollouts": 10, "judging": CHECK_STEPS_SHARE}
         settings |= {"steps": min(MAX_EXPERT_STEPS, arena.budget // 3)}
     elif budget_is_given:  # the default budget is far too large to train a network in
         settings |= {"steps": arena.budget // 3}
-    return settings_for(dqn, arena.problem.preset, "tuned", settings)
+    return settings_for(dqn, arena.problem.preset_key, "tuned", settings)
 
 
 def _max_episode_steps(arena: Arena) -> int | None:
     """Return the length of the expert's and its imitations' episodes; None where there is a time limit."""
-    limited = arena.problem.native or arena.time_limit is not None
-    return None if limited else arena.problem.longest(arena.budget)
+    limited = arena.problem.is_compiled or arena.time_limit is not None
+    return None if limited else arena.problem.episode_cap(arena.budget)
 
 
 def imitate(
@@ -181,7 +181,7 @@ def imitations(
         """Return the states that a policy meets, its mean return and the steps taken."""
         met: list[np.ndarray] = []
         seeds = episode_seeds(int(rng.integers(2**31)), episodes)
-        returns, lengths, _ = rollouts(
+        returns, lengths, *_ = run_episodes(
             lambda x: met.append(x.copy()) or act(x),  # type: ignore[func-returns-value]
             problem.source, seeds, features=problem.encoder, max_steps=max_steps,
         )  # fmt: skip
@@ -239,7 +239,7 @@ class TableExpert:
     def learn(self, simulator: CompiledSimulator, steps: int, seed: int) -> None:
         """Improve `q` and `visits` in place by Q-learning, with a share of random actions."""
         _q_learning(
-            simulator.place, self.numbering.low, self.numbering.strides, self.q, self.visits, steps, streams([seed])
+            simulator.world, self.numbering.low, self.numbering.strides, self.q, self.visits, steps, streams([seed])
         )
         simulator.steps += steps
 
@@ -291,7 +291,7 @@ class TableExpert:
         """Return the states [N, n] that a policy, given as the action number of each state [S], meets."""
         rng = streams(episode_seeds(seed, episodes).tolist())
         x, steps = _follow_policy(
-            simulator.place, self.numbering.low, self.numbering.strides, policy, rng, MAX_FIT_STATES
+            simulator.world, self.numbering.low, self.numbering.strides, policy, rng, MAX_FIT_STATES
         )
         simulator.steps += steps
         return x
@@ -334,20 +334,20 @@ def _state_number(x, low, strides):
 
 
 @njit(cache=True)
-def _follow_policy(place, low, strides, policy, rng, max_states):
+def _follow_policy(world, low, strides, policy, rng, max_states):
     """Run one episode per stream of a policy [S] and return the states met [N, n] and the steps taken."""
-    world, params, limit, n = place
+    kind, params, limit, n = world
     met = np.zeros((max_states, n))
     state, x = np.zeros(n), np.zeros(n)
     count = steps = 0
     for k in range(len(rng)):
-        start(world, params, state, rng[k])
+        start_episode(kind, params, state, rng[k])
         for _ in range(limit):
-            see(world, state, x)
+            observe_features(kind, state, x)
             if count < max_states:
-                copy(x, met[count])
+                copy_row(x, met[count])
                 count += 1
-            _, over = move(world, params, state, policy[_state_number(x, low, strides)], rng[k])
+            _, over = take_action(kind, params, state, policy[_state_number(x, low, strides)], rng[k])
             steps += 1
             if over or count >= max_states:
                 break
@@ -363,13 +363,13 @@ def _learning_rate(visits):
 
 
 @njit(cache=True)
-def _q_learning(place, low, strides, q, visits, steps, rng):
+def _q_learning(world, low, strides, q, visits, steps, rng):
     """Run off-policy Q-learning in place on q [S, A] and visits [S, A] for a number of steps."""
-    world, params, limit, n = place
+    kind, params, limit, n = world
     n_actions = q.shape[1]
     state, x = np.zeros(n), np.zeros(n)
-    start(world, params, state, rng[0])
-    see(world, state, x)
+    start_episode(kind, params, state, rng[0])
+    observe_features(kind, state, x)
     s, t = _state_number(x, low, strides), 0
     for _ in range(steps):
         a = int(uniform(rng[0], 0.0, float(n_actions)))
@@ -377,8 +377,8 @@ def _q_learning(place, low, strides, q, visits, steps, rng):
             for b in range(n_actions):
                 if q[s, b] > q[s, a]:
                     a = b
-        reward, over = move(world, params, state, a, rng[0])
-        see(world, state, x)
+        reward, over = take_action(kind, params, state, a, rng[0])
+        observe_features(kind, state, x)
         after = _state_number(x, low, strides)
         target = reward if over else reward + GAMMA * q[after].max()
         visits[s, a] += 1
@@ -386,6 +386,6 @@ def _q_learning(place, low, strides, q, visits, steps, rng):
         s = after
         t += 1
         if over or t >= limit:
-            start(world, params, state, rng[0])
-            see(world, state, x)
+            start_episode(kind, params, state, rng[0])
+            observe_features(kind, state, x)
             s, t = _state_number(x, low, strides), 0

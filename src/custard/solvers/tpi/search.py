@@ -325,7 +325,7 @@ class Search:
         nearly = max_return > 0 and state.best_return >= max_return * (1.0 - NEARLY_PERFECT_LOSS)
         state.is_perfect = state.is_perfect or (nearly and self._confirm(state.best))
         waited, has_budget = state.rounds_without_progress, self.arena.has_budget
-        usual_patience = 3 if self.n_features == 1 else 10 if self.problem.native and state.returns_vary else 6
+        usual_patience = 3 if self.n_features == 1 else 10 if self.problem.is_compiled and state.returns_vary else 6
         shrunk = waited >= MAX_SHRINKING_ROUNDS and not self.is_mending
         if state.is_perfect and (shrunk or not has_budget or state.best.n_leaves == 1):
             state.message = "all but a few steps in ten thousand earn the most a step has earned"
@@ -340,7 +340,7 @@ class Search:
         state, arena = self.state, self.arena
         affordable = arena.environment.steps + 3 * MENDING_RUN_STEPS < 0.65 * arena.budget
         shrunk = state.is_perfect and state.rounds_without_progress >= MAX_SHRINKING_ROUNDS
-        return self.problem.native and affordable and shrunk and state.mending_steps < MAX_MENDING_STEPS
+        return self.problem.is_compiled and affordable and shrunk and state.mending_steps < MAX_MENDING_STEPS
 
     def mend(self) -> None:
         """Try small changes to a tree that fails in a few of very many episodes, and keep one that fails less.
@@ -381,7 +381,7 @@ class Search:
 
     def _progress(self, candidate: Candidate | None = None) -> Iterator[Snapshot]:
         """Yield where an unfinished round stands, if rounds take long: in the first, with the candidate's tree."""
-        if self.problem.native:
+        if self.problem.is_compiled:
             return
         tree, value = (simplify(candidate.tree), candidate.mean) if candidate is not None else (None, np.nan)
         if self.state.round > 0:
@@ -407,7 +407,7 @@ class Search:
     def _to_arrays(self) -> dict[str, np.ndarray]:
         """Return all that the next round depends on."""
         data = to_arrays(self.state) | self.arena.state()
-        if self.table is not None and self.problem.native:  # otherwise the arena's counts give the values
+        if self.table is not None and self.problem.is_compiled:  # otherwise the arena's counts give the values
             data |= {"table_q": self.table.q.copy(), "table_visits": self.table.visits.copy()}
         return data
 
@@ -415,5 +415,5 @@ class Search:
         """Go on from what a snapshot's `state` returned."""
         self.state = from_arrays(SearchState, data, self.blank)
         self.arena.restore(data)
-        if self.table is not None and self.problem.native:
+        if self.table is not None and self.problem.is_compiled:
             self.table = replace(self.table, q=data["table_q"].copy(), visits=data["table_visits"].copy())

@@ -21,10 +21,20 @@ from custard.core.spaces import describe
 from custard.core.threads import in_parts
 from custard.envs.native import NativeVectorEnv
 from custard.envs.pcg64 import seeded, streams, uniform
+from custard.task.compiled_rollouts import (
+    MIN_PARALLEL_STEPS,
+    World,
+    copy_row,
+    observe_features,
+    roll_out,
+    start_episode,
+    take_action,
+    tree_arrays,
+    world_of,
+)
 from custard.task.copies import can_copy, can_repeat, copy_env
-from custard.task.native_rollouts import MANY, Place, arrays_of, copy, move, native_place, roll_out, see, start
 from custard.task.problem import Problem
-from custard.task.source import DEFAULT_LIMIT
+from custard.task.source import DEFAULT_TIME_LIMIT
 from custard.tree.compiled import leaf_of
 from custard.tree.leaf_actions import LeafActions
 from custard.tree.tree import Tree
@@ -82,11 +92,11 @@ class Simulator(Protocol):
 
 def make_simulator(problem: Problem, budget: int | None = None) -> Simulator:
     """Return the fastest simulator for a problem; `budget` is the number of steps that the whole search may take."""
-    if not problem.native:
+    if not problem.is_compiled:
         return PythonSimulator(problem, budget)
-    venv = problem.source.vector(1)
+    venv = problem.source.make_vec(1)
     assert isinstance(venv, NativeVectorEnv)
-    return CompiledSimulator(problem, native_place(venv, DEFAULT_LIMIT))
+    return CompiledSimulator(problem, world_of(venv, DEFAULT_TIME_LIMIT))
 
 
 class CompiledSimulator:
@@ -97,8 +107,8 @@ class CompiledSimulator:
     observed_time_limit: int | None = None
     saved: tuple[str, ...] = ("steps", "max_step_reward", "mean_episode_length", "max_episode_steps")
 
-    def __init__(self, problem: Problem, place: Place) -> None:
-        self.place, self.max_episode_steps = place, place[2]
+    def __init__(self, problem: Problem, world: World) -> None:
+        self.world, self.max_episode_steps = world, world.time_limit
         actions = problem.base.actions
         self.first_action = actions.start if actions.discrete else 0
         leaf_actions = LeafActions(actions)
@@ -113,11 +123,11 @@ class CompiledSimulator:
 
     def returns(self, tree: Tree, seeds: np.ndarray, noise: float = 0.0) -> np.ndarray:
         """See `Simulator`."""
-        arrays, rng = arrays_of(tree), seeded(seeds.astype(np.uint64))
+        arrays, rng = tree_arrays(tree), seeded(seeds.astype(np.uint64))
         parts = in_parts(
-            lambda a, b: roll_out(arrays, self.place, self.random_actions, rng[a:b], noise),
+            lambda a, b: roll_out(arrays, self.world, self.random_actions, rng[a:b], noise),
             len(seeds),
-            parallel=len(seeds) * self.mean_episode_length > MANY,
+            parallel=len(seeds) * self.mean_episode_length > MIN_PARALLEL_STEPS,
         )
         returns, lengths, _, _, max_rewards = zip(*parts, strict=True)
         steps = sum(int(part.sum()) for part in lengths)
@@ -133,7 +143,7 @@ class CompiledSimulator:
         episodes = int(np.clip(1.5 * count / max(1.0, self.mean_episode_length), 64, 4096))
         rng = streams([*np.random.SeedSequence(seed).generate_state(episodes).tolist(), seed])
         x, q, steps = sample_action_values(
-            arrays_of(tree), self.place, self.random_actions, self._as_compiled(actions), rng, count, noise
+            tree_arrays(tree), self.world, self.random_actions, self._as_compiled(actions), rng, count, noise
         )
         self.steps += steps
         return x, q
@@ -165,11 +175,11 @@ class PythonSimulator:
             once = lru_cache(100_000)(self.base.observe)
             self.observe = lambda seen: once(seen) if isinstance(seen, int | np.integer) else self.base.observe(seen)
         self.leaf_actions = LeafActions(self.actions)
-        self.episode_cap = problem.source.limit or DEFAULT_LIMIT  # steps after which we cut an episode
+        self.episode_cap = problem.source.time_limit or DEFAULT_TIME_LIMIT  # steps after which we cut an episode
         self.max_valuing_steps = np.inf
         if budget is not None:
             self.max_valuing_steps = budget // VALUING_BUDGET_SHARE
-            if problem.source.limit is None:
+            if problem.source.time_limit is None:
                 self.episode_cap = int(np.clip(budget // 20, MIN_EPISODE_CAP, self.episode_cap))
         self.max_episode_steps = self.episode_cap  # less, if the environment itself was seen to truncate earlier
         self.truncation_step = NO_TRUNCATION  # where the environment truncates episodes
@@ -317,73 +327,71 @@ class PythonSimulator:
 
 
 @njit(cache=True)
-def sample_action_values(tree, place, random_actions, actions, rng, count, noise):
+def sample_action_values(tree, world, random_actions, actions, rng, count, noise):
     """Sample states of noisy episodes and value actions there: x [N, n], q [N, A] and the steps taken.
 
-    `tree` and `place` are as in `custard.task.native_rollouts`; `random_actions` are what noise draws from, `actions`
+    `tree` and `world` are as in `custard.task.compiled_rollouts`; `random_actions` are what noise draws from, `actions`
     [A] are valued. `rng` [episodes + 1, 4] has one stream per episode and one for choosing; `count` is the largest N.
     """
-    n = place[3]
+    n = world.n_features
     states, elapsed = np.zeros((count, n)), np.zeros(count, np.int64)
     xs, q = np.zeros((count, n)), np.zeros((count, len(actions)))
     scratch = np.zeros(n), np.zeros(n), np.zeros(4, np.uint64), np.zeros(4, np.uint64)
-    met = _sample_states(tree, place, random_actions, rng, states, elapsed, noise, scratch)  # one step per state met
+    met = _sample_states(tree, world, random_actions, rng, states, elapsed, noise, scratch)  # one step per state met
     count = min(count, met)
     steps = met + _value_actions(
-        tree, place, random_actions, actions, rng, states[:count], elapsed, noise, xs, q, scratch
+        tree, world, random_actions, actions, rng, states[:count], elapsed, noise, xs, q, scratch
     )
     return xs[:count], q[:count], steps
 
 
 @njit(cache=True)
-def _sample_states(tree, place, random_actions, rng, states, elapsed, noise, scratch):
+def _sample_states(tree, world, random_actions, rng, states, elapsed, noise, scratch):
     """Fill `states` by reservoir sampling from noisy episodes, `elapsed` with their times; return how many were met."""
-    tree, (world, params, limit, _), random_actions, rng = borrowed((tree, place, random_actions, rng))
+    tree, (kind, params, limit, _), random_actions, rng = borrowed((tree, world, random_actions, rng))
     states, elapsed, (state, x, _, _) = borrowed((states, elapsed, scratch))
     choosing, count = rng[len(rng) - 1], len(states)
     met = 0
     for k in range(len(rng) - 1):
-        start(world, params, state, rng[k])
+        start_episode(kind, params, state, rng[k])
         for t in range(limit):
             slot = met if met < count else int(uniform(choosing, 0.0, met + 1.0))
             if slot < count:
-                copy(state, states[slot])
+                copy_row(state, states[slot])
                 elapsed[slot] = t
             met += 1
-            see(world, state, x)
+            observe_features(kind, state, x)
             action = tree[4][leaf_of(tree, x)]
             if uniform(choosing, 0.0, 1.0) < noise:
                 action = random_actions[int(uniform(choosing, 0.0, float(len(random_actions))))]
-            _, over = move(world, params, state, action, rng[k])
+            _, over = take_action(kind, params, state, action, rng[k])
             if over:
                 break
     return met
 
 
 @njit(cache=True)
-def _value_actions(tree, place, random_actions, actions, rng, states, elapsed, noise, xs, q, scratch):
+def _value_actions(tree, world, random_actions, actions, rng, states, elapsed, noise, xs, q, scratch):
     """Fill q with the value of each action in each state, `xs` with the states' features; return the steps taken."""
-    tree, (world, params, limit, _), random_actions, actions, rng = borrowed(
-        (tree, place, random_actions, actions, rng)
-    )
+    tree, (kind, params, limit, _), random_actions, actions, rng = borrowed((tree, world, random_actions, actions, rng))
     states, elapsed, xs, q, (state, x, noise_rng, env_rng) = borrowed((states, elapsed, xs, q, scratch))
     choosing, steps = rng[len(rng) - 1], 0
     for i in range(len(states)):
-        see(world, states[i], xs[i])
+        observe_features(kind, states[i], xs[i])
         uniform(choosing, 0.0, 1.0)  # every state meets a chance of its own
         uniform(rng[i % (len(rng) - 1)], 0.0, 1.0)
         for a in range(len(actions)):
-            copy(states[i], state)
-            copy(choosing, noise_rng)
-            copy(rng[i % (len(rng) - 1)], env_rng)
+            copy_row(states[i], state)
+            copy_row(choosing, noise_rng)
+            copy_row(rng[i % (len(rng) - 1)], env_rng)
             action = actions[a]
             for _ in range(limit - elapsed[i]):
-                reward, over = move(world, params, state, action, env_rng)
+                reward, over = take_action(kind, params, state, action, env_rng)
                 q[i, a] += reward
                 steps += 1
                 if over:
                     break
-                see(world, state, x)
+                observe_features(kind, state, x)
                 action = tree[4][leaf_of(tree, x)]
                 if uniform(noise_rng, 0.0, 1.0) < noise:
                     action = random_actions[int(uniform(noise_rng, 0.0, float(len(random_actions))))]

@@ -2,8 +2,8 @@
 
 This is possible where all features are whole numbers within bounds and they identify the state. What a tree returns in
 the table is computed exactly (`ExactSimulator`) or, where that would take long, by compiled rollouts
-(`custard.task.native_rollouts.TABLE`). The environment itself gives the experience and has the last word: the search
-drops a table in which trees do not return what they return in the environment.
+(`custard.task.compiled_rollouts`). The environment itself gives the experience and has the last word: the search drops
+a table in which trees do not return what they return in the environment.
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -18,7 +18,7 @@ from numba import njit
 
 from custard.envs.pcg64 import streams
 from custard.solvers.tpi.simulate import CompiledSimulator, PythonSimulator, sample_action_values
-from custard.task.native_rollouts import TABLE, Place, arrays_of
+from custard.task.compiled_rollouts import TABLE_WORLD, World, tree_arrays
 from custard.task.problem import Problem
 from custard.tree.compiled import leaf_of
 from custard.tree.tree import Tree
@@ -99,8 +99,8 @@ class Table:
     start_cumulative: np.ndarray  # [B] cumulative chance of each start state
     start_x: np.ndarray  # [B, n]
 
-    def place(self, max_steps: int) -> Place:
-        """Return the table as compiled rollouts read it: see `custard.task.native_rollouts.move`."""
+    def world(self, max_steps: int) -> World:
+        """Return the table as compiled rollouts read it: see `custard.task.compiled_rollouts.take_action`."""
         n, pairs, outcomes = len(self.numbering.low), len(self.first), len(self.reward)
         begin = HEADER_ROWS + pairs
         rows = np.zeros((begin + outcomes + len(self.start_x), n + 3))
@@ -110,7 +110,7 @@ class Table:
         block, starts = rows[begin : begin + outcomes], rows[begin + outcomes :]
         block[:, 0], block[:, 1], block[:, 2], block[:, 3:] = self.cumulative, self.reward, self.terminated, self.next_x
         starts[:, 0], starts[:, 1 : n + 1] = self.start_cumulative, self.start_x
-        return TABLE, rows, max_steps, n
+        return World(TABLE_WORLD, rows, max_steps, n)
 
 
 class TransitionCounts:
@@ -170,7 +170,7 @@ class TransitionCounts:
             simulator: CompiledSimulator = ExactSimulator(self.problem, self.table(), max_steps)
             simulator.is_fast = work <= MAX_EXACT_WORK / 10
         else:
-            simulator = CompiledSimulator(self.problem, self.table().place(max_steps))
+            simulator = CompiledSimulator(self.problem, self.table().world(max_steps))
         simulator.is_table, simulator.steps = True, steps
         simulator.max_step_reward = self.environment.max_step_reward
         return simulator
@@ -284,7 +284,7 @@ class ExactSimulator(CompiledSimulator):
     is_exact = True
 
     def __init__(self, problem: Problem, table: Table, max_steps: int) -> None:
-        super().__init__(problem, table.place(max_steps))
+        super().__init__(problem, table.world(max_steps))
         self.numbering = numbering = table.numbering
         shape = numbering.n_states, numbering.n_actions
         is_first = np.zeros(len(table.reward), dtype=bool)
@@ -321,7 +321,9 @@ class ExactSimulator(CompiledSimulator):
         """Return states from rollouts and their expected action values."""
         rng = streams([*np.random.SeedSequence(seed).generate_state(STATES_SAMPLED_FROM).tolist(), seed])
         no_actions = self.random_actions[:0]
-        x, _, _ = sample_action_values(arrays_of(tree), self.place, self.random_actions, no_actions, rng, count, noise)
+        x, _, _ = sample_action_values(
+            tree_arrays(tree), self.world, self.random_actions, no_actions, rng, count, noise
+        )
         return x, self.expectations(tree, noise, True)[0][self.numbering.numbers(x)]
 
     def expectations(self, tree: Tree, noise: float, all_actions: bool) -> tuple[np.ndarray, float, float]:
@@ -330,7 +332,7 @@ class ExactSimulator(CompiledSimulator):
         Without `all_actions` the first are not computed, and only states that the tree leads to are visited.
         """
         return _expectations(
-            arrays_of(tree), self._outcomes, self._starts, self._x, self._known_states, self.max_episode_steps, noise,
+            tree_arrays(tree), self._outcomes, self._starts, self._x, self._known_states, self.max_episode_steps, noise,
             all_actions,
         )  # fmt: skip
 

@@ -1,7 +1,7 @@
-"""Several seeds in one call: the same run with each seed, one process a core.
+"""Learn with several seeds in one call, one process per core.
 
-Each process uses one thread and compiles (or loads what is compiled) once for all of its seeds. What a seed gives is
-what `custard.learn` gives with that seed alone.
+Each process uses one thread and compiles, or loads compiled code, once for all of its seeds. Each seed gives what
+`custard.learn` gives with that seed alone.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ def learn_seeds(
     out: str | Path | None = None,
     **given: Any,
 ) -> list[Run]:
-    """Learn with each of some seeds (a number: 0, 1, …), as `custard.learn(env, method, seed=…, **given)` would.
+    """Learn with each of several seeds, as `custard.learn(env, method, seed=…, **given)` does with one.
 
-    `env` is an id, since other processes make it. `workers` is one a core unless given; 0 runs all seeds here. With
-    `out` every seed has a run directory there, named after it. An interrupt ends all and keeps their best trees.
+    `seeds` is a list, or a number n for the seeds 0 to n - 1. `env` is an id, since other processes make it. `workers`
+    is one per core unless given; 0 runs all seeds in this process. With `out` every seed has its own run directory
+    there. An interrupt ends all runs and keeps their best trees.
 
     >>> runs = learn_seeds("custard/PrereqWorld-v0", "mfec", seeds=2, workers=0, env_kwargs={"m": 4}, budget=50_000)
     >>> [(run.config["seed"], run.value) for run in runs]
@@ -42,24 +43,26 @@ def learn_seeds(
     numbers = list(range(seeds)) if isinstance(seeds, int) else [int(seed) for seed in seeds]
     if not numbers:
         raise CustardError("seeds must be at least one")
-    jobs = [{"env": env, "method": method, "seed": seed, "out": _place(out, seed), **given} for seed in numbers]
+    jobs = [
+        {"env": env, "method": method, "seed": seed, "out": _seed_directory(out, seed), **given} for seed in numbers
+    ]
     try:
         json.dumps(jobs)
     except (TypeError, ValueError) as error:
         raise CustardError(f"several seeds at once need arguments that other processes can be told: {error}") from None
     rows: dict[int, dict[str, Any]] = {}
-    for kind, number, row in events(jobs, f"{__name__}:one", "local", workers, None, hand_in=True):
+    for kind, number, row in events(jobs, f"{__name__}:run_seed", "local", workers, None, hand_in=True):
         if row is not None and not row.get("error"):
             rows[number] = row
         elif row is not None and kind == "finished":
             raise CustardError(f"seed {numbers[number]}: {row['error']}")
     if not rows:
         raise KeyboardInterrupt  # before any seed had a tree
-    return [_run(rows[k]) for k in sorted(rows)]  # fewer than seeds after an interrupt
+    return [_run_from_row(rows[k]) for k in sorted(rows)]  # fewer than seeds after an interrupt
 
 
-def one(job: dict[str, Any]) -> dict[str, Any]:
-    """One seed's run as plain data; what goes wrong is in `error`."""
+def run_seed(job: dict[str, Any]) -> dict[str, Any]:
+    """Learn with one seed and return the run as plain data, or {"error": …}."""
     from custard.lab.learn import learn
 
     try:
@@ -73,10 +76,10 @@ def one(job: dict[str, Any]) -> dict[str, Any]:
     return {**row, "directory": None if run.directory is None else str(run.directory)}
 
 
-def _run(row: dict[str, Any]) -> Run:
+def _run_from_row(row: dict[str, Any]) -> Run:
     trees = {name: None if row[name] is None else Tree.from_json(row[name]) for name in ("tree", "raw", "final")}
     return Run(**{**row, **trees, "directory": None if row["directory"] is None else Path(row["directory"])})
 
 
-def _place(out: str | Path | None, seed: int) -> str | None:
+def _seed_directory(out: str | Path | None, seed: int) -> str | None:
     return None if out is None else str(Path(out) / f"seed-{seed}")

@@ -1,16 +1,16 @@
-"""Numbers for people."""
+"""Write numbers for people."""
 
 from __future__ import annotations
 
 import math
 
-__all__ = ["readable"]
+__all__ = ["number_texts"]
 
 
-def readable(*values: float | None) -> list[str]:
-    """Numbers that belong together: two decimals, more where all are small, powers of ten where one is very large.
+def number_texts(*values: float | None) -> list[str]:
+    """Return numbers that belong together as text: two decimals, more if all are small, exponents if one is huge.
 
-    >>> readable(499.987, 0.4), readable(-0.00134, 0.0002), readable(1e300, None)
+    >>> number_texts(499.987, 0.4), number_texts(-0.00134, 0.0002), number_texts(1e300, None)
     (['499.99', '0.40'], ['-0.00134', '0.00020'], ['1e+300', '–'])
     """
     sizes = [abs(value) for value in values if value is not None and math.isfinite(value)]

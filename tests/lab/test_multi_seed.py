@@ -5,7 +5,7 @@ import pytest
 import custard
 from custard.commands.train import Command
 from custard.core.errors import CustardError
-from custard.lab.seeds_at_once import learn_seeds
+from custard.lab.multi_seed import learn_seeds
 
 PREREQ = "custard/PrereqWorld-v0"
 

@@ -1,4 +1,4 @@
-"""The end of a run: a final judgement on fresh episodes, the picture and the report."""
+"""Complete a run's directory: the final evaluation on fresh episodes, the picture and the report."""
 
 from __future__ import annotations
 
@@ -11,28 +11,25 @@ import numpy as np
 
 from custard.core.files import write_atomically
 from custard.lab.run import Run
-from custard.task.evaluate import Evaluation, evaluate, rollouts
+from custard.task.evaluate import Evaluation, evaluate
 from custard.task.problem import final_seed
+from custard.task.runners import run_episodes
 from custard.task.source import episode_seeds, source
 from custard.tree.tree import Tree
 
-__all__ = ["record", "states_met"]
+__all__ = ["complete_run", "states_met"]
 
 
 def states_met(tree: Tree, env: Any, kwargs: Mapping[str, Any], seed: int, episodes: int = 20) -> np.ndarray:
-    """The states a tree meets in some episodes, [N, n]."""
-    met: list[np.ndarray] = []
-
-    def act(x: np.ndarray) -> np.ndarray:
-        met.append(x.copy())
-        return tree.predict(x)
-
-    rollouts(act, source(env, kwargs), episode_seeds(final_seed(seed), episodes))
-    return np.concatenate(met)
+    """Return the states [N, n] that a tree meets in some episodes."""
+    seeds = episode_seeds(final_seed(seed), episodes)
+    runs = run_episodes(tree, source(env, kwargs), seeds, record_states=True)
+    assert runs.states is not None
+    return np.concatenate(runs.states)
 
 
-def record(run: Run, env: Any, kwargs: Mapping[str, Any], episodes: int) -> tuple[Evaluation | None, list[Path]]:
-    """Evaluate the tree and complete the run directory; returns the evaluation and the files a person wants to see."""
+def complete_run(run: Run, env: Any, kwargs: Mapping[str, Any], episodes: int) -> tuple[Evaluation | None, list[Path]]:
+    """Evaluate the tree, complete the run directory, and return the evaluation and the files to show to a person."""
     result = evaluate(run.tree, env, episodes, final_seed(run.config["seed"]), env_kwargs=kwargs) if episodes else None
     files: list[Path] = []
     if run.directory is None:

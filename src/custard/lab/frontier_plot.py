@@ -1,4 +1,4 @@
-"""Return against tree size: which trees of many trials no other tree beats in both, as a list and as a picture."""
+"""Plot return against tree size, and list the trees that no other tree beats in both."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from custard.core.errors import CustardError
-from custard.lab.summary import judged
+from custard.lab.summary import rows_with_results
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["draw_front", "front", "train_command"]
+__all__ = ["draw_frontier", "pareto_front", "train_command"]
 
 Rows = Sequence[Mapping[str, Any]]
 
 
-def front(rows: Rows) -> list[Mapping[str, Any]]:
-    """The trials whose tree returned more than every tree with as few leaves, smallest first.
+def pareto_front(rows: Rows) -> list[Mapping[str, Any]]:
+    """Return the rows whose tree returned more than every tree with as many or fewer leaves, smallest first.
 
     >>> rows = [{"error": "", "leaves": n, "depth": 1, "return": r} for n, r in ((2, 9.0), (3, 8.0), (4, 10.0))]
-    >>> [row["leaves"] for row in front(rows)]
+    >>> [row["leaves"] for row in pareto_front(rows)]
     [2, 4]
     """
     best: list[Mapping[str, Any]] = []
-    for row in sorted(judged(rows), key=lambda row: (row["leaves"], -row["return"], row["depth"])):
+    for row in sorted(rows_with_results(rows), key=lambda row: (row["leaves"], -row["return"], row["depth"])):
         if not best or row["return"] > best[-1]["return"]:
             best.append(row)
     return best
 
 
 def train_command(row: Mapping[str, Any]) -> str:
-    """The command that learns a row's tree again, into a directory that no other row's command names.
+    """Return the command that learns a row's tree again, into a directory that no other row's command names.
 
     >>> train_command({"env": "E-v1", "env_args": "{}", "method": "tpi", "preset": "tuned", "max_depth": "2",
     ...                "settings": '{"zeta": -0.01}', "seed": "3"})
@@ -48,32 +48,32 @@ def train_command(row: Mapping[str, Any]) -> str:
     parts = [row["env"], row["method"], row["preset"] if row["preset"] != "tuned" else ""]
     parts += ["depth", row["max_depth"]] if row["max_depth"] != "" else []
     for option, values in (("--env-args", json.loads(row["env_args"])), ("--set", json.loads(row["settings"]))):
-        words += [option, *(f"{name}={_written(value)}" for name, value in values.items())] if values else []
+        words += [option, *(f"{name}={_argument_text(value)}" for name, value in values.items())] if values else []
         parts += [part for item in values.items() for part in item]
     out = re.sub(r"[^\w.-]+", "-", "-".join(str(part) for part in [*parts, row["seed"]] if part != ""))
     return shlex.join([*words, "--seed", str(row["seed"]), "--out", f"runs/{out}"])
 
 
-def _written(value: Any) -> str:
-    """A value as the command line takes it: text in quotes only where it would be read as something else."""
+def _argument_text(value: Any) -> str:
+    """Return a value as the command line takes it: text in quotes only where it would be read as something else."""
     try:
         return repr(value) if isinstance(value, str) and ast.literal_eval(value) != value else str(value)
     except (ValueError, SyntaxError):
         return str(value)
 
 
-def draw_front(rows: Rows, title: str) -> Figure:
-    """Every trial a dot, coloured by its depth limit, and the best trees joined."""
+def draw_frontier(rows: Rows, title: str) -> Figure:
+    """Draw every trial as a dot, coloured by its depth limit, and join the best trees."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    best = front(rows)
+    best = pareto_front(rows)
     if not best:
         raise CustardError("there is no finished trial to draw")
     drawn = Figure(figsize=(7.2, 4.6), layout="constrained")
     panel = drawn.subplots()
-    good = judged(rows)
+    good = rows_with_results(rows)
     limits = sorted({str(row["max_depth"]) for row in good}, key=lambda limit: int(limit or 1000))
     shades = mpl.colormaps["viridis"]
     for k, limit in enumerate(limits):

@@ -1,4 +1,4 @@
-"""What the report shows, as plain data."""
+"""Collect what the report shows, as plain data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from custard.core.errors import CustardError
 from custard.core.version import VERSION
-from custard.report.episodes import Episode, record
+from custard.report.episodes import Episode, record_episodes
 from custard.tree.draw import shown_ranges
 from custard.tree.explain import node_visits, scales
 from custard.tree.export import FORMATS, export
@@ -24,11 +24,11 @@ from custard.tree.tree import Tree
 
 __all__ = ["curves", "report_data"]
 
-PICTURES = 160  # of a replay at most: drawing and compressing them is what a report takes longest for
-WATCHED = 20  # episodes whose states are counted as visits
-FRAME_BYTES = 1_700_000  # what the pictures of the replay may take, as base64
-LABELS = {"python": "Python", "c": "C", "rust": "Rust", "json": "JSON", "dot": "Graphviz", "text": "Text"}
-LABELS |= {"sklearn": "scikit-learn", "onnx": "ONNX", "smt2": "SMT-LIB"}
+MAX_REPLAY_PICTURES = 160  # drawing and compressing them takes most of a report's time
+WATCHED_EPISODES = 20  # episodes whose states are counted as visits
+MAX_REPLAY_BYTES = 1_700_000  # of the replay's pictures as base64
+FORMAT_LABELS = {"python": "Python", "c": "C", "rust": "Rust", "json": "JSON", "dot": "Graphviz", "text": "Text"}
+FORMAT_LABELS |= {"sklearn": "scikit-learn", "onnx": "ONNX", "smt2": "SMT-LIB"}
 
 
 def report_data(
@@ -40,12 +40,20 @@ def report_data(
     seed: int,
     judged: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Everything the page needs. `judged` is an evaluation that was made before, as `Evaluation.to_json` gives it."""
+    """Return everything the page needs.
+
+    tree      the policy
+    config    what config.json holds
+    rows      of metrics.csv
+    episodes  of the evaluation; None for 1,000 where the environment is compiled, else 100
+    seed      where the episodes' seeds come from
+    judged    an evaluation made before, as `Evaluation.to_json` returns it
+    """
     env, kwargs = config.get("env") or tree.origin.get("env"), config.get("env_kwargs") or {}
     evaluation, replay = None, None
     watched: list[Episode] = []
     if isinstance(env, str) and isinstance(kwargs, dict):
-        evaluation, watched, replay = _live(tree, env, kwargs, episodes, seed, judged)
+        evaluation, watched, replay = _evaluate_and_watch(tree, env, kwargs, episodes, seed, judged)
     elif judged is not None:
         evaluation = _summary(judged)
     states = np.concatenate([run.x for run in watched]) if watched else None
@@ -70,27 +78,29 @@ def report_data(
     }  # fmt: skip
 
 
-def _live(
+def _evaluate_and_watch(
     tree: Tree, env: str, kwargs: dict[str, Any], episodes: int | None, seed: int, judged: Mapping[str, Any] | None
 ) -> tuple[Any, Any, Any]:
-    """Evaluation, watched episodes and the replay; only the given evaluation where the environment cannot run here."""
+    """Return evaluation, watched episodes and replay; only the given evaluation if the environment cannot run here."""
     from custard.task.evaluate import evaluate
     from custard.task.source import source
 
     try:
         if judged is None:
             where = source(env, kwargs)
-            judged = evaluate(tree, where, episodes or (1000 if where.native is not None else 100), seed).to_json()
-        watched = record(tree, env, kwargs, episodes=WATCHED, seed=seed)
-        every = -(-len(watched[0].x) // PICTURES)
-        shown = record(tree, env, kwargs, episodes=1, seed=seed, pictures=every)[0]
-        return _summary(judged), watched, _replay(tree, shown, _speed(env, kwargs))
+            judged = evaluate(
+                tree, where, episodes or (1000 if where.make_compiled is not None else 100), seed
+            ).to_json()
+        watched = record_episodes(tree, env, kwargs, episodes=WATCHED_EPISODES, seed=seed)
+        every = -(-len(watched[0].x) // MAX_REPLAY_PICTURES)
+        shown = record_episodes(tree, env, kwargs, episodes=1, seed=seed, pictures=every)[0]
+        return _summary(judged), watched, _replay(tree, shown, _frames_per_second(env, kwargs))
     except CustardError:
         return None if judged is None else _summary(judged), [], None
 
 
 def _summary(judged: Mapping[str, Any]) -> dict[str, Any]:
-    """An evaluation without its episodes, which a histogram stands for."""
+    """Return an evaluation with a histogram in place of its episodes."""
     returns = np.array(judged["returns"], dtype=np.float64)
     low, high = float(returns.min()), float(returns.max())
     wide = high - low > 1e-9 * max(1.0, abs(low), abs(high))  # more than rounding
@@ -99,8 +109,8 @@ def _summary(judged: Mapping[str, Any]) -> dict[str, Any]:
     return {**kept, "histogram": {"low": low, "high": high, "counts": counts.tolist()}}
 
 
-def _speed(env: str, kwargs: dict[str, Any]) -> float:
-    """Frames a second at which the environment means to be shown."""
+def _frames_per_second(env: str, kwargs: dict[str, Any]) -> float:
+    """Return the frames per second at which the environment declares to be shown."""
     from custard.task.source import source
 
     made = source(env, kwargs).make()
@@ -111,7 +121,7 @@ def _speed(env: str, kwargs: dict[str, Any]) -> float:
 
 
 def _replay(tree: Tree, run: Episode, speed: float) -> dict[str, Any]:
-    frames, index = encoded(run.frames[: len(run.x)])
+    frames, index = encode_frames(run.frames[: len(run.x)])
     before = np.concatenate([[0.0], np.cumsum(run.rewards)[:-1]])
     return {
         "x": run.x.tolist(), "total": (before + run.rewards).tolist(), "ending": run.ending, "seed": run.seed,
@@ -119,8 +129,8 @@ def _replay(tree: Tree, run: Episode, speed: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def encoded(frames: Sequence[np.ndarray], budget: int = FRAME_BYTES) -> tuple[list[str], list[int]]:
-    """Pictures as data addresses, each distinct one once, and which one each step shows; small enough together."""
+def encode_frames(frames: Sequence[np.ndarray], budget: int = MAX_REPLAY_BYTES) -> tuple[list[str], list[int]]:
+    """Return the distinct pictures as data URLs, in at most `budget` bytes, and the index of each step's picture."""
     if not frames:
         return [], []
     names = {key: frame.tobytes() for key, frame in {id(frame): frame for frame in frames}.items()}
@@ -128,15 +138,15 @@ def encoded(frames: Sequence[np.ndarray], budget: int = FRAME_BYTES) -> tuple[li
         shown = [frames[step - step % stride] for step in range(len(frames))]
         distinct = {names[id(frame)]: frame for frame in shown}
         with ThreadPoolExecutor(os.cpu_count()) as pool:  # compressing lets go of the interpreter lock
-            pictures = list(pool.map(partial(_address, width=width, quality=quality), distinct.values()))
+            pictures = list(pool.map(partial(_data_url, width=width, quality=quality), distinct.values()))
         if sum(map(len, pictures)) <= budget:
             number = {name: k for k, name in enumerate(distinct)}
             return pictures, [number[names[id(frame)]] for frame in shown]
     return [], []
 
 
-def _address(frame: np.ndarray, width: int, quality: int) -> str:
-    """A picture as a data address, at most so wide."""
+def _data_url(frame: np.ndarray, width: int, quality: int) -> str:
+    """Return a picture as a data URL, at most `width` pixels wide."""
     from PIL import Image
 
     image = Image.fromarray(frame)
@@ -172,7 +182,7 @@ def _features(tree: Tree, states: np.ndarray | None) -> list[dict[str, Any]]:
 
 
 def curves(rows: Sequence[Mapping[str, float]], most: int = 600) -> list[dict[str, Any]]:
-    """The learning curve, and the size of the tree over time where it was logged."""
+    """Return the charts: the learning curve, and the size of the tree where it was logged."""
     rows = [row for row in rows if "steps" in row]
     if not rows:
         return []
@@ -214,9 +224,9 @@ def _settings(config: Mapping[str, Any], tree: Tree) -> list[list[str]]:
 
 
 def _exports(tree: Tree) -> list[dict[str, Any]]:
-    """The formats that can hold this tree here, with their files in them."""
+    """Return the export formats that can hold this tree, with their files."""
     items: list[dict[str, Any]] = []
-    for name in LABELS:
+    for name in FORMAT_LABELS:
         try:
             content = export(tree, name)
         except CustardError:
@@ -225,7 +235,7 @@ def _exports(tree: Tree) -> list[dict[str, Any]]:
             continue
         item = {
             "format": name,
-            "label": LABELS[name],
+            "label": FORMAT_LABELS[name],
             "about": FORMATS[name].about,
             "name": f"tree{FORMATS[name].suffix}",
         }

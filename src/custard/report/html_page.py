@@ -1,4 +1,4 @@
-"""Put a run into one HTML file."""
+"""Write a run as one HTML file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from custard.core.errors import CustardError
 from custard.core.files import write_atomically
-from custard.report.data import report_data
+from custard.report.page_data import report_data
 from custard.tree.tree import Tree
 
 __all__ = ["write_report"]
@@ -39,7 +39,7 @@ def write_report(
 
 
 def page(data: dict[str, Any]) -> str:
-    """The page with its data in it. Nothing from outside can end the element it stands in."""
+    """Return the page with its data in it; the data is escaped, so that nothing in it can close its element."""
     files = resources.files("custard.report")
     template = (files / "template.html").read_text(encoding="utf-8")
     script = "\n".join((files / name).read_text(encoding="utf-8") for name in ("tree.js", "page.js"))
@@ -47,7 +47,7 @@ def page(data: dict[str, Any]) -> str:
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     parts = {"@TITLE@": html.escape(str(data["title"])), "@SCRIPT@": script, "@DATA@": text}
-    # One pass, so that no part is looked for in another.
+    # One pass, so that a mark inside the data is not replaced.
     pieces, rest = [], template
     for mark in ("@TITLE@", "@DATA@", "@SCRIPT@"):
         before, _, rest = rest.partition(mark)
@@ -56,7 +56,7 @@ def page(data: dict[str, Any]) -> str:
 
 
 def metrics_rows(path: Path) -> list[dict[str, float]]:
-    """The rows of metrics.csv as numbers; what is empty or no number is left out. No file, no rows."""
+    """Return the rows of metrics.csv as numbers, without cells that hold none; no rows if there is no file."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
             raw = list(csv.DictReader(file))
@@ -91,7 +91,7 @@ def _config(path: Path) -> dict[str, Any]:
 
 
 def _evaluation(path: Path) -> dict[str, Any] | None:
-    """What `Evaluation.to_json` wrote at the end of the run; None if there is no such file or it is something else."""
+    """Return what `Evaluation.to_json` wrote at the end of the run; None if the file is missing or invalid."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         returns = np.array(data["returns"], dtype=np.float64)
@@ -104,7 +104,7 @@ def _evaluation(path: Path) -> dict[str, Any] | None:
 
 
 def _finite(value: Any) -> Any:
-    """Plain data in which a number that is not finite is {"float": "NaN"}: JSON has none, tree.js reads it back."""
+    """Return plain data with {"float": "NaN"} for a number that is not finite, as tree.js reads it."""
     if isinstance(value, dict):
         return {key: _finite(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,0 +1,252 @@
+"""Step environments: start episodes by seed, step them, report what happened.
+
+Whole episodes of a finished policy, to judge it:
+
+* `run_episodes` runs one episode per seed. It chooses between compiled rollouts of a tree and `step_episodes`, which
+  steps several environments side by side from Python. An episode depends on its seed and the policy alone, so results
+  do not depend on how many run at a time, nor on what runs them (`EpisodeRunner` is the interface for others).
+
+Episodes of a policy that learns meanwhile:
+
+* `CompiledEpisodes` holds the arrays of compiled environments for a solver's own compiled loop.
+* `PythonEpisodes` steps one Gymnasium environment. Every episode has a seed of its own, so that a run can be resumed
+  although the environment's state cannot be stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from custard.core.errors import CustardError
+from custard.core.spaces import Base, describe
+from custard.ibmdp.parts import Parts, parts_of
+from custard.task.problem import Problem
+from custard.task.source import DEFAULT_TIME_LIMIT, Source
+from custard.tree.tree import Tree
+
+__all__ = [
+    "CompiledEpisodes", "EpisodeResults", "EpisodeRunner", "Policy", "PythonEpisodes", "require_fit", "run_episodes",
+    "step_episodes",
+]  # fmt: skip
+
+Policy = Tree | Callable[[np.ndarray], Any]  # a tree, or a function from features [B, n] to actions [B] or [B, k]
+
+MAX_STEPPED_ENVIRONMENTS = 16  # side by side, where Python steps them
+
+
+class EpisodeResults(NamedTuple):
+    """What came of episodes, in the order of their seeds."""
+
+    returns: np.ndarray  # [episodes] undiscounted
+    lengths: np.ndarray  # [episodes] int64, steps
+    truncated: np.ndarray  # [episodes] bool: cut by a time limit
+    states: list[np.ndarray] | None = None  # per episode [length, n]: the features the policy acted on, if asked for
+
+
+class EpisodeRunner(Protocol):
+    """Runs one episode of a policy per seed; `run_episodes` with its source filled in is one."""
+
+    def __call__(self, policy: Policy, seeds: np.ndarray, *, record_states: bool = False) -> EpisodeResults:
+        """Run the episodes and report them in the order of their seeds."""
+
+
+def run_episodes(
+    policy: Policy,
+    source: Source,
+    seeds: np.ndarray,
+    *,
+    features: Callable[[Any], Sequence[float]] | None = None,
+    max_steps: int | None = None,
+    num_envs: int = 1024,
+    record_states: bool = False,
+) -> EpisodeResults:
+    """Run one episode per seed.
+
+    policy         a tree or a function from features to actions
+    source         makes the environments
+    seeds          [episodes] int64, one environment seed per episode
+    features       the user's function from an observation to features, if there is one
+    max_steps      steps after which an episode is cut; by default 10,000 where the environment has no time limit
+    num_envs       environments side by side; where Python steps them at most 16
+    record_states  whether to report the states met
+    """
+    is_compiled = source.make_compiled is not None
+    venv = source.make_vec(min(len(seeds), num_envs if is_compiled else MAX_STEPPED_ENVIRONMENTS))
+    try:
+        base = describe(venv, features=features)
+        if isinstance(policy, Tree):
+            require_fit(policy, base)
+            if is_compiled and features is None and not record_states:
+                from custard.envs.pcg64 import streams  # compiled code loads when it is used
+                from custard.task.compiled_rollouts import tree_rollouts, world_of
+
+                world = world_of(venv, max_steps)  # type: ignore[arg-type]
+                return EpisodeResults(*tree_rollouts(policy, world, streams(seeds.tolist()))[:3])
+        act = policy.predict if isinstance(policy, Tree) else policy
+        limit = max_steps or (None if source.time_limit is not None else DEFAULT_TIME_LIMIT)
+        return step_episodes(act, parts_of(venv, base), seeds, limit, record_states)
+    finally:
+        if not source.is_single_instance:
+            venv.close()
+
+
+def step_episodes(
+    act: Callable[[np.ndarray], Any],
+    parts: Parts,
+    seeds: np.ndarray,
+    max_steps: int | None,
+    record_states: bool = False,
+) -> EpisodeResults:
+    """Run one episode per seed in environments that exist already.
+
+    act            function from features [B, n] to actions [B] or [B, k]
+    parts          the environments; an episode starts in whichever is free
+    seeds          [episodes] int64
+    max_steps      steps after which an episode is cut; None leaves that to the environment
+    record_states  whether to report the states met
+    """
+    episodes, slots = len(seeds), len(parts.reward)
+    returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=np.int64)
+    cut = np.zeros(episodes, dtype=bool)
+    states: list[list[np.ndarray]] = [[] for _ in range(episodes)]
+    episode_of = np.arange(slots)  # which episode each slot runs
+    active = np.arange(min(slots, episodes))
+    n_started = len(active)
+    no_slots = np.arange(0)
+    _start_episodes(parts, active, seeds[episode_of[active]])
+    while len(active):
+        running = episode_of[active]
+        x = parts.x[active]
+        actions = np.asarray(act(x))
+        if actions.shape[:1] != (len(active),):
+            given = "one answer" if actions.ndim == 0 else f"{len(actions)} actions"
+            raise CustardError(f"the policy returned {given} for {len(active)} observations: one action each is needed")
+        if record_states:
+            for k, row in zip(running.tolist(), x, strict=True):
+                states[k].append(row)
+        parts.move(active, actions, no_slots)
+        returns[running] += parts.reward[active]
+        lengths[running] += 1
+        terminated = parts.terminated[active]
+        truncated = parts.truncated[active] & ~terminated
+        if max_steps is not None:
+            truncated |= ~terminated & (lengths[running] >= max_steps)
+        cut[running] = truncated
+        ended = active[terminated | truncated]
+        if len(ended):
+            restarted = ended[: max(0, episodes - n_started)]
+            episode_of[restarted] = np.arange(n_started, n_started + len(restarted))
+            n_started += len(restarted)
+            active = np.setdiff1d(active, ended[len(restarted) :], assume_unique=True)
+            if len(restarted):
+                _start_episodes(parts, restarted, seeds[episode_of[restarted]])
+    met = [np.array(rows) for rows in states] if record_states else None
+    return EpisodeResults(returns, lengths, cut, met)
+
+
+def _start_episodes(parts: Parts, slots: np.ndarray, seeds: np.ndarray) -> None:
+    """Start an episode with its own seed in each of some slots."""
+    seed_of_slot: list[int | None] = [None] * len(parts.reward)
+    mask = np.zeros(len(parts.reward), dtype=bool)
+    mask[slots] = True
+    for i, seed in zip(slots.tolist(), seeds.tolist(), strict=True):
+        seed_of_slot[i] = seed
+    parts.reset(seed_of_slot, {"reset_mask": mask})
+
+
+class PythonEpisodes:
+    """One Gymnasium environment stepped from Python; its actions are numbers from 0.
+
+    Episode k of a run starts from the seed that `SeedSequence([run seed, k])` gives. Whoever steps always finishes an
+    episode before a checkpoint, so `arrays` is all that is needed to resume.
+    """
+
+    def __init__(self, problem: Problem, seed: int, *, max_steps: int, limit_terminates: bool) -> None:
+        """Make the environment.
+
+        problem           what is to be solved
+        seed              the run's seed
+        max_steps         steps after which an episode is cut
+        limit_terminates  whether an episode that the environment truncates counts as terminated
+        """
+        self.env: Any = problem.source.make()
+        self.base = problem.base
+        self.max_steps, self.limit_terminates = max_steps, limit_terminates
+        self.seed_and_episodes = np.array([seed, 0], dtype=np.int64)  # the run's seed, and how many episodes began
+        self.length = 0  # steps of the present episode
+
+    def reset(self) -> np.ndarray:
+        """Start the next episode and return its first features [n]."""
+        seed = int(np.random.SeedSequence(self.seed_and_episodes.tolist()).generate_state(1)[0])
+        self.seed_and_episodes[1] += 1
+        self.length = 0
+        return self.base.observe(self.env.reset(seed=seed)[0])
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool]:
+        """Take an action and return features [n], reward, terminated, truncated."""
+        observation, reward, terminated, truncated, _ = self.env.step(action + self.base.actions.start)
+        self.length += 1
+        terminated = bool(terminated or (truncated and self.limit_terminates))
+        return self.base.observe(observation), reward, terminated, bool(truncated or self.length >= self.max_steps)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return what a checkpoint stores: the arrays themselves, not copies."""
+        return {"env.number": self.seed_and_episodes}
+
+
+class CompiledEpisodes:
+    """Compiled environments as arrays, for a compiled loop that steps them itself (`custard.envs.native.advance`)."""
+
+    def __init__(self, problem: Problem, seed: int, *, limit_terminates: bool, count: int | None = None) -> None:
+        """Make and reset the environments.
+
+        problem           what is to be solved; `Problem.is_compiled` must hold
+        seed              the run's seed
+        limit_terminates  whether an episode that reaches the environment's own time limit counts as terminated
+        count             how many environments; None for one whose arrays have no leading axis
+        """
+        source = problem.source
+        venv: Any = source.make_vec(count or 1)
+        venv.reset(seed=seed)
+        self.world, self.params = venv.world, venv.params
+        self.time_limit = min(venv.limit, DEFAULT_TIME_LIMIT) if source.time_limit is None else venv.limit
+        self.limit_terminates = limit_terminates and source.time_limit is not None
+        self.state, self.rng, self.x = venv.state, venv.rng, venv.x  # [count, …]: state, random stream, features
+        if count is None:
+            self.state, self.rng, self.x = self.state[0], self.rng[0], self.x[0]
+        self.elapsed: np.ndarray = venv.elapsed  # [count or 1] int64, steps of each present episode
+
+    @property
+    def fixed(self) -> tuple[int, np.ndarray, int, bool]:
+        """What never changes, in the order compiled loops take it: world, params, time limit, limit terminates."""
+        return self.world, self.params, self.time_limit, self.limit_terminates
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return what a checkpoint stores: the arrays themselves, not copies."""
+        return {"env.state": self.state, "env.rng": self.rng, "env.x": self.x, "env.elapsed": self.elapsed}
+
+
+def require_fit(tree: Tree, base: Base) -> None:
+    """Raise unless a tree's features and actions are the environment's."""
+    renamed = tree.origin.get("feature_names") and tree.features.n == base.features.n  # by the user who had it learned
+    if tree.features.names != base.features.names and not renamed:
+        ours, theirs = _listed(tree.features.names), _listed(base.features.names)
+        raise CustardError(f"the tree asks about {ours}, but the environment has {theirs}")
+    if tree.actions.kind != base.actions.kind or len(tree.actions.names) != len(base.actions.names):
+        ours, theirs = _listed(tree.actions.names), _listed(base.actions.names)
+        raise CustardError(
+            f"the tree decides among {ours} ({tree.actions.kind}), but the environment's actions are {theirs} "
+            f"({base.actions.kind})"
+        )
+    if tree.actions.start != base.actions.start:
+        raise CustardError(
+            f"the tree's actions are numbered from {tree.actions.start}, the environment's from {base.actions.start}"
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Join at most six names, then say how many there are."""
+    return ", ".join(names[:6]) + (f", … ({len(names)})" if len(names) > 6 else "")
