@@ -13,7 +13,7 @@ from custard.solvers.common.paired import Candidate, compare, is_perfect, paired
 from custard.solvers.tpi import candidates
 from custard.solvers.tpi.arena import Arena
 from custard.solvers.tpi.candidates import ActionValues, TreeSpace
-from custard.solvers.tpi.search import SearchState
+from custard.solvers.tpi.search import SearchState, Settings, solve
 from custard.solvers.tpi.simulate import PythonSimulator
 from custard.task.problem import Problem
 from custard.task.source import source
@@ -226,3 +226,8 @@ def test_candidates_beat_others_by_return_then_by_size():
     assert small.beats(large)
     assert not large.beats(small)
     assert Candidate(stump(0.0), seeds, np.full(3, 2.0), zeros).clearly_beats(small)
+
+
+def test_a_checkpoint_of_an_earlier_version_is_refused():
+    with pytest.raises(custard.CustardError, match="earlier version"):
+        next(solve(problem("CartPole-v1"), Settings(budget=1000), {"numbers": np.zeros(13)}))

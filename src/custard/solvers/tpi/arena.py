@@ -18,7 +18,7 @@ __all__ = ["Arena", "TableCheck"]
 COMPILED_BUDGET, PYTHON_BUDGET = 200_000_000, 500_000  # environment steps unless given
 SEARCH_BUDGET_SHARE = 0.85  # the rest is for judging what the last round finds
 SURVEY_EPISODES = 4  # random episodes that show how long episodes are
-AFFORDABLE_EPISODES = 2500  # that the budget is to allow, where nothing ends an episode
+MIN_AFFORDABLE_EPISODES = 2500  # that the budget is to allow, where nothing ends an episode
 
 COMPARISON_STEPS = 30_000  # compiled steps that comparing two trees takes, about
 EXACT_EPISODES = 4  # where returns are exact all episodes are alike
@@ -131,7 +131,9 @@ class Arena:
         self.update_time_limit()
         if not self.never_ends:
             return
-        limit = int(np.clip(self.budget // AFFORDABLE_EPISODES, MIN_EPISODE_CAP, self.environment.max_episode_steps))
+        limit = int(
+            np.clip(self.budget // MIN_AFFORDABLE_EPISODES, MIN_EPISODE_CAP, self.environment.max_episode_steps)
+        )
         self.environment.shorten_episodes(limit)
         warnings.warn(
             f"{self.problem.source.name} declares no time limit and random episodes do not end: trees are compared "

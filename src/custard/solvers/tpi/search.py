@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from custard.core.errors import require_least, require_shares
+from custard.core.errors import CustardError, require_least, require_shares
 from custard.solvers.common.checkpoint import from_arrays, to_arrays
 from custard.solvers.common.mutations import trees_without_one_split
 from custard.solvers.common.paired import Candidate, compare, is_perfect, run_candidate
@@ -413,6 +413,8 @@ class Search:
 
     def restore(self, data: dict[str, np.ndarray]) -> None:
         """Go on from what a snapshot's `state` returned."""
+        if "best_return" not in data:
+            raise CustardError("the checkpoint is of an earlier version of custard: start the run anew")
         self.state = from_arrays(SearchState, data, self.blank)
         self.arena.restore(data)
         if self.table is not None and self.problem.is_compiled:

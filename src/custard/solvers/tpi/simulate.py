@@ -43,7 +43,7 @@ __all__ = ["CompiledSimulator", "PythonSimulator", "Simulator", "make_simulator"
 
 MIN_EPISODE_CAP = 100  # steps after which episodes without a declared time limit are cut, at the least
 ASSUMED_EPISODE_LENGTH = 50.0  # steps, before any episode was run
-VALUING_BUDGET_SHARE = 5  # one call of `action_values` takes at most one part in so many of the budget
+VALUING_BUDGET_DIVISOR = 5  # one call of `action_values` takes at most one part in so many of the budget
 MAX_FRUITLESS_EPISODES = 20  # episodes in a row that give no state before `action_values` gives up
 NO_TRUNCATION, VARYING_TRUNCATION = 0, -1  # values of `PythonSimulator.truncation_step`
 
@@ -178,7 +178,7 @@ class PythonSimulator:
         self.episode_cap = problem.source.time_limit or DEFAULT_TIME_LIMIT  # steps after which we cut an episode
         self.max_valuing_steps = np.inf
         if budget is not None:
-            self.max_valuing_steps = budget // VALUING_BUDGET_SHARE
+            self.max_valuing_steps = budget // VALUING_BUDGET_DIVISOR
             if problem.source.time_limit is None:
                 self.episode_cap = int(np.clip(budget // 20, MIN_EPISODE_CAP, self.episode_cap))
         self.max_episode_steps = self.episode_cap  # less, if the environment itself was seen to truncate earlier

@@ -30,7 +30,7 @@ GAMMA = 0.999  # discount of values in the table
 MAX_EXACT_WORK = 10_000_000  # outcomes to visit for the exact return of one tree; beyond that trees are rolled out
 EXPLORATION_PLANS = 40  # plans of where to explore, per call of `gather`
 MIN_STEPS_PER_PLAN = 2000
-STATES_SAMPLED_FROM = 64  # episodes that states for exact action values come from
+STATE_SAMPLING_EPISODES = 64  # that the states for exact action values come from
 HEADER_ROWS = 3  # rows of the compiled table before the first pair of state and action
 
 Outcomes = dict[tuple[int, int, bool], list[Any]]  # (pair, next state, terminated) -> [count, reward sum, next x]
@@ -319,7 +319,7 @@ class ExactSimulator(CompiledSimulator):
         self, tree: Tree, seed: int, count: int, noise: float, actions: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return states from rollouts and their expected action values."""
-        rng = streams([*np.random.SeedSequence(seed).generate_state(STATES_SAMPLED_FROM).tolist(), seed])
+        rng = streams([*np.random.SeedSequence(seed).generate_state(STATE_SAMPLING_EPISODES).tolist(), seed])
         no_actions = self.random_actions[:0]
         x, _, _ = sample_action_values(
             tree_arrays(tree), self.world, self.random_actions, no_actions, rng, count, noise
