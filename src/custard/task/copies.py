@@ -5,20 +5,21 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-__all__ = ["can_copy", "can_repeat", "copied"]
+__all__ = ["can_copy", "can_repeat", "copy_env"]
 
-#: What an environment and its wrappers never change.
-SHARED = (
+#: Attributes that an environment and its wrappers never change.
+SHARED_ATTRIBUTES = (
     "observation_space", "action_space", "_observation_space", "_action_space", "spec", "_cached_spec", "metadata",
 )  # fmt: skip
+COPY_TEST_STEPS, REPEAT_TEST_STEPS = 3, 20
 
 
-def copied(env: Any) -> Any:
-    """A copy that shares what does not change: spaces and specification."""
+def copy_env(env: Any) -> Any:
+    """Return a copy of an environment that shares what never changes: spaces and specification."""
     shared: dict[int, Any] = {}
     layer = env
     while layer is not None:
-        for name in SHARED:
+        for name in SHARED_ATTRIBUTES:
             part = layer.__dict__.get(name)
             if part is not None:
                 shared[id(part)] = part
@@ -27,39 +28,39 @@ def copied(env: Any) -> Any:
 
 
 def can_copy(env: Any) -> bool:
-    """Whether a copied environment goes its own way: the same step in both gives the same, and leaves the other be."""
+    """Return whether an environment and its copy step alike and independently."""
     try:
         env.action_space.seed(0)
         env.reset(seed=0)
-        twin = copied(env)
-        for _ in range(3):
+        twin = copy_env(env)
+        for _ in range(COPY_TEST_STEPS):
             action = env.action_space.sample()
-            a, b = env.step(action), twin.step(action)
-            if repr(a[:4]) != repr(b[:4]) or a[2] or a[3]:
+            result, twin_result = env.step(action), twin.step(action)
+            if repr(result[:4]) != repr(twin_result[:4]) or result[2] or result[3]:
                 break
-            third = copied(env)
+            other = copy_env(env)
             env.step(action)
-            if len(third.step(action)) != 5:
+            if len(other.step(action)) != 5:
                 return False
-            twin = copied(env)
-        return repr(a[:4]) == repr(b[:4])
-    except Exception:  # whatever goes wrong in copying, it means: not this way
+            twin = copy_env(env)
+        return repr(result[:4]) == repr(twin_result[:4])
+    except Exception:  # whatever goes wrong in copying means that it cannot be copied
         return False
 
 
 def can_repeat(env: Any) -> bool:
-    """Whether the same actions after a reset with the same seed give the same."""
+    """Return whether the same actions after a reset with the same seed give the same results."""
     try:
         env.action_space.seed(0)
-        actions = [env.action_space.sample() for _ in range(20)]
-        seen = []
+        actions = [env.action_space.sample() for _ in range(REPEAT_TEST_STEPS)]
+        episodes = []
         for _ in range(2):
-            seen.append([repr(env.reset(seed=1)[0])])
+            episodes.append([repr(env.reset(seed=1)[0])])
             for action in actions:
                 result = env.step(action)
-                seen[-1].append(repr(result[:4]))
+                episodes[-1].append(repr(result[:4]))
                 if result[2] or result[3]:
                     break
-        return seen[0] == seen[1]
+        return episodes[0] == episodes[1]
     except Exception:  # an environment that breaks on random actions says so when it is really run
         return False

@@ -9,15 +9,14 @@ from custard.core.spaces import describe
 from custard.planning.env import FiniteEnv
 from custard.planning.evaluate import tree_value
 from custard.solvers.common.mutations import mutate_shape, random_shape
-from custard.solvers.tpi.learned import Exact, Grid, LearnedModel
-from custard.solvers.tpi.search import Search, Settings, solve
-from custard.solvers.tpi.simulate import Compiled, Foreign, simulator
-from custard.solvers.tpi.tabular import Expert
-from custard.task.native_rollouts import TABLE
+from custard.solvers.tpi.expert_start import TableExpert
+from custard.solvers.tpi.search import Settings, solve
+from custard.solvers.tpi.simulate import CompiledSimulator, PythonSimulator, make_simulator
+from custard.solvers.tpi.table_model import ExactSimulator, TransitionCounts, number_states
 from custard.task.problem import Problem
 from custard.task.source import episode_seeds, source
 from custard.tree.leaf_actions import LeafActions
-from custard.tree.shape import Split, count_leaves, shape_of, tree_of
+from custard.tree.shape import count_leaves, shape_of, tree_of
 from tests.planning.exhaustive import best_tree_exhaustive
 from tests.planning.random_mdp import random_mdp
 from tests.strategies import random_tree
@@ -25,7 +24,7 @@ from tests.strategies import random_tree
 
 def problem(name, seed=0, max_depth=None, **kwargs):
     where = source(name, kwargs)
-    return Problem(where, describe(where.vector(1)), seed, max_depth)
+    return Problem(where, describe(where.make_vec(1)), seed, max_depth)
 
 
 @pytest.mark.parametrize(("m", "value", "depth", "leaves"), [(4, -2, 2, 3), (7, -4, 3, 5), (10, -6, 3, 7)])
@@ -89,19 +88,20 @@ def test_a_run_goes_on_where_it_stopped():
 
 
 @pytest.mark.parametrize(("name", "left", "right"), [("CartPole-v1", 0, 1), ("Pendulum-v1", [-1.0], [1.0])])
-def test_compiled_and_foreign_simulators_agree(name, left, right):
+def test_compiled_and_python_simulators_agree(name, left, right):
     task = problem(name)
     lone = Problem(source(lambda: gym.make(name)), task.base)
     tree = custard.Tree.stump(2, 0.0, left, right, task.base.features, task.base.actions)
     seeds = episode_seeds(4, 20)
-    native, foreign = simulator(task), simulator(lone)
-    assert isinstance(native, Compiled)
-    assert isinstance(foreign, Foreign)
-    np.testing.assert_array_equal(native.returns(tree, seeds), foreign.returns(tree, seeds))
-    assert native.steps == foreign.steps
-    assert foreign.values_actions
+    native, stepped = make_simulator(task), make_simulator(lone)
+    assert isinstance(native, CompiledSimulator)
+    assert isinstance(stepped, PythonSimulator)
+    np.testing.assert_array_equal(native.returns(tree, seeds), stepped.returns(tree, seeds))
+    assert native.steps == stepped.steps
+    assert native.max_return == stepped.max_return
+    assert stepped.can_value_actions
     tried = LeafActions(task.base.actions).tried(np.random.default_rng(0), tree)
-    for sim in (native, foreign):
+    for sim in (native, stepped):
         x, q = sim.action_values(tree, 3, 20, 0.1, tried)
         assert x.shape == (20, task.base.features.n)
         assert q.shape == (20, len(tried))
@@ -120,9 +120,9 @@ def test_what_cannot_be_copied_is_repeated():
     tree = custard.Tree.stump(2, 0.0, 0, 1, task.base.features, task.base.actions)
     values = []
     for make in (lambda: gym.make("CartPole-v1"), lambda: Sealed(gym.make("CartPole-v1"))):
-        sim = Foreign(Problem(source(make), task.base))
-        assert sim.values_actions
-        values.append((sim.copies, *sim.action_values(tree, 3, 10, 0.0, np.arange(2))))
+        sim = PythonSimulator(Problem(source(make), task.base))
+        assert sim.can_value_actions
+        values.append((sim.can_be_copied, *sim.action_values(tree, 3, 10, 0.0, np.arange(2))))
     assert [entry[0] for entry in values] == [True, False]
     np.testing.assert_array_equal(values[0][1], values[1][1])  # without chance, both ways give the same
     np.testing.assert_array_equal(values[0][2], values[1][2])
@@ -130,9 +130,7 @@ def test_what_cannot_be_copied_is_repeated():
 
 def test_the_tabular_expert_learns_the_optimum():
     task = problem("custard/PrereqWorld-v0", m=5)
-    grid, sim = Grid(task), simulator(task)
-    assert grid.possible
-    expert = Expert(task, grid)
+    sim, expert = make_simulator(task), TableExpert.untrained(task, number_states(task))
     expert.learn(sim, 200_000, seed=0)
     assert expert.q[0].max() == pytest.approx(-3, abs=0.1)
     returns = [
@@ -140,18 +138,18 @@ def test_the_tabular_expert_learns_the_optimum():
         for tree in expert.trees(sim, 3, None, 0, 5)
     ]
     assert max(returns) == -3
-    assert not Grid(problem("CartPole-v1")).possible
+    assert number_states(problem("CartPole-v1")) is None
 
 
 def test_a_learned_table_behaves_like_its_environment():
     task = problem("FrozenLake-v1")
-    grid, real = Grid(task), Foreign(task)
-    model = LearnedModel(task, grid, real)
-    model.gather(60_000, 0, None, 0.1)
+    numbering, real = number_states(task), PythonSimulator(task)
+    counts = TransitionCounts(task, numbering, real)
+    counts.gather(60_000, 0, None, 0.1)
     assert real.steps >= 60_000
-    table = Compiled(task, (TABLE, model.params(), real.limit, 2))
-    exact = model.world(task)
-    assert isinstance(exact, Exact)
+    table = CompiledSimulator(task, counts.table().world(real.max_episode_steps))
+    exact = counts.simulator(steps=0)
+    assert isinstance(exact, ExactSimulator)
     seeds = episode_seeds(1, 2000)
     for seed in range(3):
         shape = random_shape(
@@ -161,13 +159,13 @@ def test_a_learned_table_behaves_like_its_environment():
         there, here = real.returns(tree, seeds).mean(), table.returns(tree, seeds).mean()
         assert there == pytest.approx(here, abs=0.05)
         assert exact.returns(tree, seeds)[0] == pytest.approx(here, abs=0.04)
-        assert exact.length == pytest.approx(table.length, rel=0.1)
-        everywhere = exact._values(tree, 0.0, True)[1:]  # the same over all states, not only those the tree leads to
-        assert exact._values(tree, 0.0, False)[1:] == pytest.approx(everywhere, rel=1e-6)
-    assert model.q()[0].max() == pytest.approx(0.8, abs=0.08)  # the optimum without a time limit is 0.82
-    again = LearnedModel(task, grid, real)
-    again.restore(model.state())
-    np.testing.assert_array_equal(again.params(), model.params())
+        assert exact.mean_episode_length == pytest.approx(table.mean_episode_length, rel=0.1)
+        everywhere = exact.expectations(tree, 0.0, True)[1:]  # the same over all states, not only those it leads to
+        assert exact.expectations(tree, 0.0, False)[1:] == pytest.approx(everywhere, rel=1e-6)
+    assert counts.action_values()[0].max() == pytest.approx(0.8, abs=0.08)  # the optimum without a time limit is 0.82
+    again = TransitionCounts(task, numbering, real)
+    again.restore(counts.state())
+    np.testing.assert_array_equal(again.table().world(100)[1], counts.table().world(100)[1])
 
 
 def test_changes_keep_the_limits_and_shapes_round_trip():
@@ -250,15 +248,3 @@ def test_vectors_of_whole_numbers():
 def test_settings_that_cannot_be_are_refused(given, message):
     with pytest.raises(custard.CustardError, match=message):
         Settings(**given)
-
-
-def test_branches_that_no_episode_takes_go_without_a_step():
-    task = problem(lambda: Sealed(gym.make("CartPole-v1")))
-    search = Search(task, Settings(budget=5000))
-    tree = tree_of(Split(2, 0.0, Split(0, -2.0, 1, 0), Split(0, 2.0, Split(2, 0.3, 1, 0), 0)), search.blank)
-    now = search.run(tree, np.arange(5))
-    search.real.steps = search.budget  # nothing is left to try smaller trees with
-    small = search.smaller(now)
-    assert small.tree.n_leaves == 2
-    assert search.real.steps == search.budget
-    assert (search.run(small.tree, now.seeds).returns == now.returns).all()

@@ -11,8 +11,8 @@ from custard.experts import dqn
 from custard.experts.kinds import experts
 from custard.experts.numbered_actions import choice_of_vectors
 from custard.lab.frontier import frontier
-from custard.solvers.tpi import advice
-from custard.solvers.tpi.advice import imitations
+from custard.solvers.tpi import expert_start
+from custard.solvers.tpi.expert_start import imitations
 from custard.task.evaluate import rollouts
 from custard.task.problem import Problem
 from custard.task.source import source
@@ -23,7 +23,7 @@ FEW = {"patience": 1, "polish": 10, "states": 50}
 
 def problem(name):
     where = source(name)
-    return Problem(where, describe(where.vector(1)), 0)
+    return Problem(where, describe(where.make_vec(1)), 0)
 
 
 def expert_of(task, given, **training):
@@ -88,7 +88,7 @@ def test_a_stable_baselines_file(tmp_path):
 def test_an_expert_trained_first():
     pytest.importorskip("jax", reason='needs the extra "neural"')
     where = source("custard/PrereqWorld-v0", {"m": 4})
-    task = Problem(where, describe(where.vector(1)), 0)
+    task = Problem(where, describe(where.make_vec(1)), 0)
     found, progress = expert_of(task, "dqn", steps=12_000, checks=8, standardise=True)
     assert progress[-1].steps >= 12_000  # the expert's own, and those of the episodes it was checked on
     assert custard.evaluate(found.act, where, 3, 0).mean == -2.0
@@ -126,7 +126,7 @@ def test_vectors_that_an_expert_chooses_among(actions, count, some):
 
 def test_vector_actions_have_an_expert_too(monkeypatch):
     pytest.importorskip("jax", reason='needs the extra "neural"')
-    monkeypatch.setattr(advice, "LEAST", 9000)
+    monkeypatch.setattr(expert_start, "MIN_BUDGET_FOR_EXPERT", 9000)
     run = custard.learn(Glide, max_depth=2, budget=9000)
     assert any("expert" in row for row in run.metrics)
     assert custard.evaluate(run.tree, Glide, 100, seed=1).mean > -4
@@ -136,7 +136,7 @@ def test_vector_actions_have_an_expert_too(monkeypatch):
 
 def test_where_steps_are_few_an_expert_is_trained_unasked(monkeypatch):
     pytest.importorskip("jax", reason='needs the extra "neural"')
-    monkeypatch.setattr(advice, "LEAST", 9000)
+    monkeypatch.setattr(expert_start, "MIN_BUDGET_FOR_EXPERT", 9000)
     advised, alone, short = (
         custard.learn(Push, max_depth=2, **given)
         for given in ({"budget": 9000}, {"budget": 9000, "expert": "none"}, {"budget": 8000})
@@ -147,8 +147,8 @@ def test_where_steps_are_few_an_expert_is_trained_unasked(monkeypatch):
 
 
 def test_without_jax_a_word_says_what_an_expert_would_do(monkeypatch):
-    monkeypatch.setattr(advice, "LEAST", 3000)
-    monkeypatch.setattr(advice, "find_spec", lambda name: None)
+    monkeypatch.setattr(expert_start, "MIN_BUDGET_FOR_EXPERT", 3000)
+    monkeypatch.setattr(expert_start, "find_spec", lambda name: None)
     with pytest.warns(UserWarning, match=r"custard-rl\[neural\]"):
         custard.learn(Push, max_depth=1, budget=3000)
 

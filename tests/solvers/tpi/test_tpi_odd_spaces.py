@@ -67,11 +67,11 @@ def test_a_run_broken_off_in_a_round_goes_on_as_if_it_had_not_been(tmp_path, mon
     whole = custard.learn(env, **given)
     judge, calls = tpi.Search.judge, []
 
-    def broken_off(self, now, rng):
+    def broken_off(self, candidate, rng):
         calls.append(1)
         if len(calls) == 2:  # in the second round, when much of it is done
             raise KeyboardInterrupt
-        judge(self, now, rng)
+        judge(self, candidate, rng)
 
     monkeypatch.setattr(tpi.Search, "judge", broken_off)
     first = custard.learn(env, **given, out=tmp_path / "run")
@@ -105,15 +105,16 @@ class Shift(gym.Env):
 
 def snapshots(env, budget, state=None):
     where = source(env)
-    problem = Problem(where, custard.describe(where.vector(1)), 0)
+    problem = Problem(where, custard.describe(where.make_vec(1)), 0)
     return list(tpi.solve(problem, tpi.Settings(budget=budget), state))
 
 
 def test_a_time_limit_that_is_not_declared_is_found():
     search = tpi.Search(Problem(source(Shift), custard.describe(Shift()), 0), tpi.Settings(budget=20_000))
-    assert search.time_limit is None
+    arena = search.arena
+    assert arena.time_limit is None
     list(search.round())
-    assert search.time_limit == search.real.limit == search.sim.limit == 25
+    assert arena.time_limit == arena.environment.max_episode_steps == arena.simulator.max_episode_steps == 25
 
 
 def test_a_run_goes_on_from_every_round_as_if_it_had_not_been_interrupted():
@@ -140,7 +141,7 @@ def test_thresholds_of_whole_numbers_lie_half_way():
 
 
 def test_an_interrupt_in_the_first_round_leaves_a_tree(monkeypatch):
-    def broken_off(self, now, rng):
+    def broken_off(self, candidate, rng):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(tpi.Search, "judge", broken_off)

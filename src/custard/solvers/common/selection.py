@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from custard.envs.pcg64 import streams
+from custard.solvers.common.paired import paired_gain
 from custard.task.compiled_rollouts import tree_rollouts, world_of
 from custard.task.problem import Problem
 from custard.task.runners import EpisodeResults, Policy, run_episodes
@@ -65,13 +66,12 @@ def better(a: Judged, b: Judged, margin: float = 1.0) -> bool:
     replacement by a smaller tree reduces the size, so small losses cannot add up without end.
     """
     k = min(len(a.returns), len(b.returns))
-    gain = a.returns[:k] - b.returns[:k]
-    mean, error = gain.mean(), margin * gain.std() / np.sqrt(k)
+    gain, error = paired_gain(a.returns[:k], b.returns[:k], margin)
     if a.size < b.size:
-        return bool(mean >= -error)
+        return gain >= -error
     if a.size > b.size:
-        return bool(mean > error)
-    return bool(mean > 0)
+        return gain > error
+    return gain > 0
 
 
 def _unjudged(tree: Tree, simplified: Tree) -> Judged:
@@ -216,10 +216,10 @@ class Selection:
         if self.best is None:
             return False
         k = len(judged.returns)
-        gain = judged.returns - self.best.returns[:k]
-        if (gain == 0).all() and judged.size >= self.best.size:
+        if (judged.returns == self.best.returns[:k]).all() and judged.size >= self.best.size:
             return k >= 64
-        return bool(gain.mean() < -2.0 * gain.std() / np.sqrt(k))
+        gain, error = paired_gain(judged.returns, self.best.returns[:k], margin=2.0)
+        return gain < -error
 
     def extend(self, judged: Judged, count: int) -> None:
         """Run further episodes until a tree has `count`, at most `max_episodes`."""

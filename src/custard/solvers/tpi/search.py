@@ -2,55 +2,49 @@
 
 Leaf agent: what each base action is worth under the present tree, in the states that tree meets, measured by trying
 every action there and then following the tree (`simulate`). Tree agent: given those values, the tree that collects
-most, less |zeta| for every question, is an ordinary optimal-tree problem (`custard.tree.fit`). A tree so found, or a
-small change to the present one, replaces it only if its true return is higher on episodes both have run.
+most, less |zeta| for every split, is an ordinary optimal-tree problem (`custard.tree.fit`). A tree found so, or a small
+change to the present one, replaces it only if its true return is higher on the same episodes (`candidates`).
 
-A round is: value, fit, compare, then polish by small changes; it depends on nothing but the trees it starts from, what
-was learned of the environment, and its own seed, so that a run can stop and go on between rounds. Rounds use fresh
-episodes, so that luck does not add up.
+A round is: value, fit, compare, polish by small changes, judge. It depends on nothing but the `SearchState`, what was
+learned of the environment (`arena`, `expert_start`) and its own seed, so that a run can stop and go on between
+rounds. Rounds use fresh episodes, so that luck does not add up.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from custard.core.actions import Actions
-from custard.core.errors import require_least, require_shares
-from custard.solvers.common.candidate import SAME, Candidate
-from custard.solvers.common.mutations import mutate_shape, trees_without_one_split
-from custard.solvers.tpi.advice import with_expert
-from custard.solvers.tpi.learned import Exact, Grid, LearnedModel
-from custard.solvers.tpi.limits import SHORTEST, find_limit, survey
-from custard.solvers.tpi.perfect import NEARLY, SHRINKS, WORTH, confirmed, harder, many, mend, mending
-from custard.solvers.tpi.rehearsal import check, experience
-from custard.solvers.tpi.search_state import restore, state_of
-from custard.solvers.tpi.simulate import Compiled, Foreign, Simulator, simulator
-from custard.solvers.tpi.starts import STARTS, finite, first_trees, states_or_random
-from custard.solvers.tpi.tabular import Expert
+from custard.core.errors import CustardError, require_least, require_shares
+from custard.solvers.common.checkpoint import from_arrays, to_arrays
+from custard.solvers.common.mutations import trees_without_one_split
+from custard.solvers.common.paired import Candidate, compare, is_perfect, run_candidate
+from custard.solvers.tpi import candidates, expert_start
+from custard.solvers.tpi.arena import Arena
+from custard.solvers.tpi.candidates import MAX_LEAVES, NEGLIGIBLE_SHARE, ActionValues, TreeSpace
+from custard.solvers.tpi.expert_start import ImitatedExpert, TableExpert
 from custard.task.problem import Problem, Snapshot
 from custard.task.source import episode_seeds
-from custard.tree.fit import fit_tree
 from custard.tree.leaf_actions import LeafActions
-from custard.tree.shape import (
-    LEFT,
-    Shape,
-    Split,
-    leaves_below,
-    paths,
-    replace_part,
-    shape_of,
-    subshape,
-    tree_of,
-    with_actions,
-)
-from custard.tree.simplify import centre_integer_thresholds, prune_unvisited, simplify
+from custard.tree.simplify import centre_integer_thresholds, simplify
 from custard.tree.tree import Tree
 
 __all__ = ["PRESETS", "Settings", "solve"]
+
+FIRST_DEPTH, LAST_DEPTH = 3, 5  # without a depth limit trees grow while that pays
+TABLE_TREE_DEPTH = 12  # of trees of a learned table where no limit is given
+STARTING_TREES = 8  # trees that a search begins from
+DEFAULT_CUTS = {1: 4000, 2: 40}, 15  # thresholds per feature: by the number of features, or more
+NEARLY_PERFECT_LOSS = 2.5e-5  # share of the largest return possible that a nearly perfect tree may miss
+MAX_SHRINKING_ROUNDS = 12  # rounds in a row without a smaller perfect tree before the search for one ends
+PROMISING_SHARE = 0.5  # share of episodes in which a smaller tree is perfect for the next round to count as usual
+MAX_MENDING_STEPS = 25_000_000  # steps for mending a perfect tree after that
+MENDING_RUN_STEPS = 10_000_000  # steps of the episodes in which a tree to mend fails in few
+
+PRESETS: dict[str, dict[str, dict[str, object]]] = {"tuned": {}}
 
 
 @dataclass(frozen=True)
@@ -64,7 +58,7 @@ class Settings:
     """The largest number of leaves; none unless given."""
 
     zeta: float = -1e-3
-    """The price of a question, in shares of what the best action gains over the worst."""
+    """The price of a split, in shares of what the best action gains over the worst."""
 
     episodes: int | None = None
     """Episodes two trees are compared on in a round; from their length and the budget unless given."""
@@ -76,7 +70,7 @@ class Settings:
     """How often the tree acts at random while its actions are valued: it should hold up near its own path too."""
 
     cuts: int | None = None
-    """Thresholds a feature in a fit: 4,000 for one feature, 40 for two, 15 otherwise."""
+    """Thresholds per feature in a fit: 4,000 for one feature, 40 for two, 15 otherwise."""
 
     polish: int | None = None
     """Small changes tried in a round: 300 compiled (100 for one feature, where fits are exact), 60 otherwise."""
@@ -94,349 +88,334 @@ class Settings:
         require_shares(self, "noise")
 
 
-HOPE = 0.5  # the share of episodes in which a tree of fewer leaves should be perfect after a round of searching one
-FIRST_DEPTH, LAST_DEPTH = 3, 5  # without a depth limit trees grow while that pays
-MOST_LEAVES = 4096
-CHEAP = 0.2  # what a small change to a tree costs at least, in shares of a full comparison
-VISITS = 10  # steps of the budget for each pair of state and action, at the least, for a table to be learned
-COMPARISON = 30_000  # compiled steps that comparing two trees takes, about
-
-PRESETS: dict[str, dict[str, dict[str, object]]] = {"tuned": {}}
-
-
 def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | None = None) -> Iterator[Snapshot]:
-    """Rounds of tree policy iteration until nothing better is found."""
+    """Run rounds of tree policy iteration until nothing better is found."""
     search = Search(problem, settings)
     if state is not None:
-        restore(search, state)
+        search.restore(state)
     else:
-        yield from with_expert(search)
-    while not search.message:
-        if mending(search):
-            mend(search)
+        yield from search.prepare_expert()
+    while not search.state.message:
+        if search.is_mending:
+            search.mend()
         else:
             yield from search.round()
         yield search.snapshot()
 
 
+@dataclass
+class SearchState:
+    """What the next round depends on, besides the arena and what was learned of the environment."""
+
+    start: Tree  # the tree that the next round starts from
+    best: Tree
+    depth: int  # of trees that are searched now
+    max_leaves: int
+    best_return: float = -np.inf
+    round: int = 0
+    rounds_without_progress: int = 0
+    is_perfect: bool = False  # whether the best tree was perfect in very many episodes
+    returns_vary: bool = False  # whether one tree returns more in some episodes than in others
+    mending_steps: int = 0  # spent on mending the best tree
+    failing_seeds: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # of nearly perfect trees
+    checked_returns: np.ndarray = field(default_factory=lambda: np.zeros(0))  # of the best tree, outside the table
+    message: str = ""  # why the search is over
+
+
 class Search:
-    """The present tree, the best tree, and how to go on."""
+    """Rounds of tree policy iteration."""
 
     def __init__(self, problem: Problem, settings: Settings) -> None:
         self.problem, self.settings = problem, settings
-        self.features, self.actions = problem.base.features, problem.base.actions
-        self.real: Simulator = simulator(problem)
-        self.compiled = isinstance(self.real, Compiled)
-        self.budget = settings.budget or (200_000_000 if self.compiled else 500_000)
-        self.spend = int(0.85 * self.budget)  # the rest is for judging what the last round finds
-        if isinstance(self.real, Foreign):
-            self.real.most_steps = self.budget // 5
-            if problem.source.limit is None:
-                self.real.cap = self.real.limit = int(np.clip(self.budget // 20, SHORTEST, self.real.limit))
-        self.time_limit = problem.source.limit  # None: not known
         self.seed = problem.seeds("tpi")["tpi"]
-        self.menu = LeafActions(self.actions)
-        first = self.menu.random(np.random.default_rng(self.seed)) if self.menu.all is None else self.menu.all[0]
-        self.blank = Tree.leaf(first, self.features, self.actions)
-        self.leaves = settings.max_leaves or MOST_LEAVES
-        self.deepest = LAST_DEPTH if problem.max_depth is None else problem.max_depth
-        self.deepest = min(self.deepest, self.leaves - 1)
-        self.depth = min(FIRST_DEPTH, self.deepest)
-        self.cuts = settings.cuts or {1: 4000, 2: 40}.get(self.features.n, 15)
-        grid = Grid(problem)
-        self.sim = self.real
-        known_soon = grid.possible and (self.compiled or VISITS * grid.n_states * grid.n_actions <= self.budget)
-        self.table = Expert(problem, grid) if known_soon else None
-        self.model = (
-            LearnedModel(problem, grid, self.real)
-            if self.table is not None and isinstance(self.real, Foreign)
-            else None
-        )
-        self.expert: Any = None  # what to begin from
-        self.advised, self.as_advised = problem, lambda tree: tree  # where it acts; what trees from there are here
-        self.surveyed = False
-        self.present, self.best = self.blank, self.blank
-        self.value, self.number, self.stale, self.message = -np.inf, 0, 0, ""
-        self.hard = np.zeros(0, dtype=np.int64)  # episodes in which nearly perfect trees failed
-        self.mended = 0  # steps that went into mending the best tree; all, when nothing is left to mend
-        self.differ = False  # whether episodes of one tree return more or less
-        self.sure = False  # whether the best tree was perfect in very many episodes
-        self.seen: list[float] = []  # returns of the best tree in the environment itself, where a table is used
+        self.leaf_actions = LeafActions(problem.base.actions)
+        every = self.leaf_actions.all
+        action = self.leaf_actions.random(np.random.default_rng(self.seed)) if every is None else every[0]
+        self.blank = Tree.leaf(action, problem.base.features, problem.base.actions)
+        self.n_features = problem.base.features.n
+        self.cuts = settings.cuts or DEFAULT_CUTS[0].get(self.n_features, DEFAULT_CUTS[1])
+        max_leaves = settings.max_leaves or MAX_LEAVES
+        self.max_depth = min(LAST_DEPTH if problem.max_depth is None else problem.max_depth, max_leaves - 1)
+        self.state = SearchState(self.blank, self.blank, min(FIRST_DEPTH, self.max_depth), max_leaves)
+        self.arena = Arena(problem, settings.budget, settings.episodes, self.blank, self.seed)
+        numbering = self.arena.numbering
+        self.table = TableExpert.untrained(problem, numbering) if numbering is not None else None
+        self.expert: ImitatedExpert | None = None
 
     # -- a round ----------------------------------------------------------------------------------------------------
 
     def round(self) -> Iterator[Snapshot]:
-        """One round, starting from the present tree; yields on the way where steps take long."""
-        rng = np.random.default_rng([self.seed, self.number])
-        if self.number == 0 and not self.surveyed:
-            survey(self)
-        experience(self, rng)
-        if self.number > 0:
-            find_limit(self)
-        elif self.sim is not self.real:
-            self.sim.returns(self.blank, episode_seeds(self.seed, 4), 1.0)  # how long episodes are in the table
-        yield from self.under_way()
-        if self.stale == 2 and self.depth < self.deepest:
-            self.depth, self.present = self.depth + 1, self.best  # nothing better of this depth: allow one more
-        seeds = self.episodes(rng)
-        trees, x = [self.present], np.zeros((0, self.features.n))
-        if self.sure:  # a perfect tree: would fewer leaves do?
-            self.leaves = (self.best.n_leaves + 2) // 2 if self.stale < SHRINKS // 2 else self.best.n_leaves - 1
-            self.depth = min(self.depth, self.leaves - 1)
-            if self.stale % 2 == 0 or self.present.n_leaves > self.leaves:  # else the last round's tree goes on
-                less = sorted(trees_without_one_split(self.best), key=lambda tree: -self.run(tree, seeds).mean)
-                trees, x = first_trees(self, rng, seeds)
-                trees += less[: STARTS // 2]
-        elif self.number == 0 or (self.stale > 2 and self.stale % 2 == 1) or (self.stale == 1 and len(self.hard)):
-            trees, x = first_trees(self, rng, seeds)
-        now = self.run(trees[0], seeds)
-        yield from self.under_way(now)
-        self.depth = max(self.depth, now.tree.depth)
-        if self.sim.values_actions and self.going and not self.perfect(now.mean):
-            x, q, tried = self.valued(now.tree, rng)
-            for other in self.fits(now.tree, x, q, tried):
-                if self.going:
-                    now = self.compared(other, now)
-        yield from self.under_way(now)
-        some = [now, *(self.run(tree, seeds) for tree in trees[1:] if self.going)]
-        if len(some) > 1:
-            some = [self.polished(one, rng, x, self.changes // (4 * STARTS)) for one in some]
-            yield from self.under_way(max(some, key=lambda one: one.mean))
-        now = self.polished(max(some, key=lambda one: one.mean), rng, x, self.changes)
-        yield from self.under_way(now)
-        self.present = now.tree
-        self.judge(now, rng)
-        self.number += 1
-        check(self, rng)
-        self.finish()
+        """Run one round from the present tree; yield on the way where steps take long."""
+        state, arena = self.state, self.arena
+        rng = np.random.default_rng([self.seed, state.round])
+        self._prepare_round(rng)
+        yield from self._progress()
+        if state.rounds_without_progress == 2 and state.depth < self.max_depth:
+            state.depth, state.start = state.depth + 1, state.best  # nothing better of this depth: allow one more
+        seeds = arena.comparison_seeds(rng, state.failing_seeds)
+        trees, x = self._starting_trees(rng, seeds)
+        incumbent = run_candidate(arena.simulator, trees[0], seeds)
+        yield from self._progress(incumbent)
+        state.depth = max(state.depth, incumbent.tree.depth)
+        perfect = is_perfect(incumbent.mean, arena.simulator.max_return)
+        if arena.simulator.can_value_actions and arena.has_budget and not perfect:
+            values = self._value_actions(incumbent.tree, rng, self.settings.noise)
+            x = values.x
+            for tree in self._fit_trees(incumbent.tree, values):
+                if arena.has_budget:
+                    incumbent = compare(arena.simulator, tree, incumbent)
+        yield from self._progress(incumbent)
+        others = [run_candidate(arena.simulator, tree, seeds) for tree in trees[1:] if arena.has_budget]
+        if others:
+            changes = self.changes // (4 * STARTING_TREES)
+            polished = [self._polish(candidate, rng, x, changes) for candidate in (incumbent, *others)]
+            incumbent = max(polished, key=lambda candidate: candidate.mean)
+            yield from self._progress(incumbent)
+        incumbent = self._polish(incumbent, rng, x, self.changes)
+        yield from self._progress(incumbent)
+        state.start = incumbent.tree
+        self.judge(incumbent, rng)
+        state.round += 1
+        self._check_table(rng)
+        self._finish()
 
-    def run(self, tree: Tree, seeds: np.ndarray) -> Candidate:
-        """A tree with its returns."""
-        return Candidate(tree, seeds, self.sim.returns(tree, seeds), np.zeros(len(seeds), np.int64))
-
-    def valued(self, tree: Tree, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """States that a tree meets, what actions are worth there, and which."""
-        tried = self.menu.tried(rng, tree)
-        chance, count = int(rng.integers(2**31)), self.states(len(tried))
-        return *self.sim.action_values(tree, chance, count, self.settings.noise, tried), tried
-
-    @property
-    def going(self) -> bool:
-        """Whether there is budget left to search with."""
-        return self.real.steps < self.spend
-
-    @property
-    def compare_on(self) -> int:
-        """How many episodes to compare trees on."""
-        length = max(1.0, self.sim.length)
-        if self.time_limit is not None:
-            length = np.sqrt(length * self.time_limit)  # better trees may last longer
-        if isinstance(self.sim, Compiled):
-            work = COMPARISON if self.sim is self.real else COMPARISON // 3
-            count = int(np.clip(work / length, 64, 1000))
-            if self.sim is self.real:
-                count = max(4, min(count, int(self.budget / length / 300)))
-        else:
-            count = int(np.clip(self.budget / length / 400, 4, 200))
-        return self.settings.episodes or count
-
-    def episodes(self, rng: np.random.Generator, times: int = 1) -> np.ndarray:
-        """Seeds of fresh episodes to compare trees on; some of those that were hard before are among the first."""
-        if isinstance(self.sim, Exact):
-            return episode_seeds(int(rng.integers(2**31)), 4)  # all alike
-        seeds = episode_seeds(int(rng.integers(2**31)), self.compare_on * times)
-        return np.concatenate([self.hard, seeds]) if times == 1 else seeds
-
-    def states(self, tried: int) -> int:
-        """How many states to value actions in."""
-        most = {1: 40_000, 2: 5000}.get(self.features.n, 1500) if isinstance(self.sim, Compiled) else 300
-        budget = (100_000_000 if self.sim is not self.real else self.budget) / (25 if self.features.n > 1 else 10)
-        return self.settings.states or int(np.clip(budget / (tried * max(4.0, self.sim.length)), 20, most))
-
-    # -- fitting and polishing ------------------------------------------------------------------------------------
-
-    def fits(self, tree: Tree, x: np.ndarray, q: np.ndarray, tried: np.ndarray) -> Iterator[Tree]:
-        """The best tree for the measured values, and the present one with one branch refitted."""
-        if len(finite(x, self.features)) < 2:
+    def _prepare_round(self, rng: np.random.Generator) -> None:
+        """Find out how long episodes are, and learn the table that trees are run in, where there is one."""
+        if self.state.round == 0:
+            self.arena.survey()
+            self.arena.learn_table(rng, None)
             return
-        q = q - q.max(axis=1, keepdims=True)
-        price = -self.settings.zeta * float(-q.min(axis=1).mean())
-        numbers = Actions("discrete", tuple(str(k) for k in range(len(tried))))
+        self.arena.learn_table(rng, self.state.best)
+        if self.arena.update_time_limit():  # what was perfect in short episodes need not be
+            self.state.is_perfect, self.state.rounds_without_progress = False, 0
 
-        def best(inside: np.ndarray | slice, depth: int, leaves: int) -> Shape:
-            fitted = fit_tree(
-                x[inside], q[inside], self.features, numbers, max_depth=depth, price=price, cuts=self.cuts,
-                max_leaves=leaves if self.leaves < MOST_LEAVES else None,
-            )  # fmt: skip
-            return with_actions(shape_of(fitted.tree), tried)
+    def _starting_trees(self, rng: np.random.Generator, seeds: np.ndarray) -> tuple[list[Tree], np.ndarray]:
+        """Return the trees that a round starts from, the best first, and states [N, n] that were met."""
+        state, waited = self.state, self.state.rounds_without_progress
+        if state.is_perfect:  # would fewer leaves do?
+            early = waited < MAX_SHRINKING_ROUNDS // 2
+            state.max_leaves = (state.best.n_leaves + 2) // 2 if early else state.best.n_leaves - 1
+            state.depth = min(state.depth, state.max_leaves - 1)
+            if waited % 2 == 0 or state.start.n_leaves > state.max_leaves:  # else the last round's tree goes on
+                smaller = trees_without_one_split(state.best)
+                smaller.sort(key=lambda tree: -float(self.arena.simulator.returns(tree, seeds).mean()))
+                trees, x = self._first_trees(rng, seeds)
+                return trees + smaller[: STARTING_TREES // 2], x
+        elif state.round == 0 or (waited > 2 and waited % 2 == 1) or (waited == 1 and len(state.failing_seeds)):
+            return self._first_trees(rng, seeds)
+        return [state.start], np.zeros((0, self.n_features))
 
-        for depth in sorted({self.depth, max(0, self.depth - 1)}):
-            yield tree_of(best(slice(None), depth, self.leaves), self.blank)
-        shape, where = shape_of(tree), tree.apply(x)
-        for path in [path for path in paths(shape) if path]:
-            below = leaves_below(tree, path)
-            inside = np.isin(where, below)
-            if inside.sum() >= 10:
-                room = self.leaves - tree.n_leaves + len(below)
-                yield tree_of(replace_part(shape, path, best(inside, self.depth - len(path), room)), self.blank)
+    def _first_trees(self, rng: np.random.Generator, seeds: np.ndarray) -> tuple[list[Tree], np.ndarray]:
+        """Return new trees that split on different features, the best first, and states [N, n] that were met.
 
-    def compared(self, tree: Tree, now: Candidate) -> Candidate:
-        """The better of two on the same episodes; after each few it must still look like the better one."""
-        count, failing = len(now.seeds), self.failing(now)
-        first, few = max(4, min(count, 500) // 5), failing or 2
-        ends = [few, *(first * 4**k for k in range(9) if few < first * 4**k < count), count]
-        order = now.hardest_first(self.ceiling) if failing else np.arange(count)
-        returns = np.zeros(count)
-        for k, end in enumerate(ends):
-            done = order[:end]
-            new = order[ends[k - 1] if k else 0 : end]
-            returns[new] = self.sim.returns(tree, now.seeds[new])
-            now.failed[new] += returns[new] < self.ceiling
-            gain = float((returns[done] - now.returns[done]).mean())
-            worse = gain < -SAME * now.size
-            if k == 0 and failing:
-                worse = worse or (gain <= 0 and tree.n_leaves >= now.tree.n_leaves)
-            elif k == 0:
-                worse = returns[new].max() < now.returns.min()  # two episodes only
-            if worse:
-                return now
-        other = Candidate(tree, now.seeds, returns, now.failed)
-        return other if other.beats(now) else now
+        They are fits to random behaviour, trees of a table's or a network's policy, and random trees.
+        """
+        arena, settings, is_first_round = self.arena, self.settings, self.state.round == 0
+        trees: list[Tree] = []
+        x = np.zeros((0, self.n_features))
+        if arena.simulator.can_value_actions:
+            values = self._value_actions(self.blank, rng, 1.0)
+            trees, x = list(self._fit_trees(self.blank, values)), values.x
+        x = candidates.states_or_random(x, self.blank.features, rng)
+        depths = sorted({self.state.depth, self.max_depth})
+        if arena.simulator.is_table and self.problem.max_depth is None:
+            depths.append(TABLE_TREE_DEPTH)
+        if self.table is not None:
+            trees += expert_start.table_trees(self.table, arena, depths, settings.max_leaves, rng, is_first_round)
+        known_means: dict[int, float] = {}  # over more episodes than the others are run for
+        if self.expert is not None and is_first_round:
+            imitations, arena.environment.steps = expert_start.imitate(
+                self.expert, arena, depths, settings.max_leaves, self.cuts, rng
+            )
+            known_means = {len(trees) + k: mean for k, (_, mean) in enumerate(imitations)}
+            trees += [tree for tree, _ in imitations]
+        trees += candidates.random_trees(self.space, x, rng, self.changes // 3)
+        max_steps = arena.steps_until(arena.search_budget // 2) if is_first_round else np.inf
+        ranked = candidates.rank_trees(arena.simulator, trees, known_means, seeds, max_steps, self.blank)
+        return ranked[: STARTING_TREES if self.n_features > 1 else 1], x
 
-    def failing(self, now: Candidate) -> int:
-        """In how many episodes a tree fails that is perfect in most; 0 for any other."""
-        count = int((now.returns < self.ceiling).sum())
-        return count if self.perfect(float(now.returns.max())) and count <= len(now.returns) // 5 else 0
+    def _value_actions(self, tree: Tree, rng: np.random.Generator, noise: float) -> ActionValues:
+        """Measure what actions are worth in states that a noisy tree meets."""
+        actions = self.leaf_actions.tried(rng, tree)
+        seed, count = int(rng.integers(2**31)), self.settings.states or self.arena.count_valued_states(len(actions))
+        return ActionValues(*self.arena.simulator.action_values(tree, seed, count, noise, actions), actions)
+
+    def _fit_trees(self, tree: Tree, values: ActionValues) -> Iterator[Tree]:
+        return candidates.fit_trees(self.space, tree, values, self.settings.zeta, self.cuts)
+
+    def _polish(self, candidate: Candidate, rng: np.random.Generator, x: np.ndarray, changes: int) -> Candidate:
+        """Return the candidate after small changes, and remember episodes in which nearly perfect trees failed."""
+        arena = self.arena
+        polished, self.state.failing_seeds = candidates.polish(
+            arena.simulator, candidate, self.space, x, rng, changes, arena.steps_until(arena.search_budget),
+            self.round_confirmation_episodes, self.state.failing_seeds,
+        )  # fmt: skip
+        return polished
+
+    @property
+    def space(self) -> TreeSpace:
+        """The trees that are searched now."""
+        return TreeSpace(self.blank, self.leaf_actions, self.state.depth, self.state.max_leaves)
 
     @property
     def changes(self) -> int:
-        """Small changes tried in a round."""
-        quick = isinstance(self.sim, Compiled) and not self.sim.slow
-        return self.settings.polish or (60 if not quick else 300 if self.features.n > 1 else 100)
+        """How many small changes to try in a round."""
+        usual = 300 if self.n_features > 1 else 100
+        return self.settings.polish or (usual if self.arena.simulator.is_fast else 60)
 
-    def polished(self, now: Candidate, rng: np.random.Generator, x: np.ndarray, changes: int) -> Candidate:
-        """Small changes, kept if the true return rises."""
-        x = states_or_random(x, self.features, rng)
-        spread = np.where(x.std(axis=0) > 0, x.std(axis=0), 1.0)
-        shape, depth = shape_of(now.tree), max(self.depth, now.tree.depth)
-        work, whole = 0.0, max(1.0, self.sim.length) * len(now.seeds)
-        while work < changes and self.going:
-            now = harder(self, now, rng)
-            if self.perfect(now.mean):
-                break
-            changed = mutate_shape(shape, rng, x, spread, self.menu, depth, self.leaves)
-            if rng.random() < 0.3:
-                changed = mutate_shape(changed, rng, x, spread, self.menu, depth, self.leaves)
-            before = self.sim.steps
-            after = self.compared(tree_of(changed, self.blank), now)
-            if after is not now:
-                now, shape = after, changed
-            # Where few episodes can reject a change it costs little: more of them are tried.
-            work += max(CHEAP, (self.sim.steps - before) / whole) if self.failing(now) else 1.0
-        return now
+    @property
+    def round_confirmation_episodes(self) -> int:
+        """How many episodes the tree of a round is to be perfect in: more, the longer nothing better was found."""
+        return self.arena.confirmation_episodes // 16 * min(4, 2**self.state.rounds_without_progress)
 
     # -- judging ----------------------------------------------------------------------------------------------------
 
-    def judge(self, now: Candidate, rng: np.random.Generator) -> None:
-        """Keep the tree if it beats the best one on episodes neither was chosen on."""
-        tree = simplify(now.tree)
-        if self.sure:  # nothing but a perfect tree with fewer leaves replaces what is perfect
-            better = tree.n_leaves < self.best.n_leaves and confirmed(self, tree)
-            hope = float((now.returns >= self.ceiling).mean()) > HOPE
-            waited = self.stale + (1 if hope else SHRINKS // 3)  # far from it: soon over
-            self.best, self.stale = (tree, 0) if better else (self.best, waited)
+    def judge(self, candidate: Candidate, rng: np.random.Generator) -> None:
+        """Keep the tree if it beats the best one on episodes that neither was chosen on."""
+        state, arena, tree = self.state, self.arena, simplify(candidate.tree)
+        if state.is_perfect:
+            self._judge_smaller(tree, candidate.returns)
             return
-        times = 8 if len(self.hard) == 0 else max(16, many(self) // self.compare_on)  # rare failures show in many only
-        if self.sim is self.real:  # two trees in the steps that are kept for this
-            room = (self.budget - self.spend) / (2 * self.compare_on * max(1.0, self.sim.length))
-            times = int(np.clip(room, 2, times))
-        seeds = self.episodes(rng, times)
-        best = self.run(self.best, seeds)
-        self.differ = self.differ or bool(best.returns.std() > 0)
-        small = self.smaller(self.compared(tree, best))
-        leaner = self.exact and small.tree.n_leaves < best.tree.n_leaves and self.hardly_worse(small, best)
-        better = small.tree is not best.tree and (small.clearly_beats(best) or leaner or self.number == 0)
-        gain = small.mean - best.mean
-        self.stale = 0 if better and (not self.exact or gain > 10 * WORTH * abs(best.mean)) else self.stale + 1
-        self.best, self.value = (small.tree, small.mean) if better else (best.tree, best.mean)
-        self.seen = [] if better else self.seen
+        rare_failures = len(state.failing_seeds) > 0  # they show in many episodes only
+        seeds = arena.judging_seeds(rng, self.round_confirmation_episodes if rare_failures else 0)
+        max_steps = arena.steps_until(arena.budget)
+        verdict = candidates.judge(arena.simulator, tree, state.best, self.blank, seeds, max_steps, state.round == 0)
+        state.best, state.best_return = verdict.tree, verdict.mean
+        state.rounds_without_progress = 0 if verdict.is_progress else state.rounds_without_progress + 1
+        state.returns_vary = state.returns_vary or verdict.returns_vary
+        if verdict.is_better:
+            state.checked_returns = np.zeros(0)
 
-    def smaller(self, now: Candidate) -> Candidate:
-        """Drop questions that the return does not need; first those with an answer that was never given."""
-        if isinstance(self.sim, Foreign) and self.sim.tree is now.tree:
-            now = replace(now, tree=prune_unvisited(now.tree, np.array(self.sim.met)).tree)
-        at, shape = 0, shape_of(now.tree)
-        while at < len(paths(shape)) and self.real.steps < self.budget:
-            path = paths(shape)[at]
-            part = subshape(shape, path)
-            for child in part[LEFT:] if isinstance(part, Split) else ():
-                tree = tree_of(replace_part(shape, path, child), self.blank)
-                other = self.run(tree, now.seeds) if self.exact else self.compared(tree, now)
-                if other is not now and self.hardly_worse(other, now):
-                    now, shape = other, shape_of(other.tree)
-                    break
-            else:
-                at += 1
-        return now
+    def _judge_smaller(self, tree: Tree, returns: np.ndarray) -> None:
+        """Keep the tree if it has fewer leaves than the perfect one and is perfect too."""
+        state = self.state
+        if tree.n_leaves < state.best.n_leaves and self._confirm(tree):
+            state.best, state.rounds_without_progress = tree, 0
+        else:  # a tree that is far from perfect counts for several rounds
+            promising = float((returns >= self.arena.simulator.max_return).mean()) > PROMISING_SHARE
+            state.rounds_without_progress += 1 if promising else MAX_SHRINKING_ROUNDS // 3
 
-    @property
-    def exact(self) -> bool:
-        """Whether returns are worked out, not sampled, so that any difference shows."""
-        return isinstance(self.sim, Exact)
+    def _confirm(self, tree: Tree) -> bool:
+        """Return whether a tree is nearly perfect on many fresh episodes, and remember those where it fails."""
+        state, arena = self.state, self.arena
+        seed = int(np.random.default_rng([self.seed, state.round, 1]).integers(2**31))
+        late = state.rounds_without_progress >= MAX_SHRINKING_ROUNDS // 2
+        late = late or arena.environment.steps > arena.search_budget // 2
+        missed_share = NEGLIGIBLE_SHARE if late and tree.n_leaves < state.best.n_leaves else NEARLY_PERFECT_LOSS
+        seeds = episode_seeds(seed, arena.confirmation_episodes)
+        result = candidates.confirm(arena.simulator, tree, seeds, missed_share)
+        if result.is_perfect or tree is state.best:
+            state.best_return = result.mean
+        state.failing_seeds = candidates.remember_failing_seeds(state.failing_seeds, result.failing_seeds)
+        return result.is_perfect
 
-    def hardly_worse(self, small: Candidate, now: Candidate) -> bool:
-        """Whether a smaller tree is as good; where returns are exact, but for a ten-thousandth."""
-        return small.mean >= now.mean - (WORTH * abs(now.mean) if self.exact else 0.0)
-
-    @property
-    def patience(self) -> int:
-        """Rounds without a better tree after which the run ends."""
-        usual = 3 if self.features.n == 1 else 10 if self.compiled and self.differ else 6
-        return self.settings.patience or usual
-
-    def finish(self) -> None:
-        """Decide whether to go on."""
-        nearly = self.sim.most_a_step > 0 and self.value >= self.ceiling * (1.0 - NEARLY)
-        self.sure = self.sure or (nearly and confirmed(self, self.best))
-        over = self.stale >= SHRINKS and not mending(self)
-        if self.sure and (over or not self.going or self.best.n_leaves == 1):
-            self.message = "all but a few steps in ten thousand earn the most a step has earned"
-        elif self.stale >= self.patience and not self.sure:
-            self.message = f"no better tree in {self.stale} rounds"
-        elif not self.going:
-            self.message = "budget used"
-
-    @property
-    def ceiling(self) -> float:
-        """What an episode returns that lasts as long as it may and earns the most ever seen at every step."""
-        return self.sim.most_a_step * self.sim.limit
-
-    def perfect(self, mean: float) -> bool:
-        """Whether every episode with this mean was such an episode."""
-        return self.sim.most_a_step > 0 and mean >= self.ceiling * (1.0 - 1e-9)
-
-    # -- stopping and going on --------------------------------------------------------------------------------------
-
-    def under_way(self, now: Candidate | None = None) -> Iterator[Snapshot]:
-        """Where a round stands that is not over, if rounds take long: in the first, with the best tree of so far."""
-        if self.compiled:
+    def _check_table(self, rng: np.random.Generator) -> None:
+        """Where trees are run in a table: see what the best tree returns in the environment itself."""
+        state = self.state
+        if self.arena.counts is None:
             return
-        tree, value = (simplify(now.tree), now.mean) if now is not None else (None, np.nan)
-        if self.number > 0:
-            tree, value = self.best, self.value
+        check = self.arena.check_table(rng, state.best, state.best_return, state.checked_returns, state.round > 2)
+        state.checked_returns, state.best_return = check.returns, float(check.returns.mean())
+        if check.was_dropped:
+            state.rounds_without_progress = 0
+
+    def _finish(self) -> None:
+        """Decide whether the search is over, and say why."""
+        state, max_return = self.state, self.arena.simulator.max_return
+        nearly = max_return > 0 and state.best_return >= max_return * (1.0 - NEARLY_PERFECT_LOSS)
+        state.is_perfect = state.is_perfect or (nearly and self._confirm(state.best))
+        waited, has_budget = state.rounds_without_progress, self.arena.has_budget
+        usual_patience = 3 if self.n_features == 1 else 10 if self.problem.is_compiled and state.returns_vary else 6
+        shrunk = waited >= MAX_SHRINKING_ROUNDS and not self.is_mending
+        if state.is_perfect and (shrunk or not has_budget or state.best.n_leaves == 1):
+            state.message = "all but a few steps in ten thousand earn the most a step has earned"
+        elif waited >= (self.settings.patience or usual_patience) and not state.is_perfect:
+            state.message = f"no better tree in {waited} rounds"
+        elif not has_budget:
+            state.message = "budget used"
+
+    @property
+    def is_mending(self) -> bool:
+        """Whether rounds are for the few of very many episodes in which the perfect tree fails."""
+        state, arena = self.state, self.arena
+        affordable = arena.environment.steps + 3 * MENDING_RUN_STEPS < 0.65 * arena.budget
+        shrunk = state.is_perfect and state.rounds_without_progress >= MAX_SHRINKING_ROUNDS
+        return self.problem.is_compiled and affordable and shrunk and state.mending_steps < MAX_MENDING_STEPS
+
+    def mend(self) -> None:
+        """Try small changes to a tree that fails in a few of very many episodes, and keep one that fails less.
+
+        Changes are compared where the tree fails and in a few other episodes; the result runs in all of the many.
+        """
+        state, arena, simulator = self.state, self.arena, self.arena.simulator
+        rng, before = np.random.default_rng([self.seed, state.round]), simulator.steps
+        count = max(arena.confirmation_episodes, MENDING_RUN_STEPS // arena.environment.max_episode_steps)
+        many = run_candidate(simulator, state.best, episode_seeds(int(rng.integers(2**31)), count))
+        fails, state.best_return = many.returns < simulator.max_return, many.mean
+        if fails.any():
+            state.max_leaves, state.depth = state.best.n_leaves, max(state.depth, state.best.depth)
+            seeds = np.concatenate([many.seeds[fails], arena.comparison_seeds(rng, state.failing_seeds)])
+            start = run_candidate(simulator, state.best, seeds)
+            tree = simplify(self._polish(start, rng, np.zeros((0, self.n_features)), self.changes // 2).tree)
+            mean = float(simulator.returns(tree, many.seeds).mean()) if tree != state.best else -np.inf
+            if mean > state.best_return:
+                state.best, state.best_return = tree, mean
+        nothing_left = is_perfect(state.best_return, simulator.max_return)
+        state.mending_steps = MAX_MENDING_STEPS if nothing_left else state.mending_steps + simulator.steps - before
+        state.round += 1
+        self._finish()
+
+    # -- starting, stopping and going on ----------------------------------------------------------------------------
+
+    def prepare_expert(self) -> Iterator[Snapshot]:
+        """Load or train the expert that trees are to imitate, if there is to be one; yield while it is trained."""
+        arena, given = self.arena, expert_start.choose_expert(self.settings.expert, self.arena)
+        before = arena.environment.steps
+        for item in expert_start.prepare_expert(given, arena, self.settings.budget is not None):
+            if isinstance(item, ImitatedExpert):
+                self.expert = item
+                continue
+            arena.environment.steps = before + item.steps
+            facts, message = {"expert": item.value}, "training an expert"
+            yield Snapshot(arena.environment.steps, None, np.nan, arena.budget, facts, message=message)
+
+    def _progress(self, candidate: Candidate | None = None) -> Iterator[Snapshot]:
+        """Yield where an unfinished round stands, if rounds take long: in the first, with the candidate's tree."""
+        if self.problem.is_compiled:
+            return
+        tree, value = (simplify(candidate.tree), candidate.mean) if candidate is not None else (None, np.nan)
+        if self.state.round > 0:
+            tree, value = self.state.best, self.state.best_return
         tree = tree and centre_integer_thresholds(tree)
-        yield Snapshot(self.real.steps, tree, value, self.budget, {"round": float(self.number)})
+        facts = {"round": float(self.state.round)}
+        yield Snapshot(self.arena.environment.steps, tree, value, self.arena.budget, facts)
 
     def snapshot(self) -> Snapshot:
-        """Where the search stands."""
-        metrics = {"round": float(self.number), "stale": float(self.stale), "leaves": float(self.best.n_leaves)}
-        state = state_of(self)  # as it is now, also if the next round is broken off
+        """Return where the search stands after a round."""
+        state, arrays = self.state, self._to_arrays()  # as they are now, also if the next round is broken off
+        facts = {"round": state.round, "stale": state.rounds_without_progress, "leaves": state.best.n_leaves}
         return Snapshot(
-            self.real.steps,
-            centre_integer_thresholds(self.best),
-            self.value,
-            self.budget,
-            metrics,
-            message=self.message,
-            state=lambda: state,
+            self.arena.environment.steps,
+            centre_integer_thresholds(state.best),
+            state.best_return,
+            self.arena.budget,
+            {name: float(value) for name, value in facts.items()},
+            message=state.message,
+            state=lambda: arrays,
         )
+
+    def _to_arrays(self) -> dict[str, np.ndarray]:
+        """Return all that the next round depends on."""
+        data = to_arrays(self.state) | self.arena.state()
+        if self.table is not None and self.problem.is_compiled:  # otherwise the arena's counts give the values
+            data |= {"table_q": self.table.q.copy(), "table_visits": self.table.visits.copy()}
+        return data
+
+    def restore(self, data: dict[str, np.ndarray]) -> None:
+        """Go on from what a snapshot's `state` returned."""
+        if "best_return" not in data:
+            raise CustardError("the checkpoint is of an earlier version of custard: start the run anew")
+        self.state = from_arrays(SearchState, data, self.blank)
+        self.arena.restore(data)
+        if self.table is not None and self.problem.is_compiled:
+            self.table = replace(self.table, q=data["table_q"].copy(), visits=data["table_visits"].copy())

@@ -1,8 +1,8 @@
-"""Trees rolled out in base environments: their returns, and what each action is worth where they go.
+"""Simulators: they roll trees out in base environments, and value every action in the states that trees meet.
 
-`Compiled` does both in compiled loops over rows of state: of the native environments, or of a table of transitions
-learned elsewhere (`custard.solvers.tpi.learned`). `Foreign` steps Gymnasium environments, and values actions by copying
-environments or, where they cannot be copied, by repeating an episode up to the state in question.
+`CompiledSimulator` does both in compiled loops, over the native environments or over a learned table of transitions
+(`custard.solvers.tpi.table_model`). `PythonSimulator` steps Gymnasium environments; it values actions in copies of the
+environment or, where that cannot be copied, by repeating an episode up to the state.
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -21,277 +21,378 @@ from custard.core.spaces import describe
 from custard.core.threads import in_parts
 from custard.envs.native import NativeVectorEnv
 from custard.envs.pcg64 import seeded, streams, uniform
-from custard.task.copies import can_copy, can_repeat, copied
-from custard.task.native_rollouts import MANY, Place, arrays_of, copy, move, native_place, roll_out, see, start
+from custard.task.compiled_rollouts import (
+    MIN_PARALLEL_STEPS,
+    World,
+    copy_row,
+    observe_features,
+    roll_out,
+    start_episode,
+    take_action,
+    tree_arrays,
+    world_of,
+)
+from custard.task.copies import can_copy, can_repeat, copy_env
 from custard.task.problem import Problem
-from custard.task.source import DEFAULT_LIMIT
+from custard.task.source import DEFAULT_TIME_LIMIT
 from custard.tree.compiled import leaf_of
 from custard.tree.leaf_actions import LeafActions
 from custard.tree.tree import Tree
 
-__all__ = ["Compiled", "Foreign", "Simulator", "action_values", "simulator"]
+__all__ = ["CompiledSimulator", "PythonSimulator", "Simulator", "make_simulator", "sample_action_values"]
 
-NEVER = -1
+MIN_EPISODE_CAP = 100  # steps after which episodes without a declared time limit are cut, at the least
+ASSUMED_EPISODE_LENGTH = 50.0  # steps, before any episode was run
+VALUING_BUDGET_DIVISOR = 5  # one call of `action_values` takes at most one part in so many of the budget
+MAX_FRUITLESS_EPISODES = 20  # episodes in a row that give no state before `action_values` gives up
+NO_TRUNCATION, VARYING_TRUNCATION = 0, -1  # values of `PythonSimulator.truncation_step`
 
 
 class Simulator(Protocol):
-    """Base environments to try trees in."""
+    """Runs episodes of trees and counts their steps."""
 
     steps: int  # environment steps used so far
-    most_a_step: float  # the largest reward of a single step seen so far
-    limit: int  # steps of an episode at the most
-    length: float  # steps of an episode, on average of late
-    values_actions: bool  # whether `action_values` works here
+    max_step_reward: float  # largest reward of a single step so far
+    max_episode_steps: int
+    mean_episode_length: float  # steps per episode in the last call of `returns`
+    can_value_actions: bool  # whether `action_values` works
+    is_compiled: bool
+    is_table: bool  # whether episodes run in a table learned from the environment
+    is_exact: bool  # whether returns are expected ones, the same for every seed
+    is_fast: bool  # whether a tree is run in little time
+    saved: tuple[str, ...]  # attributes that a checkpoint keeps
+
+    @property
+    def max_return(self) -> float:
+        """The return of an episode of full length that earns the largest reward seen so far at every step."""
+
+    @property
+    def observed_time_limit(self) -> int | None:
+        """The step at which the environment truncates episodes, if it was always the same so far."""
 
     def returns(self, tree: Tree, seeds: np.ndarray, noise: float = 0.0) -> np.ndarray:
-        """The return of one episode for each seed; with `noise` that share of the actions is random."""
+        """Return the return of one episode per seed; with `noise` that share of the actions is random."""
 
     def action_values(
-        self, tree: Tree, seed: int, count: int, noise: float, tried: np.ndarray
+        self, tree: Tree, seed: int, count: int, noise: float, actions: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """States x [N, n] that the tree meets if it acts at random with probability `noise`, and q [N, A]: the return
-        from there on of each action tried first, then the same noisy tree, all actions meeting the same chance."""
+        """Return states x [N, n] that the noisy tree meets, and the value q [N, A] of every action there.
+
+        The value is the return from there on of the action followed by the noisy tree; all actions of a state meet the
+        same chance. `count` is the number of states wanted, `noise` the share of random actions, `actions` [A] or
+        [A, k] the actions to value.
+        """
+
+    def visited_states(self, tree: Tree) -> np.ndarray | None:
+        """Return the states [N, n] of the tree's episodes, if it was the last one run and they were kept."""
+
+    def shorten_episodes(self, max_steps: int) -> None:
+        """Take episodes to be `max_steps` long; where they are stepped from Python they are cut there."""
 
 
-def simulator(problem: Problem) -> Simulator:
-    """The quickest simulator for a problem."""
-    if not problem.native:
-        return Foreign(problem)
-    venv = problem.source.vector(1)
+def make_simulator(problem: Problem, budget: int | None = None) -> Simulator:
+    """Return the fastest simulator for a problem; `budget` is the number of steps that the whole search may take."""
+    if not problem.is_compiled:
+        return PythonSimulator(problem, budget)
+    venv = problem.source.make_vec(1)
     assert isinstance(venv, NativeVectorEnv)
-    return Compiled(problem, native_place(venv, DEFAULT_LIMIT))
+    return CompiledSimulator(problem, world_of(venv, DEFAULT_TIME_LIMIT))
 
 
-class Compiled:
-    """Compiled rollouts."""
+class CompiledSimulator:
+    """Whole episodes in compiled loops."""
 
-    values_actions = True
-    slow = False  # whether trying a tree takes long all the same
+    can_value_actions = is_compiled = is_fast = True
+    is_exact = is_table = False
+    observed_time_limit: int | None = None
+    saved: tuple[str, ...] = ("steps", "max_step_reward", "mean_episode_length", "max_episode_steps")
 
-    def __init__(self, problem: Problem, place: Place) -> None:
-        self.place, self.limit = place, place[2]
-        self.start = problem.base.actions.start if problem.base.actions.discrete else 0
-        menu = LeafActions(problem.base.actions)
-        nothing = Tree.leaf(menu.random(np.random.default_rng(0)), problem.base.features, problem.base.actions)
-        self.moves = self._plain(menu.tried(np.random.default_rng(0), nothing))  # what random actions are drawn from
-        self.steps, self.most_a_step, self.length = 0, -np.inf, 50.0
+    def __init__(self, problem: Problem, world: World) -> None:
+        self.world, self.max_episode_steps = world, world.time_limit
+        actions = problem.base.actions
+        self.first_action = actions.start if actions.discrete else 0
+        leaf_actions = LeafActions(actions)
+        leaf = Tree.leaf(leaf_actions.random(np.random.default_rng(0)), problem.base.features, actions)
+        self.random_actions = self._as_compiled(leaf_actions.tried(np.random.default_rng(0), leaf))
+        self.steps, self.max_step_reward, self.mean_episode_length = 0, -np.inf, ASSUMED_EPISODE_LENGTH
+
+    @property
+    def max_return(self) -> float:
+        """See `Simulator`."""
+        return self.max_step_reward * self.max_episode_steps
 
     def returns(self, tree: Tree, seeds: np.ndarray, noise: float = 0.0) -> np.ndarray:
         """See `Simulator`."""
-        arrays, rng = arrays_of(tree), seeded(seeds.astype(np.uint64))
+        arrays, rng = tree_arrays(tree), seeded(seeds.astype(np.uint64))
         parts = in_parts(
-            lambda a, b: roll_out(arrays, self.place, self.moves, rng[a:b], noise),
+            lambda a, b: roll_out(arrays, self.world, self.random_actions, rng[a:b], noise),
             len(seeds),
-            parallel=len(seeds) * self.length > MANY,
+            parallel=len(seeds) * self.mean_episode_length > MIN_PARALLEL_STEPS,
         )
-        results, lengths, _, _, most = zip(*parts, strict=True)
+        returns, lengths, _, _, max_rewards = zip(*parts, strict=True)
         steps = sum(int(part.sum()) for part in lengths)
         self.steps += steps
-        self.length = steps / max(1, len(seeds))
-        self.most_a_step = max(self.most_a_step, *most)
-        return np.concatenate(results)
+        self.mean_episode_length = steps / max(1, len(seeds))
+        self.max_step_reward = max(self.max_step_reward, *max_rewards)
+        return np.concatenate(returns)
 
     def action_values(
-        self, tree: Tree, seed: int, count: int, noise: float, tried: np.ndarray
+        self, tree: Tree, seed: int, count: int, noise: float, actions: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """See `Simulator`."""
-        episodes = int(np.clip(1.5 * count / max(1.0, self.length), 64, 4096))
+        episodes = int(np.clip(1.5 * count / max(1.0, self.mean_episode_length), 64, 4096))
         rng = streams([*np.random.SeedSequence(seed).generate_state(episodes).tolist(), seed])
-        x, q, steps = action_values(arrays_of(tree), self.place, self.moves, self._plain(tried), rng, count, noise)
+        x, q, steps = sample_action_values(
+            tree_arrays(tree), self.world, self.random_actions, self._as_compiled(actions), rng, count, noise
+        )
         self.steps += steps
         return x, q
 
-    def _plain(self, actions: np.ndarray) -> np.ndarray:
-        """Actions as compiled loops take them: numbers from zero on, or the one component of a vector."""
-        return np.ascontiguousarray(actions - self.start if actions.ndim == 1 else actions[:, 0])
+    def visited_states(self, tree: Tree) -> None:
+        """See `Simulator`: compiled loops keep no states."""
+
+    def shorten_episodes(self, max_steps: int) -> None:
+        """See `Simulator`."""
+        self.max_episode_steps, self.mean_episode_length = max_steps, float(max_steps)
+
+    def _as_compiled(self, actions: np.ndarray) -> np.ndarray:
+        """Return actions as compiled loops take them: numbers from zero on, or the one component of a vector."""
+        return np.ascontiguousarray(actions - self.first_action if actions.ndim == 1 else actions[:, 0])
 
 
-class Foreign:
-    """Gymnasium environments, stepped from Python."""
+class PythonSimulator:
+    """Gymnasium environments stepped from Python."""
 
-    def __init__(self, problem: Problem) -> None:
-        self.problem, self.base = problem, problem.base
-        self.env = problem.source.make()
-        self.own = describe(self.env, features=problem.encoder)
-        self.observe = self.own.observe
+    is_compiled = is_table = is_exact = is_fast = False
+    saved: tuple[str, ...] = (*CompiledSimulator.saved, "truncation_step", "episode_cap")
+
+    def __init__(self, problem: Problem, budget: int | None = None) -> None:
+        self.actions, self.n_features = problem.base.actions, problem.base.features.n
+        self.env: Any = problem.source.make()
+        self.base = describe(self.env, features=problem.encoder)
+        self.observe = self.base.observe
         if isinstance(self.env.observation_space, gym.spaces.Discrete):  # few observations: encoded once each
-            once = lru_cache(100_000)(self.own.observe)
-            self.observe = lambda seen: once(seen) if isinstance(seen, int | np.integer) else self.own.observe(seen)
-        self.menu = LeafActions(problem.base.actions)
-        self.cap = self.limit = problem.source.limit or DEFAULT_LIMIT  # where episodes are cut; how long they may be
-        self.cut_at = 0  # the step at which the environment truncates episodes; NEVER if it is not always the same
-        self.steps, self.most_a_step, self.length = 0, -np.inf, 50.0
-        self.most_steps = np.inf  # that valuing actions may take at a time
-        self.copies = can_copy(self.env)
-        self.values_actions = self.copies or can_repeat(self.env)
-        self.tree: Tree | None = None  # the one run last, and the states it met
-        self.met: list[np.ndarray] = []
+            once = lru_cache(100_000)(self.base.observe)
+            self.observe = lambda seen: once(seen) if isinstance(seen, int | np.integer) else self.base.observe(seen)
+        self.leaf_actions = LeafActions(self.actions)
+        self.episode_cap = problem.source.time_limit or DEFAULT_TIME_LIMIT  # steps after which we cut an episode
+        self.max_valuing_steps = np.inf
+        if budget is not None:
+            self.max_valuing_steps = budget // VALUING_BUDGET_DIVISOR
+            if problem.source.time_limit is None:
+                self.episode_cap = int(np.clip(budget // 20, MIN_EPISODE_CAP, self.episode_cap))
+        self.max_episode_steps = self.episode_cap  # less, if the environment itself was seen to truncate earlier
+        self.truncation_step = NO_TRUNCATION  # where the environment truncates episodes
+        self.steps, self.max_step_reward, self.mean_episode_length = 0, -np.inf, ASSUMED_EPISODE_LENGTH
+        self.can_be_copied = can_copy(self.env)
+        self.can_value_actions = self.can_be_copied or can_repeat(self.env)
+        self._last_tree: Tree | None = None
+        self._visited: list[np.ndarray] = []  # states of its episodes
+
+    @property
+    def max_return(self) -> float:
+        """See `Simulator`."""
+        return self.max_step_reward * self.max_episode_steps
+
+    @property
+    def observed_time_limit(self) -> int | None:
+        """See `Simulator`."""
+        return self.truncation_step if 0 < self.truncation_step < self.episode_cap else None
 
     def returns(self, tree: Tree, seeds: np.ndarray, noise: float = 0.0) -> np.ndarray:
         """See `Simulator`."""
         if len(seeds) == 0:
             return np.zeros(0)
         result, before = np.zeros(len(seeds)), self.steps
-        self.tree, self.met = tree, self.met if tree is self.tree else []
-        meet = self.met.append
+        if tree is not self._last_tree:
+            self._last_tree, self._visited = tree, []
+        visit = self._visited.append
         for k, seed in enumerate(seeds.tolist()):
             rng = np.random.default_rng([seed, 1]) if noise else None
-            result[k], _ = self.episode(self.env, tree.act, seed, rng, noise, lambda x, *_: meet(x))
-        self.length = (self.steps - before) / len(seeds)
+            result[k] = self.run_episode(tree.act, seed, rng, noise, lambda x, *_: visit(x))
+        self.mean_episode_length = (self.steps - before) / len(seeds)
         return result
 
-    def episode(
-        self, env: Any, act: Callable[[np.ndarray], Any], seed: int, rng: np.random.Generator | None, noise: float,
-        see: Callable[..., None] | None = None,
-    ) -> tuple[float, int]:  # fmt: skip
-        """Return and length of one episode; `see` is shown every state, action, reward, next state and ending."""
+    def visited_states(self, tree: Tree) -> np.ndarray | None:
+        """See `Simulator`."""
+        return np.array(self._visited) if tree is self._last_tree else None
+
+    def shorten_episodes(self, max_steps: int) -> None:
+        """See `Simulator`."""
+        self.max_episode_steps = self.episode_cap = max_steps
+        self.mean_episode_length = float(max_steps)
+
+    def run_episode(
+        self,
+        act: Callable[[np.ndarray], Any],
+        seed: int,
+        rng: np.random.Generator | None,
+        noise: float,
+        on_step: Callable[[np.ndarray, Any, float, np.ndarray, bool], None],
+    ) -> float:
+        """Run one episode and return its return.
+
+        `act` chooses an action for a feature vector [n]; `rng`, if given, replaces it by a random one with probability
+        `noise`. `on_step` is called with feature vector, action, reward, next feature vector and terminated.
+        """
         total, t, over = 0.0, 0, False
-        observe, action_of, step = self.observe, self.own.action, env.step
-        observation, _ = env.reset(seed=seed)
+        observe, env_action, step = self.observe, self.base.action, self.env.step
+        observation, _ = self.env.reset(seed=seed)
         x = observe(observation)
-        while not over and t < self.cap:
-            action = act(x) if rng is None or rng.random() >= noise else self.menu.random(rng)
-            observation, reward, terminated, truncated, _ = step(action_of(action))
+        while not over and t < self.episode_cap:
+            action = act(x) if rng is None or rng.random() >= noise else self.leaf_actions.random(rng)
+            observation, reward, terminated, truncated, _ = step(env_action(action))
             t += 1
             total += reward
-            if reward > self.most_a_step:
-                self.most_a_step = reward
-            after = observe(observation)
-            if see is not None:
-                see(x, action, reward, after, bool(terminated))
-            x = after
+            if reward > self.max_step_reward:
+                self.max_step_reward = reward
+            next_x = observe(observation)
+            on_step(x, action, reward, next_x, bool(terminated))
+            x = next_x
             over = terminated or truncated
         if over and truncated and not terminated:
-            self.cut_at = t if self.cut_at in (0, t) else NEVER
-        if t > self.limit:  # the step at which the first episodes were truncated is no limit of all
-            self.cut_at, self.limit = NEVER, self.cap
+            self.truncation_step = t if self.truncation_step in (NO_TRUNCATION, t) else VARYING_TRUNCATION
+        if t > self.max_episode_steps:  # the step at which the first episodes were truncated is not a limit of all
+            self.truncation_step, self.max_episode_steps = VARYING_TRUNCATION, self.episode_cap
         self.steps += t
-        return total, t
+        return total
 
     def action_values(
-        self, tree: Tree, seed: int, count: int, noise: float, tried: np.ndarray
+        self, tree: Tree, seed: int, count: int, noise: float, actions: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """See `Simulator`."""
         rng = np.random.default_rng(seed)
-        xs: list[np.ndarray] = []
-        qs: list[list[float]] = []
-        leaves = [int(action) if self.base.actions.discrete else action for action in tried]
-        empty, end = 0, self.steps + self.most_steps
-        while len(xs) < count and empty < 20 and self.steps < end:
-            begun = int(rng.integers(2**31))
-            observation, _ = self.env.reset(seed=begun)
+        states: list[np.ndarray] = []
+        values: list[list[float]] = []
+        tried = [int(action) if self.actions.discrete else action for action in actions]
+        fruitless, max_steps = 0, self.steps + self.max_valuing_steps
+        while len(states) < count and fruitless < MAX_FRUITLESS_EPISODES and self.steps < max_steps:
+            env_seed = int(rng.integers(2**31))
+            observation, _ = self.env.reset(seed=env_seed)
             taken: list[Any] = []
-            over, before = False, len(xs)
-            gap = int(rng.integers(0, 1 + int(min(30, self.length / 2))))  # a state now and then: episodes differ
-            while not over and len(taken) < self.cap and self.steps < end:
+            over, before = False, len(states)
+            # Only now and then a state is valued, so that states come from several episodes.
+            wait = int(rng.integers(0, 1 + int(min(30, self.mean_episode_length / 2))))
+            while not over and len(taken) < self.episode_cap and self.steps < max_steps:
                 x = self.observe(observation)
-                if gap == 0 and len(xs) < count:
+                if wait == 0 and len(states) < count:
                     chance = int(rng.integers(2**31))
-                    xs.append(x)
-                    qs.append([self._follow(begun, taken, tree, action, chance, noise) for action in leaves])
-                    gap = int(rng.integers(1, 2 + int(min(60, self.length / 2))))
-                    if not self.copies:
-                        self._again(begun, taken)
+                    states.append(x)
+                    values.append([self._return_after(env_seed, taken, tree, one, chance, noise) for one in tried])
+                    wait = int(rng.integers(1, 2 + int(min(60, self.mean_episode_length / 2))))
+                    if not self.can_be_copied:
+                        self._repeat(env_seed, taken)
                 else:
-                    gap = max(0, gap - 1)
-                action = self.own.action(self.menu.random(rng) if rng.random() < noise else tree.act(x))
+                    wait = max(0, wait - 1)
+                action = self.base.action(self.leaf_actions.random(rng) if rng.random() < noise else tree.act(x))
                 observation, _, terminated, truncated, _ = self.env.step(action)
                 taken.append(action)
                 self.steps += 1
                 over = terminated or truncated
-            empty = 0 if len(xs) > before else empty + 1
-        return np.array(xs).reshape(-1, self.base.features.n), np.array(qs).reshape(-1, len(tried))
+            fruitless = 0 if len(states) > before else fruitless + 1
+        return np.array(states).reshape(-1, self.n_features), np.array(values).reshape(-1, len(tried))
 
-    def _again(self, seed: int, taken: list[Any]) -> None:
-        """Bring the environment back to where it was by the same actions from the same seed."""
-        self.env.reset(seed=seed)
+    def _repeat(self, env_seed: int, taken: list[Any]) -> None:
+        """Bring the environment back to where it was by taking the same actions from the same seed."""
+        self.env.reset(seed=env_seed)
         for action in taken:
             self.env.step(action)
         self.steps += len(taken)
 
-    def _follow(self, seed: int, taken: list[Any], tree: Tree, action: Any, chance: int, noise: float) -> float:
-        """The return of an action, then of the noisy tree, from the present state; the same chance for all actions."""
+    def _return_after(
+        self, env_seed: int, taken: list[Any], tree: Tree, action: Any, chance: int, noise: float
+    ) -> float:
+        """Return the return of an action, followed by the noisy tree, from the present state.
+
+        `env_seed` and the actions `taken` so far led to that state; `chance` seeds all that is random from there on.
+        """
         rng = np.random.default_rng(chance)
-        if self.copies:
-            env = copied(self.env)
+        if self.can_be_copied:
+            env = copy_env(self.env)
             if hasattr(env.unwrapped, "_np_random"):
                 env.unwrapped._np_random = np.random.default_rng(chance)
         else:
-            self._again(seed, taken)
+            self._repeat(env_seed, taken)
             env = self.env
         total, over, t = 0.0, False, len(taken)
-        while not over and t < self.cap:
-            observation, reward, terminated, truncated, _ = env.step(self.own.action(action))
+        while not over and t < self.episode_cap:
+            observation, reward, terminated, truncated, _ = env.step(self.base.action(action))
             total += reward
             self.steps += 1
             t += 1
             over = terminated or truncated
-            random, other = rng.random() < noise, self.menu.random(rng)
-            action = other if random else tree.act(self.observe(observation))
+            use_random, random_action = rng.random() < noise, self.leaf_actions.random(rng)
+            action = random_action if use_random else tree.act(self.observe(observation))
         return total
 
 
 @njit(cache=True)
-def action_values(tree, place, moves, tried, rng, count, noise):
-    """Reservoir-sample states of noisy episodes (all rows of `rng` but the last), then value every action there."""
-    n = place[3]
+def sample_action_values(tree, world, random_actions, actions, rng, count, noise):
+    """Sample states of noisy episodes and value actions there: x [N, n], q [N, A] and the steps taken.
+
+    `tree` and `world` are as in `custard.task.compiled_rollouts`; `random_actions` are what noise draws from, `actions`
+    [A] are valued. `rng` [episodes + 1, 4] has one stream per episode and one for choosing; `count` is the largest N.
+    """
+    n = world.n_features
     states, elapsed = np.zeros((count, n)), np.zeros(count, np.int64)
-    xs, q = np.zeros((count, n)), np.zeros((count, len(tried)))
+    xs, q = np.zeros((count, n)), np.zeros((count, len(actions)))
     scratch = np.zeros(n), np.zeros(n), np.zeros(4, np.uint64), np.zeros(4, np.uint64)
-    seen = _sampled(tree, place, moves, rng, states, elapsed, noise, scratch)  # a step for each state met
-    count = min(count, seen)
-    steps = seen + _valued(tree, place, moves, tried, rng, states[:count], elapsed, noise, xs, q, scratch)
+    met = _sample_states(tree, world, random_actions, rng, states, elapsed, noise, scratch)  # one step per state met
+    count = min(count, met)
+    steps = met + _value_actions(
+        tree, world, random_actions, actions, rng, states[:count], elapsed, noise, xs, q, scratch
+    )
     return xs[:count], q[:count], steps
 
 
 @njit(cache=True)
-def _sampled(tree, place, moves, rng, states, elapsed, noise, scratch):
-    """States of noisy episodes, as many as there are rows, each as likely; how many were met."""
-    tree, (world, params, limit, _), moves, rng = borrowed((tree, place, moves, rng))
+def _sample_states(tree, world, random_actions, rng, states, elapsed, noise, scratch):
+    """Fill `states` by reservoir sampling from noisy episodes, `elapsed` with their times; return how many were met."""
+    tree, (kind, params, limit, _), random_actions, rng = borrowed((tree, world, random_actions, rng))
     states, elapsed, (state, x, _, _) = borrowed((states, elapsed, scratch))
-    chance, count = rng[len(rng) - 1], len(states)
-    seen = 0
+    choosing, count = rng[len(rng) - 1], len(states)
+    met = 0
     for k in range(len(rng) - 1):
-        start(world, params, state, rng[k])
+        start_episode(kind, params, state, rng[k])
         for t in range(limit):
-            slot = seen if seen < count else int(uniform(chance, 0.0, seen + 1.0))
+            slot = met if met < count else int(uniform(choosing, 0.0, met + 1.0))
             if slot < count:
-                copy(state, states[slot])
+                copy_row(state, states[slot])
                 elapsed[slot] = t
-            seen += 1
-            see(world, state, x)
+            met += 1
+            observe_features(kind, state, x)
             action = tree[4][leaf_of(tree, x)]
-            if uniform(chance, 0.0, 1.0) < noise:
-                action = moves[int(uniform(chance, 0.0, float(len(moves))))]
-            _, over = move(world, params, state, action, rng[k])
+            if uniform(choosing, 0.0, 1.0) < noise:
+                action = random_actions[int(uniform(choosing, 0.0, float(len(random_actions))))]
+            _, over = take_action(kind, params, state, action, rng[k])
             if over:
                 break
-    return seen
+    return met
 
 
 @njit(cache=True)
-def _valued(tree, place, moves, tried, rng, states, elapsed, noise, xs, q, scratch):
-    """What each action is worth in each state, into q; the steps taken."""
-    tree, (world, params, limit, _), moves, tried, rng = borrowed((tree, place, moves, tried, rng))
-    states, elapsed, xs, q, (state, x, luck, chances) = borrowed((states, elapsed, xs, q, scratch))
-    chance, steps = rng[len(rng) - 1], 0
+def _value_actions(tree, world, random_actions, actions, rng, states, elapsed, noise, xs, q, scratch):
+    """Fill q with the value of each action in each state, `xs` with the states' features; return the steps taken."""
+    tree, (kind, params, limit, _), random_actions, actions, rng = borrowed((tree, world, random_actions, actions, rng))
+    states, elapsed, xs, q, (state, x, noise_rng, env_rng) = borrowed((states, elapsed, xs, q, scratch))
+    choosing, steps = rng[len(rng) - 1], 0
     for i in range(len(states)):
-        see(world, states[i], xs[i])
-        uniform(chance, 0.0, 1.0)  # every state meets a chance of its own
+        observe_features(kind, states[i], xs[i])
+        uniform(choosing, 0.0, 1.0)  # every state meets a chance of its own
         uniform(rng[i % (len(rng) - 1)], 0.0, 1.0)
-        for a in range(len(tried)):
-            copy(states[i], state)
-            copy(chance, luck)
-            copy(rng[i % (len(rng) - 1)], chances)
-            action = tried[a]
+        for a in range(len(actions)):
+            copy_row(states[i], state)
+            copy_row(choosing, noise_rng)
+            copy_row(rng[i % (len(rng) - 1)], env_rng)
+            action = actions[a]
             for _ in range(limit - elapsed[i]):
-                reward, over = move(world, params, state, action, chances)
+                reward, over = take_action(kind, params, state, action, env_rng)
                 q[i, a] += reward
                 steps += 1
                 if over:
                     break
-                see(world, state, x)
+                observe_features(kind, state, x)
                 action = tree[4][leaf_of(tree, x)]
-                if uniform(luck, 0.0, 1.0) < noise:
-                    action = moves[int(uniform(luck, 0.0, float(len(moves))))]
+                if uniform(noise_rng, 0.0, 1.0) < noise:
+                    action = random_actions[int(uniform(noise_rng, 0.0, float(len(random_actions))))]
     return steps

@@ -1,0 +1,40 @@
+"""A dataclass of plain fields as arrays, for checkpoints."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any, TypeVar
+
+import numpy as np
+
+from custard.tree.store import ARRAYS
+from custard.tree.tree import Tree
+
+__all__ = ["from_arrays", "to_arrays"]
+
+Record = TypeVar("Record")
+
+
+def to_arrays(record: Any) -> dict[str, np.ndarray]:
+    """Return the fields of a dataclass (numbers, text, arrays, trees) as arrays; a field that is None is left out."""
+    data: dict[str, np.ndarray] = {}
+    for name in (field.name for field in fields(record)):
+        value = getattr(record, name)
+        if isinstance(value, Tree):
+            data |= {f"{name}_{part}": getattr(value, part) for part in ARRAYS}
+        elif value is not None:
+            data[name] = np.array(value)
+    return data
+
+
+def from_arrays(kind: type[Record], data: dict[str, np.ndarray], like: Tree) -> Record:
+    """Return the dataclass that `to_arrays` turned into `data`; its trees have the features and actions of `like`."""
+    values: dict[str, Any] = {}
+    for name in (field.name for field in fields(kind)):  # type: ignore[arg-type]
+        if f"{name}_feature" in data:
+            parts: dict[str, Any] = {part: data[f"{name}_{part}"] for part in ARRAYS}
+            values[name] = Tree(**parts, features=like.features, actions=like.actions)
+        else:
+            value = data.get(name)
+            values[name] = value.item() if value is not None and value.ndim == 0 else value
+    return kind(**values)
