@@ -34,7 +34,7 @@ from custard.nn import networks
 from custard.nn.checkpoints import from_arrays, to_arrays
 from custard.nn.networks import Weights
 from custard.nn.replay import Replay
-from custard.solvers.common.bounds_survey import completed, default_splits
+from custard.solvers.common.bounds_survey import default_splits, fill_missing_bounds
 from custard.solvers.common.reading import NODES, pruned, read_off
 from custard.solvers.common.selection import Selection
 from custard.solvers.dqn.behaviour import SHARE, Actor, Foreign, Native, tree_actions, tree_arrays
@@ -221,7 +221,7 @@ class Learner:
 
 def rules_for(problem: Problem, s: Settings, budget: int) -> tuple[Rules, int]:
     """The IBMDP, and the environment steps it took to see where features without bounds lie."""
-    features, steps = completed(problem, budget)
+    features, steps = fill_missing_bounds(problem, budget)
     depth = problem.max_depth if problem.max_depth is not None or not s.shared else s.depth
     splits = s.splits or default_splits(features)
     zeta = (s.zeta or 0.0) / (problem.unit if s.shared else 1.0)

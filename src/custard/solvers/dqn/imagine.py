@@ -14,12 +14,11 @@ import numpy as np
 from numba import njit
 
 from custard.envs.pcg64 import uniform
-from custard.ibmdp.kernels import narrowed, normalise
+from custard.ibmdp.kernels import CompiledRules, compiled_rules, narrowed, normalise, threshold_of
 from custard.ibmdp.splits import Rules
 from custard.nn import networks
 from custard.nn.networks import encode_row, forward_row
 from custard.solvers.common.key_table import NONE, Keys, find, forget_keys, insert, make_keys
-from custard.solvers.mfec.bounds_table import Lattice, make_lattice, threshold_of
 
 __all__ = ["Imagination", "imagine", "make_imagination", "refresh"]
 
@@ -27,7 +26,7 @@ __all__ = ["Imagination", "imagine", "make_imagination", "refresh"]
 class Imagination(NamedTuple):
     """Nodes of the policy's tree and beside it. M = n * p questions."""
 
-    lattice: Lattice
+    lattice: CompiledRules
     width: Any  # [n] what bounds are divided by
     keys: Keys  # lower [n], upper [n], depth
     threshold: Any  # [N, M] of each question; NaN where it is not afforded
@@ -45,7 +44,7 @@ def make_imagination(rules: Rules, weights: Any, frequencies: int, rng: np.ndarr
     """Nothing imagined yet; at most `capacity` nodes are kept."""
     n, questions = rules.features.n, rules.n_actions - rules.n_base
     return Imagination(
-        make_lattice(rules), rules.width, make_keys(capacity, 2 * n + 1), np.zeros((capacity, questions)),
+        compiled_rules(rules), rules.width, make_keys(capacity, 2 * n + 1), np.zeros((capacity, questions)),
         np.full((capacity, questions, 2), NONE, dtype=np.int32), np.full(capacity, NONE, dtype=np.int32), weights,
         frequencies, np.zeros(weights[0].shape[0] - 1, dtype=np.float32), networks.scratch(weights),
         np.zeros(2 * n + 1), rng,
