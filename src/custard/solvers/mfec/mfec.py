@@ -165,10 +165,10 @@ class Learner:
         self.rules = self._rules(self.widest)
         grid, scale = grid_and_scale(self.widest, seen, self.rules.width, settings.cells)
         self.tables = make_tables(self.rules, grid, scale, settings.capacity, seeds["learner"])
-        loop, turn = episodes.run_native, episodes.next_action
         self.runner: Any = make_runner(
-            problem, seeds["environment"], loop, turn, self.budget, settings.bootstrap_at_limit
-        )
+            problem, seeds["environment"], episodes.run_native, episodes.next_action, self.budget,
+            settings.bootstrap_at_limit,
+        )  # fmt: skip
         # A depth limit keeps trees small by itself: there only the return counts.
         margin = 1.0 if problem.max_depth is None else 0.0
         max_episodes = int(np.clip(self.budget // 1000, 32, 512))
@@ -387,15 +387,21 @@ class Learner:
 
     def _state(self) -> dict[str, np.ndarray]:
         """Return all that a checkpoint needs, copied."""
-        own = {"bounds": self.bounds, "kind_values": self.kind_values, "was_first_split": self.was_first_split}
+        own = {
+            "learner.progress": np.array(astuple(self.progress)),
+            "learner.bounds": self.bounds,
+            "learner.kind_values": self.kind_values,
+            "learner.was_first_split": self.was_first_split,
+        }
         copied = {name: array.copy() for name, array in {**own, **self.runner.arrays()}.items()}
-        return {**save(self.tables), **self.selection.state(), **copied, "progress": np.array(astuple(self.progress))}
+        return {**save(self.tables), **self.selection.state(), **copied}
 
     def _restore(self, state: dict[str, np.ndarray]) -> None:
         """Go on from what `_state` returned."""
-        self.progress = Progress(*(int(number) for number in state["progress"]))
-        self.kind_values, self.was_first_split = state["kind_values"].copy(), state["was_first_split"].copy()
-        self._use_bounds(state["bounds"].copy())
+        self.progress = Progress(*(int(number) for number in state["learner.progress"]))
+        self.kind_values = state["learner.kind_values"].copy()
+        self.was_first_split = state["learner.was_first_split"].copy()
+        self._use_bounds(state["learner.bounds"].copy())
         self.tables = load(self.tables, state)._replace(rules=compiled_rules(self.rules))
         self.selection.restore(state)
         for name, array in self.runner.arrays().items():
