@@ -16,8 +16,7 @@ from scipy.spatial import cKDTree
 
 from custard.core.spaces import describe
 from custard.solvers.common.key_table import insert, make_keys, nearest
-from custard.solvers.mfec.memory import ACTIONS, LEARNING, VISITS
-from custard.solvers.mfec.mfec import Learner, Settings, schedule
+from custard.solvers.mfec.mfec import CYCLE_KINDS, Learner, Settings, set_schedule
 from custard.task.problem import Problem
 from custard.task.source import source
 
@@ -25,10 +24,11 @@ from custard.task.source import source
 def learning(env: str, kwargs: dict | None = None, max_depth: int | None = None, window: int = 1_000_000) -> None:
     where = source(env, kwargs)
     learner = Learner(Problem(where, describe(where.vector(1)), 0, max_depth), Settings(budget=10**9))
-    memory = learner.memory
-    schedule(memory, learner.settings, 0.5, 1, 0, learner.gamma_b)  # the middle of a cycle, all through
-    learner.env.run(memory, 1000, learner.settings.k)  # compile
-    assert memory.count[LEARNING] == 1
+    tables = learner.tables
+    middle_of_cycle = 0.5  # all through
+    set_schedule(tables, learner.settings, middle_of_cycle, 1, CYCLE_KINDS[0], learner.rules.gamma_b)
+    learner.runner.run(tables, 1000, learner.settings.k)  # compile
+    assert tables.schedule[0].learns_tree
     print(f"{env} {kwargs or ''}")
     first, total = 0.0, 0
     for goal in (10**5, 10**6, 10**7):
@@ -43,21 +43,21 @@ def learning(env: str, kwargs: dict | None = None, max_depth: int | None = None,
         first = first or speed
         print(
             f"  at {goal:>10,} learning steps: {speed / 1e6:5.2f} M/s ({speed / first:4.2f} of the first row), "
-            f"{int(memory.nodes.keys.size[0]):,} nodes, {int(memory.states.size[0]):,} base states"
+            f"{int(tables.bounds.keys.size[0]):,} nodes, {int(tables.state_keys.size[0]):,} base states"
         )
 
 
 def _burst(learner: Learner) -> tuple[int, float]:
-    count = learner.memory.count
-    before, started = count[VISITS] + count[ACTIONS], time.process_time()
-    learner.env.run(learner.memory, 5000, learner.settings.k)
-    return int(count[VISITS] + count[ACTIONS] - before), time.process_time() - started
+    counters = learner.tables.counters[0]
+    before, started = counters.node_visits + counters.base_actions, time.process_time()
+    learner.runner.run(learner.tables, 5000, learner.settings.k)
+    return int(counters.node_visits + counters.base_actions - before), time.process_time() - started
 
 
 def neighbours(size: int = 20_000, width: int = 4, queries: int = 2000, k: int = 5) -> None:
     rng = np.random.default_rng(0)
     keys, asked = rng.random((size, width)), rng.random((queries, width))
-    table = make_keys(size, width)
+    table = make_keys(size, width, neighbours=True)
     for key in keys:
         insert(table, key)
     rows, distances = np.empty(k, dtype=np.int64), np.empty(k)

@@ -7,12 +7,25 @@ kept up to date in place; a question touches only the entries of the feature it 
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 from numba import njit
 
 from custard.ibmdp import splits
 
-__all__ = ["ask", "narrowed", "normalise", "project", "restart", "separable", "separates"]
+__all__ = [
+    "CompiledRules",
+    "ask",
+    "compiled_rules",
+    "narrowed",
+    "normalise",
+    "project",
+    "restart",
+    "separable",
+    "separates",
+    "threshold_of",
+]
 
 project = njit(cache=True)(splits.project)
 narrowed = njit(cache=True)(splits.narrowed)
@@ -32,6 +45,47 @@ def separates(integer, low, lower, upper, threshold):
 def separable(integer, low, lower, upper):
     """Return `splits.separable` of single numbers."""
     return smallest(low, lower) + 1 <= np.floor(upper) if integer else lower < upper
+
+
+class CompiledRules(NamedTuple):
+    """The rules of an IBMDP with discrete splits as compiled code reads them: n features, M = n * p splits."""
+
+    low: Any  # [n]
+    high: Any  # [n]
+    integer: Any  # [n] bool
+    fractions: Any  # [p]
+    feature: Any  # [M] int32: the feature that each split tests
+    n_base: int
+    depth_limit: int
+    has_depth_limit: bool
+    mask_useless: bool
+    gamma_w: float
+
+
+def compiled_rules(rules: splits.Rules) -> CompiledRules:
+    """Return the rules of an IBMDP with discrete splits for compiled code."""
+    f = rules.features
+    return CompiledRules(
+        low=np.array(f.low),
+        high=np.array(f.high),
+        integer=f.integer,
+        fractions=splits.fractions(int(rules.splits)),
+        feature=np.repeat(np.arange(f.n, dtype=np.int32), int(rules.splits)),
+        n_base=rules.n_base,
+        depth_limit=rules.depth_limit,
+        has_depth_limit=rules.max_depth is not None,
+        mask_useless=rules.mask_useless,
+        gamma_w=float(rules.gamma_w),
+    )
+
+
+@njit(cache=True)
+def threshold_of(rules, c, j, lower, upper):
+    """Return v_p of the j-th split of feature c between these bounds; NaN if it is useless there and masked."""
+    v_p = project(lower, upper, rules.fractions[j])
+    if rules.mask_useless and not separates(rules.integer[c], rules.low[c], lower, upper, v_p):
+        return np.nan
+    return v_p
 
 
 @njit(cache=True)

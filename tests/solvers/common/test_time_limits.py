@@ -28,7 +28,7 @@ def test_mfec(preset, compiled):
     for bootstrap in (True, False):
         given = {"budget": 10_000, "gamma_b": 0.9, "bootstrap_at_limit": bootstrap, "capacity": 4000, "splits": 1}
         *_, last = mfec.solve(problem_of(compiled, 1), settings_for(mfec, PREREQ, preset, given))
-        worst[bootstrap] = last.state()["memory.q_o" if preset == "tuned" else "full.q"].min()
+        worst[bootstrap] = last.state()["states.q_o"].min()
     assert worst[False] == pytest.approx(-1.0, abs=0.05)  # one step and two questions
     assert worst[True] < -1.5  # endless steps cost 10
 

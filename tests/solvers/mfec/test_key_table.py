@@ -7,9 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from custard import Actions, Features
+from custard.ibmdp.kernels import compiled_rules
 from custard.ibmdp.splits import Rules
 from custard.solvers.common.key_table import find, insert, make_keys, nearest, restore_keys
-from custard.solvers.mfec.bounds_table import grow, learn_node, make_lattice, make_nodes, rate, root_node, walk
+from custard.solvers.mfec.bounds_table import (
+    child_node,
+    greedy_base_action,
+    learning_rate,
+    make_bounds_table,
+    root_node,
+    update_node,
+)
 
 
 @st.composite
@@ -53,64 +61,64 @@ def test_every_key_is_found_and_no_other(keys):
 
 
 def line(max_depth=None):
-    """One real feature in [0, 1], two actions, one threshold a node."""
+    """One real feature in [0, 1], two actions, one threshold per node."""
     features, actions = Features(("x",), [0], [1]), Actions("discrete", ("a", "b"))
     rules = Rules(features, actions, 1, -0.5, 1.0, 1.0, max_depth)
-    return make_lattice(rules), make_nodes(8, rules)
+    return compiled_rules(rules), make_bounds_table(8, rules)
 
 
 def test_rates_fall_from_one():
-    assert [rate(n, 1.0, 0.0) for n in (1, 2, 4)] == [1.0, 0.5, 0.25]
-    assert rate(100, 1.0, 0.1) == 0.1
-    assert rate(1, 0.0, 0.3) == 0.3
+    assert [learning_rate(n, 1.0, 0.0) for n in (1, 2, 4)] == [1.0, 0.5, 0.25]
+    assert learning_rate(100, 1.0, 0.1) == 0.1
+    assert learning_rate(1, 0.0, 0.3) == 0.3
 
 
 def test_two_updates_of_the_root_by_hand():
-    """Actions a, b are worth (0, 4) at x = 0.2 and (6, 2) at x = 0.8; a question costs 0.5."""
-    lattice, nodes = line()
-    root = root_node(nodes, lattice)
-    learn_node(nodes, lattice, root, np.array([0.2]), np.array([0.0, 4.0]), -0.5, 1.0, 0.0, -1)
-    # The first visit copies the values. The left answer has no leaf yet and takes the node's best action then: a.
-    assert nodes.q[root].tolist() == [0.0, 4.0, -0.5 + 0.0]
-    assert nodes.best[root] == 1
-    assert nodes.child_q[root, 0, 0].tolist() == [0.0, 4.0]
-    assert nodes.child_best[root, 0].tolist() == [1, 1]
-    learn_node(nodes, lattice, root, np.array([0.8]), np.array([6.0, 2.0]), -0.5, 1.0, 0.0, -1)
+    """Actions a, b are worth (0, 4) at x = 0.2 and (6, 2) at x = 0.8; a split costs 0.5."""
+    rules, table = line()
+    root = root_node(table, rules)
+    update_node(table, rules, root, np.array([0.2]), np.array([0.0, 4.0]), -0.5, 1.0, 0.0, -1)
+    # The first visit copies the values. The left side has no leaf yet and takes the node's best action then: a.
+    assert table.q[root].tolist() == [0.0, 4.0, -0.5 + 0.0]
+    assert table.greedy[root] == 1
+    assert table.child_q[root, 0, 0].tolist() == [0.0, 4.0]
+    assert table.child_action[root, 0].tolist() == [1, 1]
+    update_node(table, rules, root, np.array([0.8]), np.array([6.0, 2.0]), -0.5, 1.0, 0.0, -1)
     # Rate 1/2. To the right nobody has been: the leaf the node was, b, is worth 2 there.
-    assert nodes.q[root].tolist() == [3.0, 3.0, (-0.5 + (-0.5 + 2.0)) / 2]
-    assert nodes.child_best[root, 0].tolist() == [1, 0]
-    learn_node(nodes, lattice, root, np.array([0.8]), np.array([6.0, 2.0]), -0.5, 1.0, 0.0, -1)
+    assert table.q[root].tolist() == [3.0, 3.0, (-0.5 + (-0.5 + 2.0)) / 2]
+    assert table.child_action[root, 0].tolist() == [1, 0]
+    update_node(table, rules, root, np.array([0.8]), np.array([6.0, 2.0]), -0.5, 1.0, 0.0, -1)
     # Rate 1/3; now the right leaf says a, worth 6.
-    assert np.allclose(nodes.q[root], [4.0, 8 / 3, 0.5 + (5.5 - 0.5) / 3])
-    assert nodes.best[root] == 0
+    assert np.allclose(table.q[root], [4.0, 8 / 3, 0.5 + (5.5 - 0.5) / 3])
+    assert table.greedy[root] == 0
 
 
-def test_one_action_learns_alone_if_asked():
-    lattice, nodes = line()
-    root = root_node(nodes, lattice)
-    learn_node(nodes, lattice, root, np.array([0.2]), np.array([1.0, 4.0]), -0.5, 1.0, 0.0, 0)
-    assert nodes.q[root].tolist() == [1.0, 0.0, 0.0]
+def test_only_one_action_learns_if_asked():
+    rules, table = line()
+    root = root_node(table, rules)
+    update_node(table, rules, root, np.array([0.2]), np.array([1.0, 4.0]), -0.5, 1.0, 0.0, 0)
+    assert table.q[root].tolist() == [1.0, 0.0, 0.0]
 
 
-def test_walk_follows_the_greedy_tree():
-    lattice, nodes = line()
-    root = root_node(nodes, lattice)
+def test_the_greedy_base_action_is_that_of_the_greedy_tree():
+    rules, table = line()
+    root = root_node(table, rules)
     for _ in range(3):
         for x, q_o in ((0.2, [0.0, 4.0]), (0.8, [6.0, 2.0])):
-            learn_node(nodes, lattice, root, np.array([x]), np.array(q_o), -0.01, 4.0, 0.0, -1)
-    assert nodes.best[root] == 2
-    assert walk(nodes, lattice, root, np.array([0.5])) == (1, 1)  # at the threshold: left
-    assert walk(nodes, lattice, root, np.array([0.6])) == (0, 1)
-    child = grow(nodes, lattice, root, 0, 1)
-    assert nodes.keys.key[child, :2].tolist() == [0.5, 1.0]
-    assert grow(nodes, lattice, root, 0, 1) == child
+            update_node(table, rules, root, np.array([x]), np.array(q_o), -0.01, 4.0, 0.0, -1)
+    assert table.greedy[root] == 2
+    assert greedy_base_action(table, rules, root, np.array([0.5])) == 1  # at the threshold: left
+    assert greedy_base_action(table, rules, root, np.array([0.6])) == 0
+    child = child_node(table, rules, root, 0, 1)
+    assert table.keys.key[child, :2].tolist() == [0.5, 1.0]
+    assert child_node(table, rules, root, 0, 1) == child
 
 
-def test_depth_limit_takes_questions_away():
-    lattice, nodes = line(max_depth=1)
-    root = root_node(nodes, lattice)
-    learn_node(nodes, lattice, root, np.array([0.2]), np.array([0.0, 4.0]), -0.01, 4.0, 0.0, -1)
-    child = grow(nodes, lattice, root, 0, 0)
-    assert not np.isnan(nodes.threshold[root, 0])
-    assert np.isnan(nodes.threshold[child, 0])
-    assert nodes.q[child, 2] == -np.inf
+def test_a_depth_limit_masks_splits():
+    rules, table = line(max_depth=1)
+    root = root_node(table, rules)
+    update_node(table, rules, root, np.array([0.2]), np.array([0.0, 4.0]), -0.01, 4.0, 0.0, -1)
+    child = child_node(table, rules, root, 0, 0)
+    assert not np.isnan(table.threshold[root, 0])
+    assert np.isnan(table.threshold[child, 0])
+    assert table.q[child, 2] == -np.inf

@@ -18,14 +18,14 @@ from custard.planning.solve import value_iteration
 from custard.solvers.common.mutations import shift_threshold
 from custard.solvers.common.selection import LONGER, Judged, Selection, better
 from custard.solvers.mfec import mfec
-from custard.solvers.mfec.bounds_table import TablePolicy, walk
-from custard.solvers.mfec.episodes import refresh
+from custard.solvers.mfec.bounds_table import TablePolicy, greedy_base_action
+from custard.solvers.mfec.episodes import recompute_values
 from custard.task.evaluate import rollouts
 from custard.task.problem import Problem
 from custard.task.settings import settings_for
 from custard.task.source import source
 from custard.tree.extract import extract
-from custard.tree.shape import tree_of
+from custard.tree.shape import Split, tree_of
 from tests.planning.exhaustive import best_tree_exhaustive
 from tests.planning.random_mdp import random_mdp
 
@@ -54,46 +54,48 @@ def test_random_mdps_are_solved_as_well_as_by_trying_all_trees(seed):
 
 
 def test_the_extracted_tree_is_the_tables_own_policy():
-    """Walking the table with a base state and walking the extracted tree give the same action, also under a limit."""
+    """Following the table and following the extracted tree give the same action, also under a limit."""
     learner = mfec.Learner(problem_of("CartPole-v1", max_depth=3), mfec.Settings(budget=60_000))
-    while learner.at[mfec.DONE] < 0.8 * learner.length and learner.at[mfec.CYCLE] == 0:
+    while learner.progress.cycle_steps < 0.8 * learner.cycle_length and learner.progress.cycle == 0:
         learner.advance()
-    nodes = learner.memory.nodes
-    tree = extract(TablePolicy(nodes, learner.rules), learner.rules)
+    table = learner.tables.bounds
+    tree = extract(TablePolicy(table, learner.rules), learner.rules)
     rng = np.random.default_rng(0)
     x = rng.uniform(learner.rules.features.low, learner.rules.features.high, size=(500, 4))
     x = np.vstack([x, tree.threshold[:, None] * np.ones(4)])
-    walked = [walk(nodes, learner.memory.lattice, 0, row)[0] for row in x]
+    actions = [greedy_base_action(table, learner.tables.rules, 0, row) for row in x]
     assert tree.apply(x).shape == (len(x),)
-    assert tree.predict(x).tolist() == walked
+    assert tree.predict(x).tolist() == actions
     assert tree.depth <= 3
 
 
 def test_remembered_outcomes_give_the_values_of_the_mdp():
     """Once everything has been tried, what is remembered of a deterministic MDP is the MDP."""
     learner = mfec.Learner(problem_of(PREREQ, {"m": 4}), mfec.Settings(budget=40_000, gamma_b=0.9))
-    while learner.at[mfec.CYCLE] == 0:
+    while learner.progress.cycle == 0:
         learner.advance()
-    memory, size = learner.memory, int(learner.memory.states.size[0])
+    tables, size = learner.tables, int(learner.tables.state_keys.size[0])
     for _ in range(10):
-        refresh(memory, np.arange(size))
+        recompute_values(tables, np.arange(size))
     mdp = model_of(source(PREREQ, {"m": 4}), gamma=0.9)
     exact = {tuple(x): value for x, value in zip(mdp.x, value_iteration(mdp)[0], strict=True)}
     assert size > 4
-    assert memory.v_star[:size].tolist() == pytest.approx([exact[tuple(x)] for x in memory.point[:size]])
+    assert tables.v_star[:size].tolist() == pytest.approx([exact[tuple(x)] for x in tables.state_x[:size]])
 
 
 @pytest.mark.parametrize(
     ("env", "kwargs", "depth", "given"),
     [
-        (PREREQ, {"m": 5}, None, {}),
-        ("CartPole-v1", None, 2, {}),
-        ("FrozenLake-v1", {"is_slippery": False}, 2, {"budget": 12_000}),
+        (PREREQ, {"m": 5}, None, {"cycle": 2_000}),
+        ("CartPole-v1", None, 2, {"cycle": 2_000}),
+        ("FrozenLake-v1", {"is_slippery": False}, 2, {"budget": 12_000, "cycle": 2_000}),
         (PREREQ, {"m": 4}, None, {"preset": "paper", "budget": 40_000}),
+        ("FrozenLake-v1", {"is_slippery": False}, 2, {"preset": "paper", "budget": 12_000}),
     ],
 )
 def test_a_resumed_run_ends_as_an_uninterrupted_one(env, kwargs, depth, given):
-    settings = settings_for(mfec, env, given.get("preset"), {"budget": given.get("budget", 60_000), "cycle": 2_000})
+    given = {"budget": 60_000, **given}
+    settings = settings_for(mfec, env, given.pop("preset", None), given)
     whole = list(mfec.solve(problem_of(env, kwargs, 5, depth), settings))
     assert len(whole) > 6
     for stop in (1, 5):
@@ -127,6 +129,16 @@ def test_the_papers_preset_learns_prereq_world():
     assert run.metrics[-1]["unseen"] < 0.1
 
 
+def test_the_papers_preset_has_settings_of_its_own():
+    assert isinstance(settings_for(mfec, PREREQ, "paper", {}), mfec.PaperSettings)
+    with pytest.raises(
+        CustardError, match="'samples' is not read under the preset 'paper', which reads budget, splits"
+    ):
+        custard.learn(PREREQ, "mfec", preset="paper", samples=3)
+    with pytest.raises(CustardError, match="unknown setting 'shared'"):
+        custard.learn(PREREQ, "mfec", shared=False)
+
+
 def test_native_judging_equals_rollouts():
     tree = custard.Tree.stump(2, 0.01, 0, 1, *_cartpole())
     problem = problem_of("CartPole-v1")
@@ -144,7 +156,7 @@ def test_a_tree_that_never_fails_is_judged_for_longer():
     selection = Selection(problem, 4, 4)
     selection.show(custard.Tree.leaf(0, features, actions))
     assert len(selection.best.returns) == 4
-    upright = (2, 0.0, (3, 0.5, 0, 1), (3, -0.5, 0, 1))
+    upright = Split(2, 0.0, Split(3, 0.5, 0, 1), Split(3, -0.5, 0, 1))
     assert selection.show(tree_of(upright, selection.best.tree))
     assert len(selection.best.returns) == selection.most == LONGER * 4
     again = Selection(problem, 4, 4)

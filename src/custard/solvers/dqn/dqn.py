@@ -33,7 +33,7 @@ from custard.nn import networks
 from custard.nn.checkpoints import from_arrays, to_arrays
 from custard.nn.networks import Weights
 from custard.nn.replay import Replay, Transitions
-from custard.solvers.common.bounds_survey import completed, default_splits
+from custard.solvers.common.bounds_survey import default_splits, fill_missing_bounds
 from custard.solvers.common.network_trees import MAX_NODES, extract_from_network, prune
 from custard.solvers.dqn import paper
 from custard.solvers.dqn.behaviour import CompiledSteps, PythonSteps, make_behaviour, tree_actions
@@ -134,7 +134,7 @@ def solve(
 
 def rules_for(problem: Problem, s: Settings, budget: int) -> tuple[Rules, int]:
     """Return the IBMDP, and the environment steps it took to find bounds of features that have none."""
-    features, steps = completed(problem, budget)
+    features, steps = fill_missing_bounds(problem, budget)
     depth = s.depth if problem.max_depth is None else problem.max_depth
     zeta = (s.zeta or 0.0) / problem.unit
     splits = s.splits or default_splits(features)

@@ -14,12 +14,11 @@ import numpy as np
 from numba import njit
 
 from custard.envs.pcg64 import uniform
-from custard.ibmdp.kernels import narrowed, normalise
+from custard.ibmdp.kernels import CompiledRules, compiled_rules, narrowed, normalise, threshold_of
 from custard.ibmdp.splits import Rules
 from custard.nn import networks
 from custard.nn.networks import Weights, encode_row, forward_row
 from custard.solvers.common.key_table import NONE, Keys, find, forget_keys, insert, make_keys
-from custard.solvers.mfec.bounds_table import Lattice, make_lattice, threshold_of
 
 __all__ = ["NodeCache", "make_node_cache", "node_values", "with_weights"]
 
@@ -27,7 +26,7 @@ __all__ = ["NodeCache", "make_node_cache", "node_values", "with_weights"]
 class NodeCache(NamedTuple):
     """Nodes that base states reached, N of them at most, and Q over their bounds. M = n * p splits."""
 
-    lattice: Lattice
+    rules: CompiledRules
     width: Any  # [n] what bounds are divided by
     keys: Keys  # lower [n], upper [n], depth
     threshold: Any  # [N, M] of each split; NaN where it is not afforded
@@ -51,7 +50,7 @@ def make_node_cache(rules: Rules, weights: Weights, frequencies: int, rng: np.nd
     """
     n, splits = rules.features.n, rules.n_actions - rules.n_base
     return NodeCache(
-        make_lattice(rules), rules.width, make_keys(capacity, 2 * n + 1), np.zeros((capacity, splits)),
+        compiled_rules(rules), rules.width, make_keys(capacity, 2 * n + 1), np.zeros((capacity, splits)),
         np.full((capacity, splits, 2), NONE, dtype=np.int32), np.full(capacity, NONE, dtype=np.int32), weights,
         frequencies, np.zeros(weights[0].shape[0] - 1, dtype=np.float32), networks.scratch(weights),
         np.zeros(2 * n + 1), rng,
@@ -76,13 +75,13 @@ def _find_or_add(nodes, key):
     o = insert(nodes.keys, key)
     if o < 0:
         return o
-    lattice = nodes.lattice
-    n, p = len(lattice.low), len(lattice.fractions)
+    rules = nodes.rules
+    n, p = len(rules.low), len(rules.fractions)
     nodes.greedy[o] = NONE
-    afforded = key[2 * n] < lattice.depth_limit
+    afforded = key[2 * n] < rules.depth_limit
     for c in range(n):
         for j in range(p):
-            v_p = threshold_of(lattice, c, j, key[c], key[n + c]) if afforded else np.nan
+            v_p = threshold_of(rules, c, j, key[c], key[n + c]) if afforded else np.nan
             nodes.threshold[o, c * p + j] = v_p
             nodes.child[o, c * p + j, 0] = nodes.child[o, c * p + j, 1] = NONE
     return o
@@ -91,10 +90,10 @@ def _find_or_add(nodes, key):
 @njit(cache=True)
 def _root(nodes):
     """Return the node whose bounds are those of the features."""
-    n = len(nodes.lattice.low)
+    n = len(nodes.rules.low)
     for c in range(n):
-        nodes.key[c] = nodes.lattice.low[c] + 0.0
-        nodes.key[n + c] = nodes.lattice.high[c] + 0.0
+        nodes.key[c] = nodes.rules.low[c] + 0.0
+        nodes.key[n + c] = nodes.rules.high[c] + 0.0
     nodes.key[2 * n] = 0.0
     return _find_or_add(nodes, nodes.key)
 
@@ -102,7 +101,7 @@ def _root(nodes):
 @njit(cache=True)
 def _child_of(nodes, o, m, x):
     """Return the node that base state x [n] reaches by split m at node o; NONE if it is new and the cache is full."""
-    n, p = len(x), len(nodes.lattice.fractions)
+    n, p = len(x), len(nodes.rules.fractions)
     c, v_p = m // p, nodes.threshold[o, m]
     side = 0 if x[c] <= v_p else 1
     child = nodes.child[o, m, side]
@@ -119,11 +118,11 @@ def _child_of(nodes, o, m, x):
 @njit(cache=True)
 def _write_bounds(nodes, o, out):
     """Write a node's normalised bounds, which the policy observes, into out [2n]."""
-    lattice = nodes.lattice
-    n = len(lattice.low)
+    rules = nodes.rules
+    n = len(rules.low)
     for c in range(n):
-        out[c] = normalise(nodes.keys.key[o, c], lattice.low[c], nodes.width[c])
-        out[n + c] = normalise(nodes.keys.key[o, n + c], lattice.low[c], nodes.width[c])
+        out[c] = normalise(nodes.keys.key[o, c], rules.low[c], nodes.width[c])
+        out[n + c] = normalise(nodes.keys.key[o, n + c], rules.low[c], nodes.width[c])
 
 
 @njit(cache=True)
@@ -131,7 +130,7 @@ def _greedy_action(nodes, o):
     """Return argmax_a Q(o, a) among afforded actions."""
     if nodes.greedy[o] >= 0:
         return nodes.greedy[o]
-    n, n_base = len(nodes.lattice.low), nodes.lattice.n_base
+    n, n_base = len(nodes.rules.low), nodes.rules.n_base
     bounds = np.empty(2 * n, dtype=np.float32)
     _write_bounds(nodes, o, bounds)
     encode_row(bounds, nodes.frequencies, nodes.inputs)
@@ -167,7 +166,7 @@ def _draw_node(nodes, x, max_depth, epsilon, drawn):
     Each split on the way is random with probability epsilon, otherwise greedy; the path ends where the greedy action is
     a base action. `drawn` [M] is scratch.
     """
-    n_base = nodes.lattice.n_base
+    n_base = nodes.rules.n_base
     depth = int(uniform(nodes.rng, 0.0, 1.0) * (max_depth + 1))
     o = _root(nodes)
     for _ in range(depth):
@@ -203,7 +202,7 @@ def node_values(nodes, xs, q_o, zeta, max_depth, epsilon, max_splits, bounds, va
     reaches below. max_a Q_o(s_b, a) is subtracted from all, which leaves the difference that a tree can make.
     """
     # Most of the time is spent in this loop: arrays are named once, and cached nodes are looked up without a call.
-    n_base, gamma_w, p = nodes.lattice.n_base, nodes.lattice.gamma_w, len(nodes.lattice.fractions)
+    n_base, gamma_w, p = nodes.rules.n_base, nodes.rules.gamma_w, len(nodes.rules.fractions)
     threshold, child, greedy = nodes.threshold, nodes.child, nodes.greedy
     drawn = np.empty(threshold.shape[1], dtype=np.int64)
     for k in range(len(xs)):

@@ -30,7 +30,7 @@ from custard.nn import networks
 from custard.nn.checkpoints import from_arrays, to_arrays
 from custard.nn.networks import Weights, forward_row
 from custard.nn.replay import Replay
-from custard.solvers.common.bounds_survey import completed
+from custard.solvers.common.bounds_survey import fill_missing_bounds
 from custard.solvers.common.network_trees import extract_from_network
 from custard.solvers.dqn.judge import make_selection, tree_metrics
 from custard.task.problem import Problem, Snapshot
@@ -109,7 +109,7 @@ def solve(problem: Problem, settings: PaperSettings, state: dict[str, np.ndarray
 
 def rules_for(problem: Problem, s: PaperSettings) -> tuple[Rules, int]:
     """Return the IBMDP, and the environment steps it took to find bounds of features that have none."""
-    features, steps = completed(problem, s.budget)
+    features, steps = fill_missing_bounds(problem, s.budget)
     return Rules(features, problem.base.actions, s.splits, s.zeta, s.gamma_b, s.gamma_w, problem.max_depth), steps
 
 

@@ -1,8 +1,8 @@
-"""Q over bounds: the table that is the policy, with what each question's two answers would be worth, compiled.
+"""Q over bounds: the table that is the policy, with the base actions' values on both sides of every split, compiled.
 
-A row is a tree node o = s_w \\ s_b, found by its bounds (and its depth, where a depth limit makes that matter). Nothing
-here depends on a base state except through the side of a threshold it falls on, so a tree can be read off exactly.
-Thresholds and masks are those of `custard.ibmdp`.
+A row is a node of the tree, o = s_w \\ s_b, found by its bounds (and its depth, where a depth limit makes that matter).
+Nothing here depends on a base state except through the side of a threshold it falls on, so a tree can be read off
+exactly. Thresholds and masks are those of `custard.ibmdp`.
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -14,291 +14,288 @@ import numpy as np
 from numba import njit
 
 from custard.ibmdp import splits
-from custard.ibmdp.kernels import narrowed, project, separates
-from custard.ibmdp.splits import Rules, fractions
-from custard.solvers.common.key_table import Keys, find, insert, make_keys
+from custard.ibmdp.kernels import narrowed, threshold_of
+from custard.ibmdp.splits import Rules
+from custard.solvers.common.key_table import NONE, Keys, find, insert, make_keys, restore_keys
 
 __all__ = [
-    "Lattice",
-    "Nodes",
+    "BoundsTable",
     "TablePolicy",
-    "grow",
-    "learn_node",
-    "make_lattice",
-    "make_nodes",
-    "rate",
+    "child_node",
+    "greedy_base_action",
+    "keep_most_visited_nodes",
+    "learning_rate",
+    "make_bounds_table",
     "root_node",
-    "threshold_of",
-    "walk",
+    "update_node",
 ]
 
-NONE = -1
 
-
-class Lattice(NamedTuple):
-    """An IBMDP's rules as compiled code reads them."""
-
-    low: Any  # [n]
-    high: Any  # [n]
-    integer: Any  # [n] bool
-    fractions: Any  # [p]
-    feature: Any  # [M] int32: what each question asks about
-    n_base: int
-    depth_limit: int
-    by_depth: bool  # whether depth belongs to the key: there is a depth limit
-    mask_useless: bool
-    gamma_w: float
-
-
-class Nodes(NamedTuple):
-    """Rows of Q over bounds. M = n * p questions, B base actions."""
+class BoundsTable(NamedTuple):
+    """Rows of Q over bounds: N nodes, M = n * p splits, B base actions. Side 0 of a split is left, 1 is right."""
 
     keys: Keys  # lower [n], upper [n], depth (0 without a depth limit)
-    q: Any  # [N, B + M] Q(o, a)
+    q: Any  # [N, B + M] Q(o, a); -inf where a split is masked
     visits: Any  # [N] int32
-    trial: Any  # [N] int32: the question being tried for a stretch of visits, or NONE
-    best: Any  # [N] int32: argmax_a Q(o, a) among afforded actions
-    threshold: Any  # [N, M] of each question; NaN where it is not afforded
-    child: Any  # [N, M, 2] int32: the node each answer leads to, or NONE while it is only a leaf
-    child_q: Any  # [N, M, 2, B] Q(child, b): the base actions' values behind each answer
+    greedy: Any  # [N] int32: argmax_a Q(o, a) among afforded actions
+    explored_split: Any  # [N] int32: the random split that the node tries for a stretch of visits, or NONE
+    threshold: Any  # [N, M] of each split; NaN where it is masked
+    child: Any  # [N, M, 2] int32: the node on each side, or NONE while that side is only a leaf
+    child_q: Any  # [N, M, 2, B] Q(child, b) of base actions
     child_visits: Any  # [N, M, 2] int32
-    child_best: Any  # [N, M, 2] int32: argmax_b Q(child, b)
+    child_action: Any  # [N, M, 2] int32: argmax_b Q(child, b), the action of a leaf there
 
 
-def make_lattice(rules: Rules) -> Lattice:
-    """The compiled form of an IBMDP's rules."""
-    f = rules.features
-    return Lattice(
-        np.array(f.low), np.array(f.high), f.integer, fractions(int(rules.splits)),
-        np.repeat(np.arange(f.n, dtype=np.int32), int(rules.splits)), rules.n_base, rules.depth_limit,
-        rules.max_depth is not None, rules.mask_useless, float(rules.gamma_w),
-    )  # fmt: skip
-
-
-def make_nodes(capacity: int, rules: Rules) -> Nodes:
-    """An empty table for at most `capacity` nodes."""
-    n, questions, base = rules.features.n, rules.n_actions - rules.n_base, rules.n_base
-    return Nodes(
+def make_bounds_table(capacity: int, rules: Rules) -> BoundsTable:
+    """Return an empty table for at most `capacity` nodes."""
+    n, n_splits, base = rules.features.n, rules.n_actions - rules.n_base, rules.n_base
+    return BoundsTable(
         keys=make_keys(capacity, 2 * n + 1),
-        q=np.zeros((capacity, base + questions)),
+        q=np.zeros((capacity, base + n_splits)),
         visits=np.zeros(capacity, dtype=np.int32),
-        trial=np.full(capacity, NONE, dtype=np.int32),
-        best=np.zeros(capacity, dtype=np.int32),
-        threshold=np.zeros((capacity, questions)),
-        child=np.full((capacity, questions, 2), NONE, dtype=np.int32),
-        child_q=np.zeros((capacity, questions, 2, base)),
-        child_visits=np.zeros((capacity, questions, 2), dtype=np.int32),
-        child_best=np.zeros((capacity, questions, 2), dtype=np.int32),
+        greedy=np.zeros(capacity, dtype=np.int32),
+        explored_split=np.full(capacity, NONE, dtype=np.int32),
+        threshold=np.zeros((capacity, n_splits)),
+        child=np.full((capacity, n_splits, 2), NONE, dtype=np.int32),
+        child_q=np.zeros((capacity, n_splits, 2, base)),
+        child_visits=np.zeros((capacity, n_splits, 2), dtype=np.int32),
+        child_action=np.zeros((capacity, n_splits, 2), dtype=np.int32),
     )
 
 
-@njit(cache=True)
-def threshold_of(lattice, c, j, lower, upper):
-    """v_p of a feature's j-th question between these bounds; NaN if it is useless there and such are masked."""
-    v_p = project(lower, upper, lattice.fractions[j])
-    if lattice.mask_useless and not separates(lattice.integer[c], lattice.low[c], lower, upper, v_p):
-        return np.nan
-    return v_p
+def keep_most_visited_nodes(table: BoundsTable, max_nodes: int, max_visits: int) -> None:
+    """Keep at most `max_nodes` nodes, in their order, whose visits count for at most `max_visits` from now on."""
+    size = int(table.keys.size[0])
+    rows = np.sort(np.argsort(-table.visits[:size], kind="stable")[:max_nodes])
+    new_row = np.full(size + 1, NONE, dtype=np.int32)  # its last entry is where NONE itself leads
+    new_row[rows] = np.arange(len(rows))
+    keys = table.keys.key[rows]
+    for name in BoundsTable._fields:
+        if name != "keys":
+            array = getattr(table, name)
+            array[: len(rows)] = array[rows]
+    child = table.child[: len(rows)]
+    child[...] = new_row[child]
+    np.minimum(table.visits, max_visits, out=table.visits)
+    np.minimum(table.child_visits, max_visits, out=table.child_visits)
+    restore_keys(table.keys, keys)
+
+
+# -- nodes ----------------------------------------------------------------------------------------------------------
 
 
 @njit(cache=True)
-def _new_node(nodes, lattice, key):
-    """A node that has not been visited; NONE if the table is full."""
-    o = insert(nodes.keys, key)
+def _add_node(table, rules, key):
+    """Add a node that has not been visited; return its row, or NONE if the table is full."""
+    o = insert(table.keys, key)
     if o < 0:
         return o
-    n, p, base = len(lattice.low), len(lattice.fractions), lattice.n_base
-    nodes.visits[o] = 0
-    nodes.best[o] = 0
-    nodes.q[o] = 0.0
-    nodes.child[o] = NONE
-    nodes.child_q[o] = 0.0
-    nodes.child_visits[o] = 0
-    nodes.child_best[o] = 0
-    afforded = key[2 * n] < lattice.depth_limit if lattice.by_depth else True
+    n, p, base = len(rules.low), len(rules.fractions), rules.n_base
+    table.visits[o] = 0
+    table.greedy[o] = 0
+    table.q[o] = 0.0
+    table.child[o] = NONE
+    table.child_q[o] = 0.0
+    table.child_visits[o] = 0
+    table.child_action[o] = 0
+    may_split = key[2 * n] < rules.depth_limit if rules.has_depth_limit else True
     for c in range(n):
         for j in range(p):
-            v_p = threshold_of(lattice, c, j, key[c], key[n + c]) if afforded else np.nan
-            nodes.threshold[o, c * p + j] = v_p
+            v_p = threshold_of(rules, c, j, key[c], key[n + c]) if may_split else np.nan
+            table.threshold[o, c * p + j] = v_p
             if np.isnan(v_p):
-                nodes.q[o, base + c * p + j] = -np.inf
+                table.q[o, base + c * p + j] = -np.inf
     return o
 
 
 @njit(cache=True, inline="always")
-def root_node(nodes, lattice):
-    """The node of which nothing is known: always row 0."""
-    if nodes.keys.size[0] > 0:
+def root_node(table, rules):
+    """Return the row of the node with the widest bounds: always 0."""
+    if table.keys.size[0] > 0:
         return 0
-    n = len(lattice.low)
+    n = len(rules.low)
     key = np.zeros(2 * n + 1)
     for c in range(n):
-        key[c] = lattice.low[c] + 0.0
-        key[n + c] = lattice.high[c] + 0.0
-    return _new_node(nodes, lattice, key)
+        key[c] = rules.low[c] + 0.0
+        key[n + c] = rules.high[c] + 0.0
+    return _add_node(table, rules, key)
 
 
 @njit(cache=True)
-def grow(nodes, lattice, o, m, side):
-    """The node behind an answer, made if need be from what is known of it as a leaf; NONE if the table is full."""
-    there = nodes.child[o, m, side]
-    if there >= 0:
-        return there
-    n, c = len(lattice.low), lattice.feature[m]
-    key = nodes.keys.key[o].copy()
-    v_p = nodes.threshold[o, m] + 0.0
+def child_node(table, rules, o, m, side):
+    """Return the node on one side of node o's split m, added from that leaf's values if need be; NONE if full."""
+    child = table.child[o, m, side]
+    if child >= 0:
+        return child
+    n, c = len(rules.low), rules.feature[m]
+    key = table.keys.key[o].copy()
+    v_p = table.threshold[o, m] + 0.0
     key[c], key[n + c] = narrowed(key[c], key[n + c], v_p, side == 0)
-    if lattice.by_depth:
+    if rules.has_depth_limit:
         key[2 * n] += 1.0
-    row = find(nodes.keys, key)
+    row = find(table.keys, key)
     if row < 0:
-        row = _new_node(nodes, lattice, key)
+        row = _add_node(table, rules, key)
         if row < 0:
             return row
-        nodes.best[row] = nodes.child_best[o, m, side]
-        for b in range(lattice.n_base):
-            nodes.q[row, b] = nodes.child_q[o, m, side, b]
-    nodes.child[o, m, side] = row
+        table.greedy[row] = table.child_action[o, m, side]
+        for b in range(rules.n_base):
+            table.q[row, b] = table.child_q[o, m, side, b]
+    table.child[o, m, side] = row
     return row
 
 
 @njit(cache=True, inline="always")
-def walk(nodes, lattice, o, x):
-    """Follow the greedy tree from node o with a base state: the base action of its leaf and the questions asked."""
-    base, feature = lattice.n_base, lattice.feature
-    asked = 0
+def greedy_base_action(table, rules, o, x):
+    """Follow the greedy tree from node o with a base state x [n] and return the base action of the leaf it reaches."""
+    base, feature = rules.n_base, rules.feature
     while True:
-        a = nodes.best[o]
+        a = table.greedy[o]
         if a < base:
-            return a, asked
+            return a
         m = a - base
-        side = 0 if x[feature[m]] <= nodes.threshold[o, m] else 1
-        asked += 1
-        below = nodes.child[o, m, side]
-        if below < 0 or nodes.visits[below] == 0:
-            return nodes.child_best[o, m, side], asked
-        o = below
+        side = 0 if x[feature[m]] <= table.threshold[o, m] else 1
+        child = table.child[o, m, side]
+        if child < 0 or table.visits[child] == 0:
+            return table.child_action[o, m, side]
+        o = child
+
+
+# -- learning -------------------------------------------------------------------------------------------------------
 
 
 @njit(cache=True, error_model="numpy")
-def rate(n, kappa, least):
-    """kappa / (n - 1 + kappa), at least `least`: 1 for the first visit; kappa = 1 averages, more forgets faster.
+def learning_rate(visits, kappa, minimum):
+    """Return kappa / (visits - 1 + kappa), at least `minimum`: 1 at first; kappa = 1 averages, more forgets faster.
 
-    kappa = 0 means the constant rate `least`.
+    kappa = 0 means the constant rate `minimum`.
     """
-    return max(least, kappa / (n - 1.0 + kappa)) if kappa > 0.0 else least
+    return max(minimum, kappa / (visits - 1.0 + kappa)) if kappa > 0.0 else minimum
 
 
 @njit(cache=True, error_model="numpy", inline="always")
-def learn_node(nodes, lattice, o, x, q_o, zeta, kappa, alpha_b, only):
-    """Move Q(o, a) for every afforded a toward its value in one base state, whose base actions are worth q_o [B].
+def update_node(table, rules, o, x, q_o, zeta, kappa, alpha_b, only_action):
+    """Move Q(o, a) for every afforded action a toward its value in one base state.
 
-    All actions are so compared on the same states. With `only` >= 0 just that action learns (for comparison).
+    table, rules: `BoundsTable` and `CompiledRules`
+    o: the node's row
+    x [n]: the base state
+    q_o [B]: Q_o of its base actions
+    zeta, kappa, alpha_b: the reward of a split; `learning_rate`'s kappa and minimum
+    only_action: the only action that learns, for comparison; NONE for all
 
-    A base action's target is q_o itself; a question's is zeta plus what following the greedy tree from the answer is
-    worth, priced before this state is learned behind that answer, so that no leaf is judged on the states it was
-    fitted to.
+    Because all actions learn at once they are compared on the same states. A base action's target is its q_o. A
+    split's target is zeta plus what following the greedy tree on the state's side is worth, computed before this state
+    is learned on that side, so that no leaf is judged on the states it was fitted to.
     """
-    # This loop is where the time goes: arrays are named once and indexed in full, which spares views and look-ups.
-    base, feature, gamma = lattice.n_base, lattice.feature, lattice.gamma_w
-    q, visits, best, threshold, child = nodes.q, nodes.visits, nodes.best, nodes.threshold, nodes.child
-    child_q, child_visits, child_best = nodes.child_q, nodes.child_visits, nodes.child_best
+    # Most of the time goes into this loop: arrays are named once and indexed in full, which spares views and look-ups.
+    base, feature, gamma = rules.n_base, rules.feature, rules.gamma_w
+    q, visits, greedy, threshold, child = table.q, table.visits, table.greedy, table.threshold, table.child
+    child_q, child_visits, child_action = table.child_q, table.child_visits, table.child_action
     visits[o] += 1
-    alpha = rate(visits[o], kappa, alpha_b)
-    here = 0  # the leaf this node could be
+    alpha = learning_rate(visits[o], kappa, alpha_b)
+    best_base_action = 0
     for b in range(base):
-        if only < 0 or only == b:
+        if only_action < 0 or only_action == b:
             q[o, b] += alpha * (q_o[b] - q[o, b])
-        if q[o, b] > q[o, here]:
-            here = b
-    top = here
+        if q[o, b] > q[o, best_base_action]:
+            best_base_action = b
+    best_action = best_base_action
     for m in range(threshold.shape[1]):
         v_p = threshold[o, m]
-        if v_p != v_p:  # NaN: not afforded
+        if v_p != v_p:  # NaN: masked
             continue
-        if only < 0 or only == base + m:
+        if only_action < 0 or only_action == base + m:
             side = 0 if x[feature[m]] <= v_p else 1
             target, discount = zeta, gamma
-            at, k, s = o, m, side
-            while True:  # `walk`, from this answer on
-                below = child[at, k, s]
+            node, split, node_side = o, m, side
+            while True:  # `greedy_base_action`, from this side on
+                below = child[node, split, node_side]
                 if below < 0 or visits[below] == 0:
-                    action = child_best[at, k, s]
+                    action = child_action[node, split, node_side]
                     break
-                at = below
-                action = best[at]
+                node = below
+                action = greedy[node]
                 if action < base:
                     break
-                k = action - base
-                s = 0 if x[feature[k]] <= threshold[at, k] else 1
+                split = action - base
+                node_side = 0 if x[feature[split]] <= threshold[node, split] else 1
                 target += discount * zeta
                 discount *= gamma
             target += discount * q_o[action]
             below = child[o, m, side]
-            if below < 0 or visits[below] == 0:  # the answer is still a leaf
+            if below < 0 or visits[below] == 0:  # this side is still a leaf
                 child_visits[o, m, side] += 1
-                step = rate(child_visits[o, m, side], kappa, alpha_b)
-                leaf = 0
+                child_alpha = learning_rate(child_visits[o, m, side], kappa, alpha_b)
+                leaf_action = 0
                 for b in range(base):
-                    child_q[o, m, side, b] += step * (q_o[b] - child_q[o, m, side, b])
-                    if child_q[o, m, side, b] > child_q[o, m, side, leaf]:
-                        leaf = b
-                child_best[o, m, side] = leaf
-            if child_visits[o, m, 1 - side] == 0:  # an answer never given would lead to the leaf this node could be
-                child_best[o, m, 1 - side] = here
+                    child_q[o, m, side, b] += child_alpha * (q_o[b] - child_q[o, m, side, b])
+                    if child_q[o, m, side, b] > child_q[o, m, side, leaf_action]:
+                        leaf_action = b
+                child_action[o, m, side] = leaf_action
+            if child_visits[o, m, 1 - side] == 0:  # a side never reached would act as this node does as a leaf
+                child_action[o, m, 1 - side] = best_base_action
             q[o, base + m] += alpha * (target - q[o, base + m])
-        if q[o, base + m] > q[o, top]:
-            top = base + m
-    best[o] = top
+        if q[o, base + m] > q[o, best_action]:
+            best_action = base + m
+    greedy[o] = best_action
+
+
+# -- extraction -----------------------------------------------------------------------------------------------------
 
 
 class TablePolicy:
-    """The greedy policy over bounds, as `custard.extract` asks for it: level by level, never with a base state.
+    """The greedy policy over bounds, as `custard.extract` calls it: level by level, never with a base state.
 
-    Extraction hands over bounds without depth. As it goes level by level, this policy keeps the nodes its own
-    questions lead to, and finds each node of the next level among them.
+    Extraction passes bounds without depth. As it goes level by level, this policy keeps the nodes its own splits lead
+    to, and finds each node of the next level among them.
 
-    With `noise` each node's values are perturbed first, by that many times their own spread: the tree is then a draw
-    from those that look nearly as good.
+    With `noise` each node's values are perturbed first, by that many times their own spread: the tree is then a sample
+    of those that look nearly as good.
     """
 
-    def __init__(self, nodes: Nodes, rules: Rules, noise: float = 0.0, rng: np.random.Generator | None = None) -> None:
-        self.nodes, self.rules, self.noise, self.rng = nodes, rules, noise, rng
-        self.drawn: dict[int, int] = {}  # a node met again on a level takes the same action again
+    def __init__(
+        self, table: BoundsTable, rules: Rules, noise: float = 0.0, rng: np.random.Generator | None = None
+    ) -> None:
+        self.table, self.rules, self.noise, self.rng = table, rules, noise, rng
+        self.sampled: dict[int, int] = {}  # a node met again on a level takes the same action again
+        # Normalised bounds -> row of the node (or NONE), and its action as a leaf.
         self.level: dict[bytes, tuple[int, int]] = {rules.normalised(*rules.root()).tobytes(): (0, 0)}
 
     def __call__(self, bounds: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        """IBMDP actions for nodes, bounds [B, 2n] and mask [B, n_actions]."""
-        below: dict[bytes, tuple[int, int]] = {}
-        answers = np.zeros(len(bounds), dtype=np.int64)
+        """Return the IBMDP actions of nodes with bounds [B, 2n] and mask [B, n_actions]."""
+        next_level: dict[bytes, tuple[int, int]] = {}
+        actions = np.zeros(len(bounds), dtype=np.int64)
         for i, row in enumerate(bounds):
-            o, leaf = self.level[row.tobytes()]
-            answers[i] = self._answer(o, leaf, mask[i], below)
-        if below:
-            self.level = below
-        return answers
+            o, leaf_action = self.level[row.tobytes()]
+            actions[i] = self._action(o, leaf_action, mask[i], next_level)
+        if next_level:
+            self.level = next_level
+        return actions
 
-    def _answer(self, o: int, leaf: int, mask: np.ndarray, below: dict[bytes, tuple[int, int]]) -> int:
-        nodes, base = self.nodes, self.rules.n_base
-        if o < 0 or nodes.visits[o] == 0:
-            return leaf
-        a = self._choice(o)
+    def _action(self, o: int, leaf_action: int, mask: np.ndarray, next_level: dict[bytes, tuple[int, int]]) -> int:
+        """Return the action of node o; the children of a split are added to the next level."""
+        table, base = self.table, self.rules.n_base
+        if o < 0 or table.visits[o] == 0:
+            return leaf_action
+        a = self._greedy_or_sampled(o)
         if a < base or not mask[a]:
-            return a if a < base else int(np.argmax(nodes.q[o, :base]))
+            return a if a < base else int(np.argmax(table.q[o, :base]))
         n, m = self.rules.features.n, a - base
-        c, v_p = m // self.rules.per_feature, nodes.threshold[o, m]
+        c, v_p = m // self.rules.per_feature, table.threshold[o, m]
         for side in (0, 1):
-            lower, upper = nodes.keys.key[o, :n].copy(), nodes.keys.key[o, n : 2 * n].copy()
+            lower, upper = table.keys.key[o, :n].copy(), table.keys.key[o, n : 2 * n].copy()
             lower[c], upper[c] = splits.narrowed(lower[c], upper[c], v_p, side == 0)
-            child = int(nodes.child[o, m, side]), int(nodes.child_best[o, m, side])
-            below[self.rules.normalised(lower, upper).tobytes()] = child
+            child = int(table.child[o, m, side]), int(table.child_action[o, m, side])
+            next_level[self.rules.normalised(lower, upper).tobytes()] = child
         return a
 
-    def _choice(self, o: int) -> int:
+    def _greedy_or_sampled(self, o: int) -> int:
+        """Return the greedy action of node o, with noise that of its perturbed values."""
         if self.noise == 0.0 or self.rng is None:
-            return int(self.nodes.best[o])
-        if o not in self.drawn:
-            q = self.nodes.q[o]
+            return int(self.table.greedy[o])
+        if o not in self.sampled:
+            q = self.table.q[o]
             spread = np.std(q[np.isfinite(q)])
-            self.drawn[o] = int(np.argmax(q + self.noise * spread * self.rng.gumbel(size=len(q))))
-        return self.drawn[o]
+            self.sampled[o] = int(np.argmax(q + self.noise * spread * self.rng.gumbel(size=len(q))))
+        return self.sampled[o]

@@ -1,8 +1,8 @@
 """What MFEC learns from each base step and each episode, compiled; the same functions serve every environment.
 
-`decide` learns about the tree in a base state and chooses a base action, `record` takes its reward, `sweep` learns the
-omniscient Q_o backward when the episode is over. `run_native` is the loop over them for native environments;
-`custard.solvers.mfec.loops.Foreign` is the same loop in Python.
+`choose_base_action` updates Q over bounds in a base state and chooses a base action, `record_reward` takes its reward,
+`learn_episode` learns the omniscient Q_o backward when the episode is over. `run_native` is the loop over them for
+native environments; `custard.solvers.mfec.runners.PythonRunner` is the same loop in Python.
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -14,301 +14,299 @@ from numba import njit
 from custard.core.numba_tools import borrowed
 from custard.envs.native import advance, begin, observe
 from custard.envs.pcg64 import uniform
-from custard.solvers.common.key_table import find, insert, nearest
-from custard.solvers.mfec.bounds_table import NONE, grow, learn_node, rate, root_node, walk
-from custard.solvers.mfec.loops import BEGUN, GOES_ON, OVER, TERMINATED
-from custard.solvers.mfec.memory import (
-    ACTIONS,
-    ALL,
-    ALPHA_B,
-    ALPHA_O,
-    DARING,
+from custard.solvers.common.key_table import NONE, find, insert, nearest
+from custard.solvers.mfec.bounds_table import child_node, greedy_base_action, learning_rate, root_node, update_node
+from custard.solvers.mfec.runners import CONTINUES, EPISODE_OVER, STARTED, TERMINATED
+from custard.solvers.mfec.tables import (
     DISCOVERING,
-    DRAWS,
-    EPISODE,
-    EPISODES,
-    EPSILON,
-    EXPAND,
     EXPLORING,
-    FIRST,
     FOLLOWING,
-    GAMMA_B,
-    GUIDED,
-    HITS,
-    HORIZON,
-    KAPPA,
-    KIND,
-    LAMBDA,
-    LEARNING,
-    LENGTH,
-    MISSES,
-    MU,
-    OUTCOMES,
-    PATIENT,
-    RETURN,
-    RETURNS,
-    REWARDS,
-    SHARE,
-    STILL,
-    STRETCH,
+    MAX_OUTCOMES,
+    MAX_RECORDED_STEPS,
+    MAX_STEPS_WITHOUT_CHANGE,
     UNDECIDED,
-    VISITS,
-    ZETA,
 )
+from custard.tree.compiled import leaf_of
 
-__all__ = ["decide", "learn_tree", "record", "run_native", "state_row", "sweep", "turn"]
+__all__ = [
+    "base_state_row",
+    "choose_base_action",
+    "learn_episode",
+    "next_action",
+    "recompute_values",
+    "record_reward",
+    "run_native",
+    "update_bounds_table",
+]
+
+RANDOM_SPLITS_COMPARED = 2  # random splits drawn, of which the one with the largest Q is tried
 
 
 # -- the omniscient Q_o ---------------------------------------------------------------------------------------------
 
 
 @njit(cache=True, inline="always")
-def state_row(memory, x, k):
-    """The row of a base state in Q_o. One never seen starts from the mean of its k nearest neighbours.
+def base_state_row(tables, x, k):
+    """Return the row of a base state in Q_o. A new one starts from the mean of its k nearest neighbours.
 
-    q_star starts from 0 instead, so that what is never tried looks good where rewards are costs: it leads exploration.
+    Its q_star starts from 0 instead, so that actions never tried look good where rewards are costs: q_star leads
+    exploration.
     """
     n = len(x)
-    key = memory.key
+    counters, key, grid = tables.counters[0], tables.key, tables.grid
     for c in range(n):
         z = x[c]
-        width = memory.grid[1, c]
+        width = grid[1, c]
         if width > 0.0:
-            z = memory.grid[0, c] + (np.floor((z - memory.grid[0, c]) / width) + 0.5) * width
-        key[c] = z / memory.scale[c] + 0.0
-    row = np.int64(find(memory.states, key))
+            z = grid[0, c] + (np.floor((z - grid[0, c]) / width) + 0.5) * width
+        key[c] = z / tables.scale[c] + 0.0
+    row = np.int64(find(tables.state_keys, key))
     if row >= 0:
-        memory.count[HITS] += 1
+        counters.hits += 1
         for c in range(n):
-            memory.point[row, c] = x[c]
+            tables.state_x[row, c] = x[c]
         return row
-    memory.count[MISSES] += 1
-    rows = np.empty(k, np.int64)
+    counters.misses += 1
+    neighbours = np.empty(k, np.int64)
     distances = np.empty(k)
-    found = nearest(memory.states, key, rows, distances)
-    row = np.int64(insert(memory.states, key))
+    found = nearest(tables.state_keys, key, neighbours, distances)
+    row = np.int64(insert(tables.state_keys, key))
     if row < 0:  # the table is full: the nearest base state stands for this one
-        return rows[0]
+        return neighbours[0]
     for c in range(n):
-        memory.point[row, c] = x[c]
-    for b in range(memory.q_o.shape[1]):
+        tables.state_x[row, c] = x[c]
+    for b in range(tables.q_o.shape[1]):
         for i in range(found):
-            memory.q_o[row, b] += memory.q_o[rows[i], b] / found
+            tables.q_o[row, b] += tables.q_o[neighbours[i], b] / found
     return row
 
 
 @njit(cache=True, inline="always")
-def sweep(memory, x, terminal, over, k):
-    """Learn Q_o backward through an episode, or the part of it that has been recorded; x is the state after it.
+def learn_episode(tables, x, terminated, is_over, k):
+    """Learn Q_o backward through the recorded steps of an episode.
+
+    tables: `Tables`
+    x [n]: the base state after the last step
+    terminated: whether it is terminal
+    is_over: whether the episode ends here; if not, only its record does
+    k: neighbours of a new base state
 
     The target is r + gamma_b * Q_o(s_b', b'), where b' is what the behaviour does next: the tree's action with
-    probability 1 - mu, and the guide's (or, without a guide, the best) with probability mu. It is the mean over the
-    outcomes remembered of this base state and action if lambda is 0, else what really followed, averaged by rates.
+    probability 1 - mu, and the guide's (or, without a guide, the best) with probability mu, the teacher's share. If
+    lambda is 0 it is the mean over the outcomes remembered of this base state and action, else what really followed,
+    averaged by learning rates.
     """
-    count, now = memory.count, memory.now
-    gamma, mu = now[GAMMA_B], now[MU]
-    g, after = 0.0, -1
-    if not terminal:
-        after = state_row(memory, x, k)
-        leaf, _ = walk(memory.nodes, memory.lattice, root_node(memory.nodes, memory.lattice), x)
-        g = _value(memory.q_o, after, mu, _advice(memory, x), leaf)
-        memory.v_star[after], memory.v_o[after] = _most(memory.q_star, after), g
-    for t in range(count[LENGTH] - 1, -1, -1):
-        row, a, r = memory.row[t], memory.action[t], memory.reward[t]
-        n = memory.learned[row, a] + 1
-        outcomes = memory.after[row, a]
-        outcomes[(n - 1) % OUTCOMES] = after
-        memory.learned[row, a] = n
-        memory.gain[row, a] += (r - memory.gain[row, a]) / n
-        memory.when[row] = t
-        n = min(n, OUTCOMES)
-        memory.q_star[row, a] = _expected(memory.gain[row, a], gamma, outcomes, n, memory.v_star)
-        memory.v_star[row] = _most(memory.q_star, row)
-        if now[LAMBDA] == 0.0:
-            memory.q_o[row, a] = _expected(memory.gain[row, a], gamma, outcomes, n, memory.v_o)
+    episode, counters, schedule = tables.episode, tables.counters[0], tables.schedule[0]
+    gamma, mu, trace = schedule.gamma_b, schedule.teacher_share, schedule.trace
+    g, next_row = 0.0, -1
+    if not terminated:
+        next_row = base_state_row(tables, x, k)
+        tree_action = greedy_base_action(tables.bounds, tables.rules, root_node(tables.bounds, tables.rules), x)
+        g = _behaviour_value(tables.q_o, next_row, mu, _guide_action(tables, x), tree_action)
+        tables.v_star[next_row], tables.v_o[next_row] = _max_value(tables.q_star, next_row), g
+    for t in range(counters.recorded_steps - 1, -1, -1):
+        row, a, r = episode.row[t], episode.action[t], episode.reward[t]
+        updates = tables.updates[row, a] + 1
+        outcomes = tables.outcomes[row, a]
+        outcomes[(updates - 1) % MAX_OUTCOMES] = next_row
+        tables.updates[row, a] = updates
+        tables.mean_reward[row, a] += (r - tables.mean_reward[row, a]) / updates
+        tables.state_step[row] = t
+        n_outcomes = min(updates, MAX_OUTCOMES)
+        tables.q_star[row, a] = _mean_outcome(tables.mean_reward[row, a], gamma, outcomes, n_outcomes, tables.v_star)
+        tables.v_star[row] = _max_value(tables.q_star, row)
+        if trace == 0.0:
+            tables.q_o[row, a] = _mean_outcome(tables.mean_reward[row, a], gamma, outcomes, n_outcomes, tables.v_o)
         else:
-            memory.followed[row, a] += 1
-            alpha = rate(memory.followed[row, a], now[KAPPA], now[ALPHA_O])
+            tables.cycle_updates[row, a] += 1
+            alpha = learning_rate(tables.cycle_updates[row, a], schedule.kappa, schedule.alpha_o)
             g = r + gamma * g
-            change = alpha * (g - memory.q_o[row, a])
-            memory.q_o[row, a] += change
-            if count[GUIDED] == 1 and not memory.strayed[t]:  # the state is better or worse than thought: all of it
-                for b in range(memory.q_o.shape[1]):
+            change = alpha * (g - tables.q_o[row, a])
+            tables.q_o[row, a] += change
+            if schedule.has_guide and not episode.deviates[t]:  # the state itself is better or worse than thought
+                for b in range(tables.q_o.shape[1]):
                     if b != a:
-                        memory.q_o[row, b] += change
-        v_o = _value(memory.q_o, row, mu, memory.advice[t], memory.leaf[t])
-        memory.v_o[row] = v_o
-        g = v_o if memory.strayed[t] else (1.0 - now[LAMBDA]) * v_o + now[LAMBDA] * g
-        after = row
-    count[LENGTH] = 0
-    if over:
-        count[EPISODE] += 1
-        if count[KIND] == FOLLOWING:
-            count[EPISODES] += 1
-            now[RETURNS] += now[RETURN]
-        now[RETURN] = 0.0
-        count[STILL] = 0
-        count[KIND] = UNDECIDED
+                        tables.q_o[row, b] += change
+        v_o = _behaviour_value(tables.q_o, row, mu, episode.guide_action[t], episode.tree_action[t])
+        tables.v_o[row] = v_o
+        g = v_o if episode.deviates[t] else (1.0 - trace) * v_o + trace * g
+        next_row = row
+    counters.recorded_steps = 0
+    if is_over:
+        counters.episode += 1
+        if counters.episode_kind == FOLLOWING:
+            counters.followed_episodes += 1
+            counters.followed_returns += counters.episode_return
+        counters.episode_return = 0.0
+        counters.steps_without_change = 0
+        counters.episode_kind = UNDECIDED
 
 
 @njit(cache=True)
-def _expected(gain, gamma, outcomes, n, v):
-    """The mean reward of an action, and what the base states it led to are worth."""
+def _mean_outcome(mean_reward, gamma, outcomes, n_outcomes, v):
+    """Return the mean reward of an action plus the discounted mean value of the base states that followed it."""
     total = 0.0
-    for i in range(n):
+    for i in range(n_outcomes):
         if outcomes[i] >= 0:
             total += v[outcomes[i]]
-    return gain + gamma * total / n
+    return mean_reward + gamma * total / n_outcomes
 
 
 @njit(cache=True)
-def refresh(memory, order):
-    """Bring the values of all base states up to date with what is remembered of them."""
-    memory = borrowed(memory)
-    now, gamma = memory.now, memory.now[GAMMA_B]
-    root = root_node(memory.nodes, memory.lattice)
+def recompute_values(tables, order):
+    """Compute the values of all base states anew from the outcomes remembered, in the `order` [S] of their rows."""
+    tables = borrowed(tables)
+    schedule = tables.schedule[0]
+    root = root_node(tables.bounds, tables.rules)
     for row in order:
-        for b in range(memory.q_o.shape[1]):
-            n = min(memory.learned[row, b], OUTCOMES)
-            if n > 0:
-                gain, outcomes = memory.gain[row, b], memory.after[row, b]
-                memory.q_star[row, b] = _expected(gain, gamma, outcomes, n, memory.v_star)
-                if now[LAMBDA] == 0.0:
-                    memory.q_o[row, b] = _expected(gain, gamma, outcomes, n, memory.v_o)
-        x = memory.point[row]
-        leaf, _ = walk(memory.nodes, memory.lattice, root, x)
-        memory.v_star[row] = _most(memory.q_star, row)
-        memory.v_o[row] = _value(memory.q_o, row, now[MU], _advice(memory, x), leaf)
+        for b in range(tables.q_o.shape[1]):
+            n_outcomes = min(tables.updates[row, b], MAX_OUTCOMES)
+            if n_outcomes > 0:
+                reward, outcomes, gamma = tables.mean_reward[row, b], tables.outcomes[row, b], schedule.gamma_b
+                tables.q_star[row, b] = _mean_outcome(reward, gamma, outcomes, n_outcomes, tables.v_star)
+                if schedule.trace == 0.0:
+                    tables.q_o[row, b] = _mean_outcome(reward, gamma, outcomes, n_outcomes, tables.v_o)
+        x = tables.state_x[row]
+        tree_action = greedy_base_action(tables.bounds, tables.rules, root, x)
+        tables.v_star[row] = _max_value(tables.q_star, row)
+        guide_action = _guide_action(tables, x)
+        tables.v_o[row] = _behaviour_value(tables.q_o, row, schedule.teacher_share, guide_action, tree_action)
 
 
 @njit(cache=True)
-def _most(q, row):
-    most = q[row, 0]
+def _max_value(q, row):
+    """Return the largest of a row's values."""
+    value = q[row, 0]
     for b in range(1, q.shape[1]):
-        most = max(most, q[row, b])
-    return most
+        value = max(value, q[row, b])
+    return value
 
 
 @njit(cache=True)
-def _value(q, row, mu, advice, leaf):
-    """What the behaviour is worth in a base state."""
-    value = (1.0 - mu) * q[row, leaf]
+def _behaviour_value(q, row, mu, guide_action, tree_action):
+    """Return the value of the behaviour in a base state: the teacher with probability mu, else the tree."""
+    value = (1.0 - mu) * q[row, tree_action]
     if mu > 0.0:
-        value += mu * (q[row, advice] if advice >= 0 else _most(q, row))
+        value += mu * (q[row, guide_action] if guide_action >= 0 else _max_value(q, row))
     return value
 
 
 @njit(cache=True, inline="always")
-def _advice(memory, x):
-    """The guide's action, or -1 without a guide."""
-    if memory.count[GUIDED] == 0:
+def _guide_action(tables, x):
+    """Return the guide's action in a base state, or -1 without a guide."""
+    if not tables.schedule[0].has_guide:
         return -1
-    guide = memory.guide
-    node = 0
-    while guide.feature[node] >= 0:
-        node = guide.left[node] if x[guide.feature[node]] <= guide.threshold[node] else guide.right[node]
-    return guide.value[node]
+    return tables.guide[4][leaf_of(tables.guide, x)]
 
 
 # -- Q over bounds --------------------------------------------------------------------------------------------------
 
 
 @njit(cache=True, inline="always")
-def learn_tree(memory, x, row):
-    """Descend from the root with one base state, epsilon-greedily, learning every action of every node on the way.
+def update_bounds_table(tables, x, row):
+    """Descend from the root with one base state, epsilon-greedily, updating every action of every node on the way.
 
-    A node that explores tries the same question for a stretch of visits: what lies behind it is then learned from
-    whole episodes, not from stray states of many.
+    A node that explores tries the same split for a stretch of visits: what lies below it is then learned from whole
+    episodes, not from single states of many.
     """
-    nodes, lattice, rng, count, now = memory.nodes, memory.lattice, memory.rng, memory.count, memory.now
-    base = lattice.n_base
-    questions = nodes.threshold.shape[1]
-    o = np.int64(root_node(nodes, lattice))
+    bounds, rules, rng = tables.bounds, tables.rules, tables.rng
+    counters, schedule = tables.counters[0], tables.schedule[0]
+    base = rules.n_base
+    n_splits = bounds.threshold.shape[1]
+    q_o, zeta, kappa, alpha_b = tables.q_o[row], schedule.zeta, schedule.kappa, schedule.alpha_b
+    o = np.int64(root_node(bounds, rules))
     while o >= 0:
-        count[VISITS] += 1
-        if nodes.visits[o] % count[STRETCH] == 0:
-            nodes.trial[o] = NONE
-            if uniform(rng, 0.0, 1.0) < now[EPSILON]:
-                a = base + int(uniform(rng, 0.0, 1.0) * questions)
-                for _ in range(DRAWS - 1):
-                    other = base + int(uniform(rng, 0.0, 1.0) * questions)
-                    if nodes.q[o, other] > nodes.q[o, a]:
+        counters.node_visits += 1
+        if bounds.visits[o] % schedule.stretch == 0:
+            bounds.explored_split[o] = NONE
+            if uniform(rng, 0.0, 1.0) < schedule.epsilon:
+                a = base + int(uniform(rng, 0.0, 1.0) * n_splits)
+                for _ in range(RANDOM_SPLITS_COMPARED - 1):
+                    other = base + int(uniform(rng, 0.0, 1.0) * n_splits)
+                    if bounds.q[o, other] > bounds.q[o, a]:
                         a = other
-                nodes.trial[o] = a
-        a = np.int64(nodes.best[o] if nodes.trial[o] == NONE else nodes.trial[o])
-        first = o == 0 and count[FIRST] >= base
-        if first:
-            a = count[FIRST]
-        only = -1 if count[ALL] == 1 else a
-        learn_node(nodes, lattice, o, x, memory.q_o[row], now[ZETA], now[KAPPA], now[ALPHA_B], only)
-        if first:
-            nodes.best[o] = a
-        if a < base or np.isnan(nodes.threshold[o, a - base]):
+                bounds.explored_split[o] = a
+        a = np.int64(bounds.greedy[o] if bounds.explored_split[o] == NONE else bounds.explored_split[o])
+        is_prescribed = o == 0 and schedule.first_split >= base
+        if is_prescribed:
+            a = schedule.first_split
+        only_action = NONE if schedule.learns_all_actions else a
+        update_node(bounds, rules, o, x, q_o, zeta, kappa, alpha_b, only_action)
+        if is_prescribed:
+            bounds.greedy[o] = a
+        if a < base or np.isnan(bounds.threshold[o, a - base]):
             return
         m = a - base
-        side = 0 if x[lattice.feature[m]] <= nodes.threshold[o, m] else 1
-        if nodes.child[o, m, side] < 0 and nodes.child_visits[o, m, side] < now[EXPAND]:
+        side = 0 if x[rules.feature[m]] <= bounds.threshold[o, m] else 1
+        if bounds.child[o, m, side] < 0 and bounds.child_visits[o, m, side] < schedule.expand:
             return
-        o = np.int64(grow(nodes, lattice, o, m, side))
+        o = np.int64(child_node(bounds, rules, o, m, side))
+
+
+# -- behaviour ------------------------------------------------------------------------------------------------------
 
 
 @njit(cache=True, inline="always")
-def decide(memory, x, k):
-    """Learn about the tree in one base state and choose the base action to take there."""
-    nodes, lattice, rng, count, now = memory.nodes, memory.lattice, memory.rng, memory.count, memory.now
-    row = state_row(memory, x, k)
-    if count[KIND] == UNDECIDED:
+def choose_base_action(tables, x, k):
+    """Update Q over bounds in a base state x [n] and return the base action to take there."""
+    episode, counters, schedule, rng = tables.episode, tables.counters[0], tables.schedule[0], tables.rng
+    row = base_state_row(tables, x, k)
+    if counters.episode_kind == UNDECIDED:
         kind = EXPLORING if uniform(rng, 0.0, 1.0) < 0.5 else DISCOVERING
-        count[KIND] = kind if uniform(rng, 0.0, 1.0) < now[SHARE] else FOLLOWING
-        now[DARING] = uniform(rng, 0.0, 1.0) ** 3  # from a stray action now and then to nothing else
-    # A tree must serve the states it leads to, not those that random actions lead to; each once an episode, so that
-    # waiting in one state does not drown the others.
-    if count[KIND] == FOLLOWING and count[LEARNING] == 1 and memory.seen[row] != count[EPISODE]:
-        learn_tree(memory, x, row)
+        counters.episode_kind = kind if uniform(rng, 0.0, 1.0) < schedule.explore_share else FOLLOWING
+        counters.random_action_share = uniform(rng, 0.0, 1.0) ** 3  # mostly few random actions, sometimes all
+    # A tree must serve the states it leads to, not those that random actions lead to; each once per episode, so that
+    # waiting in one state does not outweigh the others.
+    if counters.episode_kind == FOLLOWING and schedule.learns_tree and tables.state_episode[row] != counters.episode:
+        update_bounds_table(tables, x, row)
         for c in range(len(x)):
-            memory.moments[0, c] += 1.0
-            memory.moments[1, c] += x[c]
-            memory.moments[2, c] += x[c] * x[c]
-    memory.seen[row] = count[EPISODE]
-    still = True
+            tables.moments[0, c] += 1.0
+            tables.moments[1, c] += x[c]
+            tables.moments[2, c] += x[c] * x[c]
+    tables.state_episode[row] = counters.episode
+    is_unchanged = True
     for c in range(len(x)):
-        still = still and memory.last[c] == x[c]
-        memory.last[c] = x[c]
-    count[STILL] = count[STILL] + 1 if still else 0
-    leaf, _ = walk(nodes, lattice, root_node(nodes, lattice), x)
-    advice = _advice(memory, x)
-    meant = np.int64(leaf)
-    if now[MU] > 0.0 and uniform(rng, 0.0, 1.0) < now[MU]:
-        meant = np.int64(advice) if advice >= 0 else _preferred(memory.q_star, row, memory.priority)
-    # Half of the exploring episodes try what the tree does not do, the other half what looks best of all.
-    action = meant if count[KIND] != DISCOVERING else _preferred(memory.q_star, row, memory.priority)
-    if count[KIND] != FOLLOWING and uniform(rng, 0.0, 1.0) < now[DARING]:
-        action = _least_tried(memory.tried, row, rng)
-    memory.tried[row, action] += 1
-    t = count[LENGTH]
-    memory.row[t], memory.action[t], memory.leaf[t], memory.advice[t] = row, action, leaf, advice
-    memory.strayed[t] = action != meant
+        is_unchanged = is_unchanged and tables.last_x[c] == x[c]
+        tables.last_x[c] = x[c]
+    counters.steps_without_change = counters.steps_without_change + 1 if is_unchanged else 0
+    tree_action = greedy_base_action(tables.bounds, tables.rules, root_node(tables.bounds, tables.rules), x)
+    guide_action = _guide_action(tables, x)
+    intended = np.int64(tree_action)
+    if schedule.teacher_share > 0.0 and uniform(rng, 0.0, 1.0) < schedule.teacher_share:
+        intended = np.int64(guide_action) if guide_action >= 0 else _best_action(tables.q_star, row, tables.priority)
+    # Half of the exploring episodes deviate from the intended actions, the other half from the best known ones.
+    action = intended
+    if counters.episode_kind == DISCOVERING:
+        action = _best_action(tables.q_star, row, tables.priority)
+    if counters.episode_kind != FOLLOWING and uniform(rng, 0.0, 1.0) < counters.random_action_share:
+        action = _least_tried_action(tables.tries, row, rng)
+    tables.tries[row, action] += 1
+    t = counters.recorded_steps
+    episode.row[t], episode.action[t] = row, action
+    episode.tree_action[t], episode.guide_action[t] = tree_action, guide_action
+    episode.deviates[t] = action != intended
     return action
 
 
 @njit(cache=True)
-def _preferred(q, row, priority):
-    """The best base action; among equally good ones the one this cycle prefers."""
+def _best_action(q, row, priority):
+    """Return the base action with the largest value; among equal ones that of the highest priority [B]."""
     best = 0
     for b in range(1, q.shape[1]):
-        gain = q[row, b] - q[row, best]
-        if gain > 1e-9 or (gain > -1e-9 and priority[b] > priority[best]):
+        advantage = q[row, b] - q[row, best]
+        if advantage > 1e-9 or (advantage > -1e-9 and priority[b] > priority[best]):
             best = b
     return best
 
 
 @njit(cache=True)
-def _least_tried(tried, row, rng):
+def _least_tried_action(tries, row, rng):
+    """Return the base action taken least often in a base state, a random one among equals."""
     action, ties = 0, 1
-    for b in range(1, tried.shape[1]):
-        if tried[row, b] < tried[row, action]:
+    for b in range(1, tries.shape[1]):
+        if tries[row, b] < tries[row, action]:
             action, ties = b, 1
-        elif tried[row, b] == tried[row, action]:
+        elif tries[row, b] == tries[row, action]:
             ties += 1
             if uniform(rng, 0.0, 1.0) * ties < 1.0:
                 action = b
@@ -316,48 +314,67 @@ def _least_tried(tried, row, rng):
 
 
 @njit(cache=True, inline="always")
-def record(memory, reward):
-    """The reward of the action that `decide` chose."""
-    memory.reward[memory.count[LENGTH]] = reward
-    memory.count[LENGTH] += 1
-    memory.count[ACTIONS] += 1
-    memory.now[RETURN] += reward
-    memory.now[REWARDS] += abs(reward)
+def record_reward(tables, reward):
+    """Record the reward of the action that `choose_base_action` returned."""
+    counters = tables.counters[0]
+    tables.episode.reward[counters.recorded_steps] = reward
+    counters.recorded_steps += 1
+    counters.base_actions += 1
+    counters.episode_return += reward
+    counters.absolute_rewards += abs(reward)
+
+
+# -- loops ----------------------------------------------------------------------------------------------------------
 
 
 @njit(cache=True)
-def turn(held, x, news, k):
-    """One turn of the same loop, for environments that Python steps: learn from the last one, then choose.
+def next_action(held, x, last_step, k):
+    """Take one turn of the loop for an environment that Python steps: learn from its last step, then choose.
 
-    x [n] must hold the state and news [2] the reward that led there and what became of the episode: BEGUN, GOES_ON,
-    TRUNCATED or TERMINATED. The base action to take, or OVER at an episode's end.
+    held: a `HeldTuple` of `Tables`
+    x [n]: the base state
+    last_step [2]: the reward that led there, and the episode's status: STARTED, CONTINUES, TRUNCATED or TERMINATED
+    k: neighbours of a new base state
+
+    Returns the base action to take, or EPISODE_OVER.
     """
-    memory = borrowed(held.all)
-    if news[1] != BEGUN:
-        record(memory, news[0])
-        over = news[1] != GOES_ON or memory.count[STILL] >= PATIENT
-        if over or memory.count[LENGTH] == HORIZON:
-            sweep(memory, x, news[1] == TERMINATED, over, k)
-        if over:
-            return OVER
-    return decide(memory, x, k)
+    tables = borrowed(held.values)
+    reward, status = last_step[0], last_step[1]
+    if status != STARTED:
+        record_reward(tables, reward)
+        counters = tables.counters[0]
+        is_over = status != CONTINUES or counters.steps_without_change >= MAX_STEPS_WITHOUT_CHANGE
+        if is_over or counters.recorded_steps == MAX_RECORDED_STEPS:
+            learn_episode(tables, x, status == TERMINATED, is_over, k)
+        if is_over:
+            return EPISODE_OVER
+    return choose_base_action(tables, x, k)
 
 
 @njit(cache=True)
-def run_native(memory, world, params, limit, limit_ends, state, env_rng, elapsed, x, steps, k):
-    """Episodes in a native environment, all compiled; `custard.solvers.mfec.loops.Foreign` is the same in Python."""
-    memory, params, state, env_rng, x = borrowed((memory, params, state, env_rng, x))
+def run_native(tables, world, params, limit, limit_terminates, state, env_rng, elapsed, x, steps, k):
+    """Learn from episodes in a native environment, all compiled.
+
+    tables: `Tables`
+    world, params: the environment's number and parameters
+    limit, limit_terminates: its time limit, and whether that counts as termination
+    state, env_rng, elapsed [1], x [n]: where its episode stands; updated
+    steps: how many to take
+    k: neighbours of a new base state
+    """
+    tables, params, state, env_rng, x = borrowed((tables, params, state, env_rng, x))
+    counters = tables.counters[0]
     for _ in range(steps):
-        action = decide(memory, x, k)
-        reward, terminal = advance(world, params, state, action, env_rng)
+        action = choose_base_action(tables, x, k)
+        reward, terminated = advance(world, params, state, action, env_rng)
         observe(world, state, x)
         elapsed[0] += 1
-        record(memory, reward)
-        terminal = terminal or (limit_ends and elapsed[0] >= limit)
-        over = terminal or elapsed[0] >= limit or memory.count[STILL] >= PATIENT
-        if over or memory.count[LENGTH] == HORIZON:
-            sweep(memory, x, terminal, over, k)
-        if over:
+        record_reward(tables, reward)
+        terminated = terminated or (limit_terminates and elapsed[0] >= limit)
+        is_over = terminated or elapsed[0] >= limit or counters.steps_without_change >= MAX_STEPS_WITHOUT_CHANGE
+        if is_over or counters.recorded_steps == MAX_RECORDED_STEPS:
+            learn_episode(tables, x, terminated, is_over, k)
+        if is_over:
             begin(world, state, env_rng)
             observe(world, state, x)
             elapsed[0] = 0

@@ -1,8 +1,8 @@
-"""The paper's MFEC as its appendix writes it: two nearest-neighbour tables, constant rates, one sampled target a step.
+"""The paper's MFEC as its appendix has it: two nearest-neighbour tables, constant rates, one sampled target per step.
 
     Q_o(s_w, a) <- Q_o(s_w, a) + alpha_o * (target - Q_o(s_w, a))
     Q(o, a)     <- Q(o, a)     + alpha_b * (target - Q(o, a)),        o = s_w \\ s_b
-    target = r + gamma * Q_o(s_w', argmax_a' Q(o', a')),   gamma = gamma_b after a base action, gamma_w after a question
+    target = r + gamma * Q_o(s_w', argmax_a' Q(o', a')),   gamma = gamma_b after a base action, gamma_w after a split
 
 What the text leaves open is settled here as `docs/deviations.md` lists: epsilon, capacity, order of updates, weighting
 of neighbours, ties.
@@ -12,77 +12,140 @@ of neighbours, ties.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
 
+from custard.core.errors import require_least, require_shares
 from custard.core.numba_tools import borrowed
 from custard.envs.native import advance, begin, observe
 from custard.envs.pcg64 import streams, uniform
 from custard.ibmdp import splits
-from custard.ibmdp.kernels import narrowed, project
+from custard.ibmdp.kernels import CompiledRules, compiled_rules, narrowed, project, threshold_of
 from custard.ibmdp.splits import Rules
+from custard.solvers.common.bounds_survey import fill_missing_bounds
 from custard.solvers.common.key_table import Keys, find, insert, make_keys, nearest, restore_keys
 from custard.solvers.common.selection import Selection
-from custard.solvers.mfec.bounds_table import Lattice, make_lattice, threshold_of
-from custard.solvers.mfec.loops import BEGUN, GOES_ON, OVER, TERMINATED, loop
+from custard.solvers.mfec.runners import CONTINUES, EPISODE_OVER, STARTED, TERMINATED, default_budget, make_runner
 from custard.task.problem import Problem, Snapshot
 from custard.tree.extract import extract
 
-__all__ = ["Written", "WrittenPolicy", "make_written", "solve_as_written"]
-
-LOOK_AT = 100  # keys among which neighbours are looked for
-FIRST_EPSILON, FALL = 0.5, 222_222  # epsilon falls along a line to 0 after so many transitions, or to its least before
-
-# Entries of `Written.count` and `Written.now`.
-OLD_O, OLD_S, OLD_A, HITS, MISSES, QUESTIONS, ACTIONS, EPISODES, LIMITED = range(9)
-EPSILON, ALPHA_B, ALPHA_O, GAMMA_B, ZETA, REWARD, RETURN, RETURNS = range(8)
+__all__ = ["PRESET", "PaperPolicy", "PaperSettings", "PaperTables", "make_paper_tables", "solve"]
 
 
-class Written(NamedTuple):
-    """Both tables and the step that is still to be learned from."""
+@dataclass(frozen=True)
+class PaperSettings:
+    """Settings of MFEC in the form of the paper's appendix."""
 
-    lattice: Lattice
+    budget: int | None = None  # environment steps, judging included; None: 10 or 20 million, a tenth where Python steps
+    splits: int = 3  # p, thresholds per feature
+    zeta: float = -0.01  # the reward of a split
+    gamma_b: float = 1.0  # discount of a base action
+    gamma_w: float = 1.0  # discount of a split
+    alpha_b: float = 0.01  # learning rate of Q
+    alpha_o: float = 0.3  # learning rate of Q_o
+    k: int = 9  # neighbours that stand in for a key never seen
+    epsilon: float = 0.05  # minimum share of random actions
+    capacity: int = 500_000  # keys kept in each table
+    keep: bool = False  # return the best tree judged; False: the last one
+    bootstrap_at_limit: bool = True  # what would follow a time limit counts; False: a time limit is a termination
+    mask: bool = True  # mask splits that separate nothing; False: they only cost zeta
+    low: Any = None  # bounds of the features, where the environment's own do not suit
+    high: Any = None
+
+    def __post_init__(self) -> None:
+        require_least(self, 1, "k", "capacity")
+        require_shares(self, "alpha_b", "alpha_o", "epsilon")
+
+
+PRESET: dict[str, dict[str, Any]] = {
+    "CartPole": {"splits": 10, "gamma_b": 0.99, "budget": 2_000_000, "bootstrap_at_limit": False,
+                 "low": [-2.0, -2.0, -0.14, -1.4], "high": [2.0, 2.0, 0.14, 1.4]},
+    "PrereqWorld": {"splits": 1, "alpha_b": 0.1, "alpha_o": 0.7},
+    "PotholeWorld": {"splits": 10, "k": 2, "budget": 5_000_000},
+}  # fmt: skip
+
+MAX_NEIGHBOUR_CANDIDATES = 100  # keys among which neighbours are looked for
+FIRST_EPSILON = 0.5
+EPSILON_STEPS = 222_222  # transitions over which epsilon falls linearly from the first to 0, or to its minimum before
+
+PENDING = np.dtype(
+    [
+        ("bounds_row", np.int64),  # the step that is still to be learned from: where it was taken (-1: there is none),
+        ("state_row", np.int64),
+        ("action", np.int64),  # its action,
+        ("reward", np.float64),  # and, of a base action, its reward
+    ]
+)
+RATES = np.dtype([(name, np.float64) for name in ("epsilon", "alpha_b", "alpha_o", "gamma_b", "zeta")])
+COUNTERS = np.dtype(
+    [
+        ("splits", np.int64),
+        ("base_actions", np.int64),
+        ("traversals_cut", np.int64),
+        ("episode_return", np.float64),
+        ("episodes", np.int64),  # since the last snapshot, with the sum of their returns
+        ("returns", np.float64),
+        ("hits", np.int64),  # keys that were found
+        ("misses", np.int64),  # keys that were new
+    ]
+)
+
+
+class PaperTables(NamedTuple):
+    """Both tables and the step that is still to be learned from. N keys, n features."""
+
+    rules: CompiledRules
     width: Any  # [n]: for normalising
-    bounds: Keys  # [., 2n + 1]: lower, upper (normalised), depth where it matters
-    q: Any  # [N, |A_w|]
-    full: Keys  # [., 3n + 1]: the base state before those
-    q_o: Any  # [N, |A_w|]
+    bounds: Keys  # [N, 2n + 1]: lower, upper (normalised), depth where it matters
+    q: Any  # [N, |A_w|] Q(o, a)
+    states: Keys  # [N, 3n + 1]: the base state before those
+    q_o: Any  # [N, |A_w|] Q_o(s_w, a)
     max_queries: int
-    count: Any  # int64, see above
-    now: Any  # float64, see above
+    pending: Any  # [1] PENDING
+    rates: Any  # [1] RATES
+    counters: Any  # [1] COUNTERS
     rng: Any  # [4] uint64
-    room: Any  # [3n + 1]: the key looked up
+    key: Any  # [3n + 1]: scratch space for the key that is looked up
 
 
-def make_written(rules: Rules, capacity: int, seed: int) -> Written:
-    """Empty tables."""
-    n, actions = rules.features.n, rules.n_actions
+def make_paper_tables(rules: Rules, settings: PaperSettings, seed: int) -> PaperTables:
+    """Return empty tables."""
+    n, actions, capacity, s = rules.features.n, rules.n_actions, settings.capacity, settings
     assert rules.max_queries is not None
-    written = Written(
-        make_lattice(rules), rules.width,
-        make_keys(capacity, 2 * n + 1, neighbours=True), np.zeros((capacity, actions)),
-        make_keys(capacity, 3 * n + 1, neighbours=True), np.zeros((capacity, actions)),
-        int(rules.max_queries), np.zeros(9, dtype=np.int64), np.zeros(8), streams([seed])[0],
-        np.zeros(3 * n + 1),
-    )  # fmt: skip
-    written.count[OLD_O] = -1
-    return written
+    return PaperTables(
+        rules=compiled_rules(rules),
+        width=rules.width,
+        bounds=make_keys(capacity, 2 * n + 1, neighbours=True),
+        q=np.zeros((capacity, actions)),
+        states=make_keys(capacity, 3 * n + 1, neighbours=True),
+        q_o=np.zeros((capacity, actions)),
+        max_queries=int(rules.max_queries),
+        pending=np.array([(-1, 0, 0, 0.0)], dtype=PENDING),
+        rates=np.array([(s.epsilon, s.alpha_b, s.alpha_o, s.gamma_b, s.zeta)], dtype=RATES),
+        counters=np.zeros(1, dtype=COUNTERS).view(np.recarray),
+        rng=streams([seed])[0],
+        key=np.zeros(3 * n + 1),
+    )
+
+
+# -- look-ups -------------------------------------------------------------------------------------------------------
 
 
 @njit(cache=True)
-def _row(keys, values, key, k, count):
-    """The row of a key. A new one starts from the mean of its k nearest; in a full table the nearest stands for it."""
+def _row(keys, values, key, k, counters):
+    """Return the row of a key. A new one starts from the mean of its k nearest; in a full table it is the nearest."""
     row = np.int64(find(keys, key))
     if row >= 0:
-        count[HITS] += 1
+        counters.hits += 1
         return row
-    count[MISSES] += 1
-    full = keys.size[0] == len(keys.key)
-    rows, distances = np.empty(1 if full else k, np.int64), np.empty(1 if full else k)
-    found = nearest(keys, key, rows, distances, LOOK_AT)
-    if full:
+    counters.misses += 1
+    is_full = keys.size[0] == len(keys.key)
+    rows, distances = np.empty(1 if is_full else k, np.int64), np.empty(1 if is_full else k)
+    found = nearest(keys, key, rows, distances, MAX_NEIGHBOUR_CANDIDATES)
+    if is_full:
         return rows[0]
     row = np.int64(insert(keys, key))
     values[row] = 0.0
@@ -93,32 +156,42 @@ def _row(keys, values, key, k, count):
 
 
 @njit(cache=True)
-def _keys(w, x, lower, upper, depth):
-    """The keys of o and of s_w, both in `room`: they last until the next."""
+def _keys_of(tables, x, lower, upper, depth):
+    """Return the keys of o and of s_w, both in scratch space: they last until the next call."""
     n = len(lower)
-    full, low = w.room, w.lattice.low
+    key, low = tables.key, tables.rules.low
     for c in range(n):
-        full[c] = min(max((x[c] - low[c]) / w.width[c], 0.0), 1.0) + 0.0
-        full[n + c] = (lower[c] - low[c]) / w.width[c] + 0.0
-        full[2 * n + c] = (upper[c] - low[c]) / w.width[c] + 0.0
-    full[3 * n] = depth if w.lattice.by_depth else 0.0
-    return full[n:], full
+        key[c] = min(max((x[c] - low[c]) / tables.width[c], 0.0), 1.0) + 0.0
+        key[n + c] = (lower[c] - low[c]) / tables.width[c] + 0.0
+        key[2 * n + c] = (upper[c] - low[c]) / tables.width[c] + 0.0
+    key[3 * n] = depth if tables.rules.has_depth_limit else 0.0
+    return key[n:], key
 
 
 @njit(cache=True)
-def afforded(lattice, lower, upper, depth, mask):
-    """The mask of the IBMDP's actions at some bounds, into `mask`."""
-    p = len(lattice.fractions)
+def _rows_of(tables, x, lower, upper, depth, k):
+    """Return the rows of o in Q and of s_w in Q_o, for base state x [n] and bounds [n], [n] at a depth."""
+    bounds_key, state_key = _keys_of(tables, x, lower, upper, depth)
+    counters = tables.counters[0]
+    o = _row(tables.bounds, tables.q, bounds_key, k, counters)
+    return o, _row(tables.states, tables.q_o, state_key, k, counters)
+
+
+@njit(cache=True)
+def _fill_mask(rules, lower, upper, depth, mask):
+    """Write the affordances at some bounds into `mask` [n_actions]."""
+    p = len(rules.fractions)
     for a in range(len(mask)):
-        if a < lattice.n_base:
+        if a < rules.n_base:
             mask[a] = True
             continue
-        c, j = (a - lattice.n_base) // p, (a - lattice.n_base) % p
-        mask[a] = depth < lattice.depth_limit and not np.isnan(threshold_of(lattice, c, j, lower[c], upper[c]))
+        c, j = (a - rules.n_base) // p, (a - rules.n_base) % p
+        mask[a] = depth < rules.depth_limit and not np.isnan(threshold_of(rules, c, j, lower[c], upper[c]))
 
 
 @njit(cache=True)
 def _greedy(q, mask):
+    """Return the first afforded action with the largest value."""
     best = -1
     for a in range(len(q)):
         if mask[a] and (best < 0 or q[a] > q[best]):
@@ -127,196 +200,213 @@ def _greedy(q, mask):
 
 
 @njit(cache=True)
-def _learn(w, target):
-    o, s, a = w.count[OLD_O], w.count[OLD_S], w.count[OLD_A]
-    w.q_o[s, a] += w.now[ALPHA_O] * (target - w.q_o[s, a])
-    w.q[o, a] += w.now[ALPHA_B] * (target - w.q[o, a])
+def _random_afforded_action(rng, mask):
+    """Return a random afforded action."""
+    rank = int(uniform(rng, 0.0, 1.0) * mask.sum())
+    for a in range(len(mask)):
+        if mask[a]:
+            if rank == 0:
+                return a
+            rank -= 1
+    return rank
+
+
+# -- learning -------------------------------------------------------------------------------------------------------
 
 
 @njit(cache=True)
-def decide(w, x, k):
-    """Traverse the tree from the root, epsilon-greedily and learning from every step, until a base action is chosen."""
-    lattice, count, now = w.lattice, w.count, w.now
-    base, p = lattice.n_base, len(lattice.fractions)
-    lower, upper = lattice.low.copy(), lattice.high.copy()
-    mask = np.empty(w.q.shape[1], np.bool_)
+def _update(tables, target):
+    """Move Q_o and Q of the pending step toward its target."""
+    pending, rates = tables.pending[0], tables.rates[0]
+    o, s, a = pending.bounds_row, pending.state_row, pending.action
+    tables.q_o[s, a] += rates.alpha_o * (target - tables.q_o[s, a])
+    tables.q[o, a] += rates.alpha_b * (target - tables.q[o, a])
+
+
+@njit(cache=True)
+def choose_base_action(tables, x, k):
+    """Traverse the tree from the root with base state x [n], epsilon-greedily and learning from every step, until a
+    base action is chosen; return it."""
+    rules, pending, rates, counters = tables.rules, tables.pending[0], tables.rates[0], tables.counters[0]
+    base, p = rules.n_base, len(rules.fractions)
+    lower, upper = rules.low.copy(), rules.high.copy()
+    mask = np.empty(tables.q.shape[1], np.bool_)
     depth = 0
     while True:
-        key, full = _keys(w, x, lower, upper, depth)
-        o, s = _row(w.bounds, w.q, key, k, count), _row(w.full, w.q_o, full, k, count)
-        afforded(lattice, lower, upper, depth, mask)
-        best = _greedy(w.q[o], mask)
-        if count[OLD_O] >= 0:  # the step that led here
-            asked = count[OLD_A] >= base
-            reward, gamma = (now[ZETA], lattice.gamma_w) if asked else (now[REWARD], now[GAMMA_B])
-            _learn(w, reward + gamma * w.q_o[s, best])
-        a = best
-        transitions = count[QUESTIONS] + count[ACTIONS]
-        if uniform(w.rng, 0.0, 1.0) < max(now[EPSILON], FIRST_EPSILON * (1.0 - transitions / FALL)):
-            a = int(uniform(w.rng, 0.0, 1.0) * mask.sum())
-            for b in range(len(mask)):
-                if mask[b]:
-                    if a == 0:
-                        a = b
-                        break
-                    a -= 1
-        if depth >= w.max_queries:  # asked for too long: act, and count it
-            count[LIMITED] += 1
-            a = _greedy(w.q[o, :base], mask)
-        count[OLD_O], count[OLD_S], count[OLD_A] = o, s, a
+        o, s = _rows_of(tables, x, lower, upper, depth, k)
+        _fill_mask(rules, lower, upper, depth, mask)
+        a = _greedy(tables.q[o], mask)
+        if pending.bounds_row >= 0:  # the step that led here
+            was_split = pending.action >= base
+            reward, gamma = (rates.zeta, rules.gamma_w) if was_split else (pending.reward, rates.gamma_b)
+            _update(tables, reward + gamma * tables.q_o[s, a])
+        transitions = counters.splits + counters.base_actions
+        if uniform(tables.rng, 0.0, 1.0) < max(rates.epsilon, FIRST_EPSILON * (1.0 - transitions / EPSILON_STEPS)):
+            a = _random_afforded_action(tables.rng, mask)
+        if depth >= tables.max_queries:  # act, and count it
+            counters.traversals_cut += 1
+            a = _greedy(tables.q[o, :base], mask)
+        pending.bounds_row, pending.state_row, pending.action = o, s, a
         if a < base:
             return a
-        count[QUESTIONS] += 1
+        counters.splits += 1
         c = (a - base) // p
-        v_p = project(lower[c], upper[c], lattice.fractions[(a - base) % p])
+        v_p = project(lower[c], upper[c], rules.fractions[(a - base) % p])
         lower[c], upper[c] = narrowed(lower[c], upper[c], v_p, x[c] <= v_p)
         depth += 1
 
 
 @njit(cache=True)
-def record(w, reward):
-    """The reward of the base action that `decide` chose."""
-    w.now[REWARD] = reward
-    w.now[RETURN] += reward
-    w.count[ACTIONS] += 1
+def record_reward(tables, reward):
+    """Record the reward of the base action that `choose_base_action` returned."""
+    counters = tables.counters[0]
+    tables.pending[0].reward = reward
+    counters.episode_return += reward
+    counters.base_actions += 1
 
 
 @njit(cache=True)
-def sweep(w, x, terminal, k):
-    """Learn from an episode's last step; where it did not terminate, what would have followed is looked up."""
-    count, now = w.count, w.now
-    target = now[REWARD]
-    if not terminal:
-        key, full = _keys(w, x, w.lattice.low, w.lattice.high, 0)
-        o, s = _row(w.bounds, w.q, key, k, count), _row(w.full, w.q_o, full, k, count)
-        mask = np.empty(w.q.shape[1], np.bool_)
-        afforded(w.lattice, w.lattice.low, w.lattice.high, 0, mask)
-        target += now[GAMMA_B] * w.q_o[s, _greedy(w.q[o], mask)]
-    _learn(w, target)
-    count[OLD_O] = -1
-    count[EPISODES] += 1
-    now[RETURNS] += now[RETURN]
-    now[RETURN] = 0.0
+def end_episode(tables, x, terminated, k):
+    """Learn from an episode's last step; where it did not terminate, the target looks up what would have followed."""
+    counters, pending, rules = tables.counters[0], tables.pending[0], tables.rules
+    target = pending.reward
+    if not terminated:
+        o, s = _rows_of(tables, x, rules.low, rules.high, 0, k)
+        mask = np.empty(tables.q.shape[1], np.bool_)
+        _fill_mask(rules, rules.low, rules.high, 0, mask)
+        target += tables.rates[0].gamma_b * tables.q_o[s, _greedy(tables.q[o], mask)]
+    _update(tables, target)
+    pending.bounds_row = -1
+    counters.episodes += 1
+    counters.returns += counters.episode_return
+    counters.episode_return = 0.0
 
 
 @njit(cache=True)
-def turn(held, x, news, k):
-    """One turn of the same loop for environments that Python steps: see `custard.solvers.mfec.episodes.turn`."""
-    w = borrowed(held.all)
-    if news[1] != BEGUN:
-        record(w, news[0])
-        if news[1] != GOES_ON:
-            sweep(w, x, news[1] == TERMINATED, k)
-            return OVER
-    return decide(w, x, k)
+def next_action(held, x, last_step, k):
+    """Take one turn of the loop for an environment that Python steps: see `episodes.next_action`."""
+    tables = borrowed(held.values)
+    reward, status = last_step[0], last_step[1]
+    if status != STARTED:
+        record_reward(tables, reward)
+        if status != CONTINUES:
+            end_episode(tables, x, status == TERMINATED, k)
+            return EPISODE_OVER
+    return choose_base_action(tables, x, k)
 
 
 @njit(cache=True)
-def run_native(w, world, params, limit, limit_ends, state, env_rng, elapsed, x, steps, k):
-    """Episodes in a native environment, all compiled."""
-    w, params, state, env_rng, x = borrowed((w, params, state, env_rng, x))
+def run_native(tables, world, params, limit, limit_terminates, state, env_rng, elapsed, x, steps, k):
+    """Learn from episodes in a native environment: see `episodes.run_native`."""
+    tables, params, state, env_rng, x = borrowed((tables, params, state, env_rng, x))
     for _ in range(steps):
-        action = decide(w, x, k)
-        reward, terminal = advance(world, params, state, action, env_rng)
+        action = choose_base_action(tables, x, k)
+        reward, terminated = advance(world, params, state, action, env_rng)
         observe(world, state, x)
         elapsed[0] += 1
-        record(w, reward)
-        if terminal or elapsed[0] >= limit:
-            sweep(w, x, terminal or limit_ends, k)
+        record_reward(tables, reward)
+        if terminated or elapsed[0] >= limit:
+            end_episode(tables, x, terminated or limit_terminates, k)
             begin(world, state, env_rng)
             observe(world, state, x)
             elapsed[0] = 0
 
 
-class WrittenPolicy:
+# -- runs -----------------------------------------------------------------------------------------------------------
+
+
+class PaperPolicy:
     """The greedy policy over bounds for `custard.extract`; a node never visited takes its nearest neighbours' action.
 
-    Extraction goes level by level and hands over bounds in single precision: the exact ones are kept beside.
+    Extraction goes level by level and passes bounds in single precision: the exact ones are kept beside.
     """
 
-    def __init__(self, written: Written, rules: Rules, k: int) -> None:
-        self.w, self.rules, self.k = written, rules, k
+    def __init__(self, tables: PaperTables, rules: Rules, k: int) -> None:
+        self.tables, self.rules, self.k = tables, rules, k
         self.depth, self.level = 0, {rules.normalised(*rules.root()).tobytes(): rules.root()}
 
     def __call__(self, bounds: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        """IBMDP actions for nodes, bounds [B, 2n] and mask [B, n_actions]."""
-        below: dict[bytes, tuple[np.ndarray, np.ndarray]] = {}
-        answers = np.zeros(len(bounds), dtype=np.int64)
+        """Return the IBMDP actions of nodes with bounds [B, 2n] and mask [B, n_actions]."""
+        next_level: dict[bytes, tuple[np.ndarray, np.ndarray]] = {}
+        actions = np.zeros(len(bounds), dtype=np.int64)
         for i, row in enumerate(bounds):
             lower, upper = self.level[row.tobytes()]
-            answers[i] = a = self._answer(lower, upper, mask[i])
+            actions[i] = a = self._action(lower, upper, mask[i])
             if a >= self.rules.n_base:
                 (c,), (v_p,) = self.rules.thresholds(lower[None], upper[None], np.array([a]), np.zeros(1))
-                for yes in (True, False):
+                for is_left in (True, False):
                     child = lower.copy(), upper.copy()
-                    child[0][c], child[1][c] = splits.narrowed(lower[c], upper[c], v_p, yes)
-                    below[self.rules.normalised(*child).tobytes()] = child
-        self.depth, self.level = self.depth + 1, below or self.level
-        return answers
+                    child[0][c], child[1][c] = splits.narrowed(lower[c], upper[c], v_p, is_left)
+                    next_level[self.rules.normalised(*child).tobytes()] = child
+        self.depth, self.level = self.depth + 1, next_level or self.level
+        return actions
 
-    def _answer(self, lower: np.ndarray, upper: np.ndarray, mask: np.ndarray) -> int:
-        w, base = self.w, self.rules.n_base
-        key, _ = _keys(w, lower, lower, upper, self.depth)
-        row = int(find(w.bounds, key))
+    def _action(self, lower: np.ndarray, upper: np.ndarray, mask: np.ndarray) -> int:
+        """Return the action of the node with these bounds."""
+        tables, base = self.tables, self.rules.n_base
+        key, _ = _keys_of(tables, lower, lower, upper, self.depth)
+        row = int(find(tables.bounds, key))
         if row >= 0:
-            return int(np.argmax(np.where(mask, w.q[row], -np.inf)))
+            return int(np.argmax(np.where(mask, tables.q[row], -np.inf)))
         rows, distances = np.empty(self.k, dtype=np.int64), np.empty(self.k)
-        found = int(nearest(w.bounds, key, rows, distances))
-        return int(np.argmax(w.q[rows[:found], :base].mean(axis=0))) if found else 0
+        found = int(nearest(tables.bounds, key, rows, distances))
+        return int(np.argmax(tables.q[rows[:found], :base].mean(axis=0))) if found else 0
 
 
-def solve_as_written(
-    problem: Problem, rules: Rules, s: Any, surveyed: int, state: dict[str, np.ndarray] | None
-) -> Iterator[Snapshot]:
-    """Learn for the whole budget, `surveyed` steps of it used already: the last policy's tree, with `keep` the best."""
+def solve(problem: Problem, settings: PaperSettings, state: dict[str, np.ndarray] | None = None) -> Iterator[Snapshot]:
+    """Learn for the whole budget; yields the last policy's tree, with `keep` the best one, twenty times."""
+    s, budget = settings, settings.budget or default_budget(problem)
+    features, steps = fill_missing_bounds(problem, budget)
+    rules = Rules(features, problem.base.actions, s.splits, s.zeta, s.gamma_b, s.gamma_w, problem.max_depth, s.mask)
     seeds = problem.seeds("learner", "environment")
-    w = make_written(rules, s.capacity, seeds["learner"])
-    w.now[[EPSILON, ALPHA_B, ALPHA_O, GAMMA_B, ZETA]] = s.epsilon, s.alpha_b, s.alpha_o, rules.gamma_b, rules.zeta
-    env: Any = loop(problem, seeds["environment"], run_native, turn, s)
-    selection = Selection(problem, budget=s.budget)
-    steps = surveyed
+    tables = make_paper_tables(rules, s, seeds["learner"])
+    runner: Any = make_runner(problem, seeds["environment"], run_native, next_action, budget, s.bootstrap_at_limit)
+    selection = Selection(problem, budget=budget)
     if state is not None:
         steps = int(state["steps"])
-        _load(w, state)
-        for name, array in env.arrays().items():
+        _load(tables, state)
+        for name, array in runner.arrays().items():
             array[...] = state[name]
         selection.restore(state)
     message = ""
     while not message:
-        steps += env.run(w, max(1, min(s.budget // 20, s.budget - steps)), s.k)
-        final, spent = extract(WrittenPolicy(w, rules, s.k), rules), selection.steps
-        if s.keep or steps >= s.budget:
+        steps += runner.run(tables, max(1, min(budget // 20, budget - steps)), s.k)
+        final, steps_before = extract(PaperPolicy(tables, rules, s.k), rules), selection.steps
+        if s.keep or steps >= budget:
             selection.show(final) if s.keep else selection.replace(final)
-            steps += selection.steps - spent
-        message = "budget used" if steps >= s.budget else ""
-        looked_up = max(1, int(w.count[HITS] + w.count[MISSES]))
+            steps += selection.steps - steps_before
+        message = "budget used" if steps >= budget else ""
+        counters, best = tables.counters[0], selection.best
+        lookups = max(1, int(counters.hits + counters.misses))
         metrics = {
-            "return": w.now[RETURNS] / max(1, w.count[EPISODES]), "tree_return": selection.last, "depth": final.depth,
-            "leaves": final.n_leaves, "nodes": int(w.bounds.size[0]), "states": int(w.full.size[0]),
-            "hit_rate": w.count[HITS] / looked_up, "unseen": w.count[MISSES] / looked_up,
-            "traversal_limit": int(w.count[LIMITED]),
+            "return": counters.returns / max(1, counters.episodes), "tree_return": selection.last,
+            "depth": final.depth, "leaves": final.n_leaves, "nodes": int(tables.bounds.size[0]),
+            "states": int(tables.states.size[0]), "hit_rate": counters.hits / lookups,
+            "unseen": counters.misses / lookups, "traversal_limit": int(counters.traversals_cut),
         }  # fmt: skip
-        w.now[RETURNS], w.count[EPISODES] = 0.0, 0
-        best = selection.best
-        now = {**_save(w), **{name: array.copy() for name, array in env.arrays().items()}, **selection.state()}
-        now["steps"] = np.array(steps)
+        counters.returns, counters.episodes = 0.0, 0
+        kept = {**_save(tables), **{name: array.copy() for name, array in runner.arrays().items()}, **selection.state()}
+        kept["steps"] = np.array(steps)
         yield Snapshot(
-            steps, best.tree if best else final, best.mean if best else float("nan"), s.budget, metrics, final, message,
-            lambda kept=now: kept,  # type: ignore[misc]
+            steps, best.tree if best else final, best.mean if best else float("nan"), budget, metrics, final, message,
+            lambda kept=kept: kept,  # type: ignore[misc]
         )  # fmt: skip
 
 
-def _save(w: Written) -> dict[str, np.ndarray]:
-    data = {"written.count": w.count.copy(), "written.now": w.now.copy(), "written.rng": w.rng.copy()}
-    for name, keys, values in (("bounds", w.bounds, w.q), ("full", w.full, w.q_o)):
-        size = int(keys.size[0])
-        data |= {f"{name}.key": keys.key[:size].copy(), f"{name}.q": values[:size].copy()}
+def _save(tables: PaperTables) -> dict[str, np.ndarray]:
+    """Return copies of the parts in use, by name."""
+    data = {f"tables.{name}": getattr(tables, name).copy() for name in ("pending", "counters", "rng")}
+    for keys, values in (("bounds", "q"), ("states", "q_o")):
+        table = getattr(tables, keys)
+        data[f"{keys}.keys"] = table.key[: int(table.size[0])].copy()
+        data[f"{keys}.{values}"] = getattr(tables, values)[: int(table.size[0])].copy()
     return data
 
 
-def _load(w: Written, data: dict[str, np.ndarray]) -> None:
-    for name, array in (("count", w.count), ("now", w.now), ("rng", w.rng)):
-        array[...] = data[f"written.{name}"]
-    for name, keys, values in (("bounds", w.bounds, w.q), ("full", w.full, w.q_o)):
-        restore_keys(keys, data[f"{name}.key"])
-        values[: len(data[f"{name}.q"])] = data[f"{name}.q"]
+def _load(tables: PaperTables, data: dict[str, np.ndarray]) -> None:
+    """Fill empty tables with what `_save` returned."""
+    for name in ("pending", "counters", "rng"):
+        getattr(tables, name)[...] = data[f"tables.{name}"]
+    for keys, values in (("bounds", "q"), ("states", "q_o")):
+        restore_keys(getattr(tables, keys), data[f"{keys}.keys"])
+        getattr(tables, values)[: len(data[f"{keys}.keys"])] = data[f"{keys}.{values}"]

@@ -31,7 +31,7 @@ from custard.envs.pcg64 import streams
 from custard.ibmdp.splits import PARAMETERISED, Rules
 from custard.nn.checkpoints import from_arrays, to_arrays
 from custard.nn.networks import make
-from custard.solvers.common.bounds_survey import bounded, default_splits
+from custard.solvers.common.bounds_survey import choose_bounds, default_splits
 from custard.solvers.common.selection import Selection
 from custard.solvers.ppo.acting_data import (
     ACTION_SPREAD,
@@ -152,7 +152,7 @@ def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | N
 
 def rules_for(problem: Problem, s: Settings) -> tuple[Rules, int]:
     """The IBMDP, and the environment steps it took to see where features lie and what episodes are like."""
-    features, surveyed = bounded(problem, problem.seeds("bounds")["bounds"], s.budget or NATIVE_BUDGET)
+    features, surveyed = choose_bounds(problem, problem.seeds("bounds")["bounds"], s.budget or NATIVE_BUDGET)
     gamma_b = problem.gamma_b if s.gamma_b is None else s.gamma_b
     zeta = -PRICE if s.zeta is None else s.zeta / (problem.unit if s.shared else 1.0)
     depth = problem.max_depth if problem.max_depth is not None else s.deepest

@@ -1,0 +1,233 @@
+"""All that MFEC learns, as plain arrays for compiled code: made empty, prepared for a cycle, saved and restored."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from custard.core.features import Features
+from custard.envs.pcg64 import streams, uniform
+from custard.ibmdp.kernels import CompiledRules, compiled_rules
+from custard.ibmdp.splits import Rules
+from custard.solvers.common.bounds_survey import MAX_DECLARED_TO_SEEN
+from custard.solvers.common.key_table import Keys, make_keys, restore_keys
+from custard.solvers.mfec.bounds_table import BoundsTable, keep_most_visited_nodes, make_bounds_table
+from custard.task.native_rollouts import arrays_of
+from custard.tree.tree import Tree
+
+__all__ = ["Episode", "Tables", "begin_cycle", "grid_and_scale", "load", "make_tables", "save"]
+
+MAX_STEPS_WITHOUT_CHANGE = 32  # base steps that leave every feature as it is, after which an episode is given up
+MAX_KEPT_VISITS = 1024  # visits that count when a cycle goes on with the nodes of the last one
+MAX_OUTCOMES = 16  # the latest outcomes remembered for each base state and action
+MAX_RECORDED_STEPS = 4096  # base steps after which an episode that still goes on is learned from
+MAX_VISITS_OF_OTHER_BEHAVIOUR = 4  # what was learned of the last cycle's behaviour counts as so many visits
+UNDECIDED, FOLLOWING, EXPLORING, DISCOVERING = -1, 0, 1, 2  # kinds of episode
+
+SCHEDULE = np.dtype(
+    [
+        ("teacher_share", np.float64),  # of base steps that follow the guide, or else the best action, not the tree
+        ("explore_share", np.float64),  # of episodes that explore
+        ("epsilon", np.float64),  # share of stretches of visits in which a node tries a random split
+        ("zeta", np.float64),
+        ("gamma_b", np.float64),
+        ("trace", np.float64),  # lambda; 0: Q_o is computed from remembered outcomes
+        ("kappa", np.float64),
+        ("alpha_b", np.float64),
+        ("alpha_o", np.float64),
+        ("expand", np.float64),  # states that a side of a split has seen before it becomes a node
+        ("stretch", np.int64),  # visits for which a node tries the same random split
+        ("first_split", np.int64),  # the action that all descents of the cycle begin with; a base action: none
+        ("learns_tree", np.bool_),
+        ("learns_all_actions", np.bool_),
+        ("has_guide", np.bool_),
+    ],
+    align=True,
+)
+COUNTERS = np.dtype(
+    [
+        ("recorded_steps", np.int64),  # of the present episode, not yet learned from
+        ("episode", np.int64),  # number of the present episode
+        ("episode_kind", np.int64),
+        ("steps_without_change", np.int64),
+        ("random_action_share", np.float64),  # of base steps in the present episode, if it explores
+        ("episode_return", np.float64),
+        ("base_actions", np.int64),  # in the whole run, with the sum of their absolute rewards
+        ("absolute_rewards", np.float64),
+        ("followed_episodes", np.int64),  # since the last snapshot, as all below: those that did not explore,
+        ("followed_returns", np.float64),  # and the sum of their returns
+        ("hits", np.int64),  # base states that were found
+        ("misses", np.int64),  # base states that were new
+        ("node_visits", np.int64),
+    ]
+)
+
+
+class Episode(NamedTuple):
+    """The recorded steps of the present episode, T = MAX_RECORDED_STEPS."""
+
+    row: Any  # [T] int32: base states
+    action: Any  # [T] int32: base actions taken
+    tree_action: Any  # [T] int32: those of the tree that is learned
+    guide_action: Any  # [T] int32: those of the guide, or -1 without a guide
+    deviates: Any  # [T] bool: whether the action was taken only to explore
+    reward: Any  # [T]
+
+
+class Tables(NamedTuple):
+    """All that is learned. n features, S base states, B base actions.
+
+    What is known of base states has no tuple of its own, because compiled code would copy it at every use.
+    """
+
+    rules: CompiledRules
+    bounds: BoundsTable  # Q(o, a): the policy over bounds
+    episode: Episode
+    state_keys: Keys  # base states on their grid, divided by the features' scales
+    q_o: Any  # [S, B] Q_o(s_b, b): take b, then do as the behaviour that is learned about does
+    q_star: Any  # [S, B] the same, but taking the best action afterwards
+    v_o: Any  # [S] value of the behaviour
+    v_star: Any  # [S] value of the best action
+    mean_reward: Any  # [S, B]
+    outcomes: Any  # [S, B, MAX_OUTCOMES] int32: the base states that followed (NONE: the episode's end)
+    state_x: Any  # [S, n]: the exact features last observed in each base state
+    state_step: Any  # [S] int32: the step of its episode at which each was last met
+    state_episode: Any  # [S] int64: the last episode each was met in
+    tries: Any  # [S, B] int32: how often each base action was taken
+    updates: Any  # [S, B] int32: how often it was learned from
+    cycle_updates: Any  # [S, B] int32: visits that count for the learning rate of q_o in this cycle
+    guide: tuple[np.ndarray, ...]  # the best tree when the cycle began, as `leaf_of` reads it
+    grid: Any  # [2, n]: origin and width of the cells that tell real features apart (width 0: told apart exactly)
+    scale: Any  # [n]: what features are divided by for distances between base states
+    priority: Any  # [B]: which of equally good base actions is preferred, drawn anew in each cycle
+    moments: Any  # [3, n]: count, sum and sum of squares of the base states the tree was learned in
+    last_x: Any  # [n]: the last base state
+    key: Any  # [n]: scratch space for a key
+    schedule: Any  # [1] SCHEDULE
+    counters: Any  # [1] COUNTERS
+    rng: Any  # [4] uint64
+
+
+def grid_and_scale(widest: Features, seen: Features, width: np.ndarray, cells: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the grid [2, n] and the scale [n] by which base states are told apart, see `Tables`.
+
+    widest, seen: the features with the widest bounds, and with the range seen in random rollouts
+    width [n]: of the bounds
+    cells: of the grid, about
+
+    Real features have a grid over where they were seen (over the declared range, if that is of the same order: random
+    actions may see little of it); whole numbers are told apart exactly.
+    """
+    real, declared = ~widest.integer, widest.high - widest.low
+    span = np.where(seen.high > seen.low, seen.high - seen.low, 1.0)
+    span = np.where((declared > span) & (declared <= MAX_DECLARED_TO_SEEN * span), declared, span)
+    cell_width = span / max(16.0, np.ceil(cells ** (1.0 / max(1, real.sum()))))
+    return np.where(real, np.stack([seen.low, cell_width]), 0.0), np.where(real, span, width)
+
+
+def make_tables(rules: Rules, grid: np.ndarray, scale: np.ndarray, capacity: int, seed: int) -> Tables:
+    """Return empty tables.
+
+    rules: of the IBMDP
+    grid [2, n], scale [n]: how base states are told apart and compared, see `Tables`
+    capacity: nodes, and base states, at most
+    seed: of the learner's random numbers
+    """
+    n, base = rules.features.n, rules.n_base
+    rows, actions, tree_actions, guide_actions = np.zeros((4, MAX_RECORDED_STEPS), dtype=np.int32)
+    deviates, rewards = np.zeros(MAX_RECORDED_STEPS, dtype=np.bool_), np.zeros(MAX_RECORDED_STEPS)
+    tables = Tables(
+        rules=compiled_rules(rules),
+        bounds=make_bounds_table(capacity, rules),
+        episode=Episode(rows, actions, tree_actions, guide_actions, deviates, rewards),
+        state_keys=make_keys(capacity, n, neighbours=True),
+        q_o=np.zeros((capacity, base)),
+        q_star=np.zeros((capacity, base)),
+        v_o=np.zeros(capacity),
+        v_star=np.zeros(capacity),
+        mean_reward=np.zeros((capacity, base)),
+        outcomes=np.zeros((capacity, base, MAX_OUTCOMES), dtype=np.int32),
+        state_x=np.zeros((capacity, n)),
+        state_step=np.zeros(capacity, dtype=np.int32),
+        state_episode=np.full(capacity, -1, dtype=np.int64),
+        tries=np.zeros((capacity, base), dtype=np.int32),
+        updates=np.zeros((capacity, base), dtype=np.int32),
+        cycle_updates=np.zeros((capacity, base), dtype=np.int32),
+        guide=arrays_of(Tree.leaf(rules.actions.start, rules.features, rules.actions)),
+        grid=grid,
+        scale=scale,
+        priority=np.zeros(base),
+        moments=np.zeros((3, n)),
+        last_x=np.zeros(n),
+        key=np.zeros(n),
+        schedule=np.zeros(1, dtype=SCHEDULE).view(np.recarray),
+        counters=np.zeros(1, dtype=COUNTERS).view(np.recarray),
+        rng=streams([seed])[0],
+    )
+    tables.counters[0].episode_kind = UNDECIDED
+    return tables
+
+
+def begin_cycle(tables: Tables, rules: Rules, guide: Tree | None) -> Tables:
+    """Forget the tree, keep what is known of base states. With a guide its actions are followed.
+
+    Under a depth limit half of the nodes are kept while the bounds stay: thresholds are many then, and one cycle is
+    too short to try them all.
+    """
+    bounds, new_rules = tables.bounds, compiled_rules(rules)
+    same_bounds = all(np.array_equal(getattr(tables.rules, name), getattr(new_rules, name)) for name in ("low", "high"))
+    max_nodes = len(bounds.visits) // 2 if new_rules.has_depth_limit and same_bounds else 0
+    keep_most_visited_nodes(bounds, max_nodes, MAX_KEPT_VISITS)
+    tables.moments[:] = 0.0
+    size = int(tables.state_keys.size[0])
+    tables.schedule[0].has_guide = guide is not None
+    if guide is None:
+        known = tables.updates[:size] > 0
+        tables.q_o[:size][known] = tables.q_star[:size][known]
+        tables.cycle_updates[:size] = tables.updates[:size]
+    else:
+        tables.cycle_updates[:size] = np.minimum(tables.cycle_updates[:size], MAX_VISITS_OF_OTHER_BEHAVIOUR)
+    for b in range(len(tables.priority)):
+        tables.priority[b] = uniform(tables.rng, 0.0, 1.0)
+    tables = tables._replace(rules=new_rules)
+    return tables if guide is None else tables._replace(guide=arrays_of(guide))
+
+
+# -- checkpoints ----------------------------------------------------------------------------------------------------
+
+_STATE_ROWS = (
+    "q_o", "q_star", "v_o", "v_star", "mean_reward", "outcomes", "state_x", "state_step", "state_episode", "tries",
+    "updates", "cycle_updates",
+)  # fmt: skip
+_NODE_ROWS = tuple(name for name in BoundsTable._fields if name != "keys")
+_WHOLE = ("grid", "scale", "priority", "moments", "last_x", "schedule", "counters", "rng")
+
+
+def _parts(tables: Tables) -> dict[str, np.ndarray]:
+    """Return the very arrays that a checkpoint keeps, those of rows up to the rows in use."""
+    nodes, states = int(tables.bounds.keys.size[0]), int(tables.state_keys.size[0])
+    parts = {f"tables.{name}": getattr(tables, name) for name in _WHOLE}
+    parts |= {f"episode.{name}": getattr(tables.episode, name) for name in Episode._fields}
+    parts |= {f"states.{name}": getattr(tables, name)[:states] for name in _STATE_ROWS}
+    return parts | {f"bounds.{name}": getattr(tables.bounds, name)[:nodes] for name in _NODE_ROWS}
+
+
+def save(tables: Tables) -> dict[str, np.ndarray]:
+    """Return copies of the parts in use, by name."""
+    data = {name: array.copy() for name, array in _parts(tables).items()}
+    for name, keys in (("bounds", tables.bounds.keys), ("states", tables.state_keys)):
+        data[f"{name}.keys"] = keys.key[: int(keys.size[0])].copy()
+    return data | {f"guide.{i}": array.copy() for i, array in enumerate(tables.guide)}
+
+
+def load(tables: Tables, data: dict[str, np.ndarray]) -> Tables:
+    """Return empty tables filled with what `save` returned."""
+    restore_keys(tables.bounds.keys, data["bounds.keys"])
+    restore_keys(tables.state_keys, data["states.keys"])
+    for name, array in _parts(tables).items():
+        array[...] = data[name]
+    guide = tuple(data[f"guide.{i}"].copy() for i in range(len(tables.guide)))
+    for array, like in zip(guide, tables.guide, strict=True):
+        array.flags.writeable = like.flags.writeable  # part of the type that compiled code was made for
+    return tables._replace(guide=guide)
