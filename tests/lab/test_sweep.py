@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import signal
 import subprocess
@@ -152,6 +153,23 @@ def test_trials_are_known_by_their_content(log: Path, tmp_path: Path, monkeypatc
     run([plain], file, workers=0)
     assert told(log, "begin") == [0, 0], "another version's row is not taken for this one's"
     assert {row["version"] for row in read_rows(file)} == {custard.__version__, "99"}
+
+
+def test_rows_made_before_a_setting_was_removed_still_count(log: Path, tmp_path: Path) -> None:
+    trial, file = Trial("CartPole-v1", "tpi"), tmp_path / "a.csv"
+    run([trial], file)
+    with Store(file) as store:
+        (row,) = store.rows
+        settings = json.loads(row["full_settings"])
+        gone = json.dumps({**settings, "gone": 1})
+        other = json.dumps({**settings, "budget": 1, "gone": 1})
+        store.replace([{**row, "trial": "a", "full_settings": gone}, {**row, "trial": "b", "full_settings": other}])
+    (found,), notes = trials_in(file, [trial])
+    assert found["trial"] == "a"
+    assert "1 rows were made with other default settings" in notes[0]
+    run([trial], file)
+    run([trial], tmp_path / "b.csv", borrow=[file])
+    assert told(log, "begin") == [0], "neither file needs the trial again"
 
 
 def test_rows_are_lent_between_files(log: Path, tmp_path: Path) -> None:

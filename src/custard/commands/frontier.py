@@ -104,13 +104,14 @@ class Command:
         from custard.core.errors import CustardError
         from custard.lab.methods import method
         from custard.lab.trials import grid
+        from custard.task.settings import settings_class
 
         if self.seeds < 1:
             raise CustardError("frontier needs at least one seed")
         if varied := {"zeta", "max_leaves", "max_depth"} & set(assignments(self.set, "--set")):
             option = f"--{min(varied).replace('_', '-')}"
             raise CustardError(f"--set {min(varied)}: a frontier goes over several, which {option} gives")
-        known = {entry.name for entry in dataclasses.fields(method(name)[1].Settings)}
+        known = {entry.name for entry in dataclasses.fields(settings_class(method(name)[1], self.preset))}
         common: dict[str, Any] = {
             "envs": [(self.env, assignments(self.env_args, "--env-args"))], "methods": [name],
             "seeds": range(self.first_seed, self.first_seed + self.seeds),

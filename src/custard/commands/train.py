@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import sys
 from dataclasses import dataclass
 from importlib import import_module
@@ -80,6 +79,7 @@ class Command:
         from custard.core.threads import meanwhile
         from custard.lab.learn import learn
         from custard.lab.methods import METHODS, method
+        from custard.task.settings import setting_names
 
         require_whole(0, episodes=self.episodes)
         name, module = method(self.method)
@@ -92,7 +92,7 @@ class Command:
             "out": out, "resume": self.resume,
             **{k: v for k, v in (("max_leaves", self.max_leaves), ("expert", self.expert)) if v is not None},
         }  # fmt: skip
-        known = ["max_depth", "low", "high", *(field.name for field in dataclasses.fields(module.Settings))]
+        known = ["max_depth", "low", "high", *setting_names(module)]
         if self.max_leaves is not None and "max_leaves" not in known:
             limited = ", ".join(other for other in METHODS if _limits_leaves(other))
             raise CustardError(f"{name} has no limit of leaves: give --max-depth, or a method that has one ({limited})")
@@ -134,9 +134,10 @@ def _limits_leaves(name: str) -> bool:
     """Whether a method has a limit of leaves; one whose packages are missing does not count."""
     from custard.core.errors import CustardError
     from custard.lab.methods import method
+    from custard.task.settings import setting_names
 
     try:
-        return "max_leaves" in {field.name for field in dataclasses.fields(method(name)[1].Settings)}
+        return "max_leaves" in setting_names(method(name)[1])
     except CustardError:
         return False
 

@@ -147,7 +147,8 @@ def _lines(file: Path, reader: Any) -> Iterator[Any]:
 
 def _check(row: Row, where: str) -> None:
     """Raise if a cell that orders or counts holds something else."""
-    kinds: dict[str, Callable[[str], Any]] = {"seed": int, "max_depth": int, "env_args": _object, "settings": _object}
+    objects = ("env_args", "settings", "full_settings")
+    kinds: dict[str, Callable[[str], Any]] = {"seed": int, "max_depth": int, **dict.fromkeys(objects, _object)}
     for name, read in (kinds | dict.fromkeys(NUMBERS, float)).items():
         try:
             read(row.get(name) or ("{}" if read is _object else "0"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +46,9 @@ def sweep(
     """
     wanted = {about["trial"]: (trial, about) for trial in trials for about in (identity(trial, strict),)}
     with Store(file) as store:
-        for name, lent in _lent(borrow, file, wanted).items():
-            if name not in {own["trial"] for own in store.rows if not own["error"]}:
+        own = _good(store.rows, wanted)
+        for name, lent in _good(_rows_of(borrow, file), wanted).items():
+            if name not in own:
                 store.add({**lent, "experiment": wanted[name][1]["experiment"]})
         done, notes = _done(store.rows, wanted, retry)
         waiting = [name for name in wanted if name not in done]
@@ -79,11 +80,11 @@ def trials_in(file: Path, trials: Iterable[Trial]) -> tuple[list[dict[str, Any]]
 
 def _done(rows: Sequence[Row], wanted: dict[str, Any], retry: bool) -> tuple[dict[str, Row], list[str]]:
     """The rows that stand for wanted trials, and what a person should know about the others."""
-    by_key = {tuple(about[part] for part in KEY): name for name, (_, about) in wanted.items()}
+    by_key = _by_key(wanted)
     done: dict[str, Row] = {}
     unversioned = other = 0
     for row in rows:
-        name = row["trial"] or by_key.get(tuple(row[part] for part in KEY), "")
+        name = _name(row, wanted, by_key) or by_key.get(tuple(row[part] for part in KEY), "")
         if name in wanted and not (retry and row["error"]):
             unversioned += row["trial"] == ""
             done[name] = row
@@ -97,10 +98,38 @@ def _done(rows: Sequence[Row], wanted: dict[str, Any], retry: bool) -> tuple[dic
     return done, notes
 
 
-def _lent(files: Iterable[Path], own: Path | None, wanted: dict[str, Any]) -> dict[str, Row]:
-    """Rows of wanted trials in other files; those with errors stay where they are."""
-    rows = (row for file in files if file != own and file.exists() for row in read_rows(file))
-    return {row["trial"]: row for row in rows if row["trial"] in wanted and not row["error"]}
+def _by_key(wanted: dict[str, Any]) -> dict[tuple[str, ...], str]:
+    """Return the name of each wanted trial by its key."""
+    return {tuple(about[part] for part in KEY): name for name, (_, about) in wanted.items()}
+
+
+def _name(row: Row, wanted: dict[str, Any], by_key: dict[tuple[str, ...], str]) -> str:
+    """Return the name of the wanted trial that a row stands for; of any other row its own name.
+
+    A row made before its method lost a setting has a name of its own. It stands for the trial with its key and its
+    version if all settings of that trial are equal in the row: those that the method no longer has cannot differ.
+    """
+    name = by_key.get(tuple(row[part] for part in KEY), "")
+    if row["trial"] in wanted or not name or not row["full_settings"]:
+        return row["trial"]
+    about = wanted[name][1]
+    before, now = (json.loads(each["full_settings"] or "{}") for each in (row, about))
+    same = bool(now) and row["version"] == about["version"] and all(before.get(key, ...) == now[key] for key in now)
+    return name if same else row["trial"]
+
+
+def _good(rows: Iterable[Row], wanted: dict[str, Any]) -> dict[str, Row]:
+    """Return the rows of wanted trials by name, without those that hold an error."""
+    by_key = _by_key(wanted)
+    named = {_name(row, wanted, by_key): row for row in rows if not row["error"]}
+    return {name: row for name, row in named.items() if name in wanted}
+
+
+def _rows_of(files: Iterable[Path], own: Path | None) -> Iterator[Row]:
+    """Yield the rows of other files that exist."""
+    for file in files:
+        if file != own and file.exists():
+            yield from read_rows(file)
 
 
 def _in_order(rows: Sequence[Row], done: dict[str, Row]) -> list[Row]:

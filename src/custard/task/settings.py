@@ -13,15 +13,31 @@ import numpy as np
 
 from custard.core.errors import CustardError, one_of
 
-__all__ = ["settings_for"]
+__all__ = ["setting_names", "settings_class", "settings_for"]
+
+
+def settings_class(module: ModuleType, preset: str | None = None) -> Any:
+    """Return the dataclass of a method's settings under a preset.
+
+    A method of which a preset is a form of its own, such as the paper's, maps that preset to its class in `SETTINGS`;
+    every other preset has the method's `Settings`.
+    """
+    return getattr(module, "SETTINGS", {}).get(preset or "tuned", module.Settings)
+
+
+def setting_names(module: ModuleType) -> list[str]:
+    """Return the names of all settings of a method, those of every preset's form."""
+    forms = (module.Settings, *getattr(module, "SETTINGS", {}).values())
+    return list(dict.fromkeys(field.name for form in forms for field in dataclasses.fields(form)))
 
 
 def settings_for(
     module: ModuleType, env: str, preset: str | None, given: Mapping[str, Any], what: str = "setting"
 ) -> Any:
-    """A method's settings: the preset's for this environment, then what the user gave.
+    """Return a method's settings: the preset's for this environment, then what the user gave.
 
-    `PRESETS[preset]` maps an environment's name without version ("CartPole"), or "" for any, to settings.
+    `PRESETS[preset]` maps an environment's name without version ("CartPole"), or "" for any, to settings. A setting
+    that the preset's form of the method does not read is an error.
     """
     presets: Mapping[str, Mapping[str, Mapping[str, Any]]] = getattr(module, "PRESETS", {"tuned": {}})
     chosen = preset or "tuned"
@@ -30,12 +46,16 @@ def settings_for(
     namespace, _, name = env.rpartition("/")
     name = (name.rpartition("-v")[0] or name) if namespace in ("", "custard") else ""  # others only sound alike
     merged = {**presets[chosen].get("", {}), **presets[chosen].get(name, {}), **given}
-    fields = {field.name: field for field in dataclasses.fields(module.Settings)}
+    accepted = settings_class(module, chosen)
+    fields = [field.name for field in dataclasses.fields(accepted)]
     for key in merged:
         if key not in fields:
+            if key in setting_names(module):  # of another preset's form
+                reads = ", ".join(fields)
+                raise CustardError(f"{what} {key!r} is not read under the preset {chosen!r}, which reads {reads}")
             raise CustardError(one_of(what, key, fields))
-    hints = typing.get_type_hints(module.Settings)
-    return module.Settings(**{key: _fitting(key, value, hints[key]) for key, value in merged.items()})
+    hints = typing.get_type_hints(accepted)
+    return accepted(**{key: _fitting(key, value, hints[key]) for key, value in merged.items()})
 
 
 def _fitting(key: str, value: Any, wanted: Any) -> Any:
