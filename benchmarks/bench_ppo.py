@@ -2,10 +2,10 @@
 
     python benchmarks/bench_ppo.py [--seeds]
 
-Same networks (two layers of 64 for actor and critic), rows an iteration, epochs and minibatches. A step is a node of
-the tree visited: what the others call a step of the IBMDP. Each of ours also carries the walks behind every question.
-Speeds are steps in a second of the processor's time, so that other programs count less. Rivals take turns, and each is
-judged by its best turn; the first call, which compiles (or loads what numba compiled before), is reported apart.
+Same networks (two layers of 64 for actor and critic), rows per iteration, epochs and minibatches. A step is a node of
+the tree visited: what the others call a step of the IBMDP. Each of ours also has the greedy traversals behind splits.
+Speeds are steps per second of processor time, so that other programs count less. Rivals take turns, and each is judged
+by its best turn; the first call, which compiles (or loads what numba compiled before), is reported apart.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def ours(env: Any, envs: int) -> Callable[[], int]:
 
     def iteration() -> int:
         learner.advance()
-        return learner.rows.acts.size
+        return learner.rollouts.rows.has_action.size
 
     return iteration
 

@@ -60,9 +60,10 @@ def test_ppo(compiled, bootstrap):
     given = {"budget": 4000, "num_envs": 4, "num_steps": 16, "hidden": 8, "bootstrap_at_limit": bootstrap, "draws": 0}
     learner = ppo.Learner(problem_of(compiled), settings_for(ppo, PREREQ, "tuned", given))
     learner.advance()
-    rows = learner.rows
-    assert rows.over[rows.acts].any()
-    assert np.array_equal(rows.terminated[rows.acts], rows.over[rows.acts] & (not bootstrap))
+    rows = learner.rollouts.rows
+    terminated, done = rows.terminated[rows.has_action], rows.done[rows.has_action]
+    assert done.any()
+    assert np.array_equal(terminated, done & (not bootstrap))
 
 
 @pytest.mark.parametrize("compiled", [True, False])
@@ -72,15 +73,19 @@ def test_ppo_as_written(compiled, bootstrap):
     from custard.ibmdp.splits import Rules
     from custard.nn.networks import make
     from custard.solvers.ppo.paper import Rollouts, make_steps
+    from custard.solvers.ppo.policy import PolicyNetwork
+    from custard.solvers.ppo.rollouts import make_environments
 
     problem = problem_of(compiled)
     rules = Rules(problem.base.features, problem.base.actions, 1, -0.01, 1.0, 1.0, 2)
     actor = make(np.random.default_rng(0), (2 * rules.features.n, 8, 8, rules.n_actions), 0.1)
-    rollouts = Rollouts(problem, rules, actor, 1, problem.seeds("learner", "environment"), limit_ends=not bootstrap)
-    steps = make_steps(rollouts.game, 50, 1)
-    rollouts.run(actor, steps)
-    assert steps.over.any()
-    assert np.array_equal(steps.terminated, steps.over & (not bootstrap))
+    seeds = problem.seeds("learner", "environment")
+    envs = make_environments(problem, 1, seeds["environment"], limit_terminates=not bootstrap)
+    rollouts = Rollouts(rules, envs, actor, seeds["learner"])
+    steps = make_steps(rollouts.rules, 50, 1)
+    rollouts.collect(PolicyNetwork(actor, 0), steps)
+    assert steps.done.any()
+    assert np.array_equal(steps.terminated, steps.done & (not bootstrap))
 
 
 @pytest.mark.parametrize("method", ["mfec", "dqn", "ppo"])

@@ -24,8 +24,9 @@ ppo = pytest.importorskip("custard.solvers.ppo.ppo", reason="needs the extra neu
 ppo_update = pytest.importorskip("custard.solvers.ppo.update", reason="needs the extra neural")
 
 from custard.nn.networks import forward, forward_row, make, scratch  # noqa: E402
-from custard.solvers.ppo.acting import choose  # noqa: E402
-from custard.solvers.ppo.acting_data import make_rows  # noqa: E402
+from custard.solvers.ppo.policy import ExtractablePolicy  # noqa: E402
+from custard.solvers.ppo.rollouts import Exploration, make_environments  # noqa: E402
+from custard.solvers.ppo.traversal import choose_action  # noqa: E402
 
 PREREQ = "custard/PrereqWorld-v0"
 SMALL = dict(num_envs=4, num_steps=16, minibatches=2, epochs=2, hidden=8)
@@ -48,13 +49,12 @@ AFTER = np.array([[10.0, 20.0], [30.0, 40.0], [50.0, 60.0]], dtype=np.float32)  
 
 
 def three_steps(last):
-    """Three base actions; the policy then takes actions 1, 0, 1 after 2, 0 and 1 questions."""
-    game = learner_of(PREREQ, {"m": 4}).game
-    rows = make_rows(game, 1, 4)
-    for t, reward, meant, asked in ((0, 1.0, 1, 2), (2, 2.0, 0, 0), (3, 3.0, 1, 1)):  # row 1 only asks
-        rows.acts[0, t], rows.reward[0, t], rows.follows[0, t] = True, reward, True
-        rows.meant[0, t], rows.meant_asked[0, t] = meant, asked
-    rows.terminated[0, 3], rows.over[0, 3] = last == "terminated", last != "goes on"
+    """Three base actions; the policy then takes actions 1, 0, 1 after 2, 0 and 1 splits."""
+    rows = ppo_update.make_rows(learner_of(PREREQ, {"m": 4}).rollouts.rules, 1, 4)
+    for t, reward, next_action, n_splits in ((0, 1.0, 1, 2), (2, 2.0, 0, 0), (3, 3.0, 1, 1)):  # row 1 is a node only
+        rows.has_action[0, t], rows.reward[0, t], rows.on_policy[0, t] = True, reward, True
+        rows.next_action[0, t], rows.next_splits[0, t] = next_action, n_splits
+    rows.terminated[0, 3], rows.done[0, 3] = last == "terminated", last != "goes on"
     after = np.zeros((1, 4, 2), dtype=np.float32)
     after[0, [0, 2, 3]] = AFTER
     return rows, after
@@ -64,24 +64,24 @@ def three_steps(last):
 @pytest.mark.parametrize("trace", [0.0, 1.0])
 def test_targets_of_base_actions_by_hand(last, trace):
     rows, after = three_steps(last)
-    got = np.asarray(ppo_update.targets(rows, after, ZETA, GAMMA_B, GAMMA_W, trace))[0, [0, 2, 3]]
-    third = 3.0 if last == "terminated" else 3.0 + 0.5 * (-0.1 + 0.9 * 60.0)  # one question, then Q_o = 60
+    got = np.asarray(ppo_update.critic_targets(rows, after, ZETA, GAMMA_B, GAMMA_W, trace))[0, [0, 2, 3]]
+    third = 3.0 if last == "terminated" else 3.0 + 0.5 * (-0.1 + 0.9 * 60.0)  # one split, then Q_o = 60
     second = 2.0 + 0.5 * (third if trace else 30.0)
-    first = 1.0 + 0.5 * (-0.1 - 0.09 + 0.81 * (second if trace else 20.0))  # two questions, then the next base action
+    first = 1.0 + 0.5 * (-0.1 - 0.09 + 0.81 * (second if trace else 20.0))  # two splits, then the next base action
     assert got == pytest.approx([first, second, third], rel=1e-5)
 
 
 def test_a_random_action_cuts_the_trace():
     rows, after = three_steps("terminated")
-    rows.follows[0, 2] = False
-    got = np.asarray(ppo_update.targets(rows, after, ZETA, GAMMA_B, GAMMA_W, 1.0))[0, 0]
+    rows.on_policy[0, 2] = False
+    got = np.asarray(ppo_update.critic_targets(rows, after, ZETA, GAMMA_B, GAMMA_W, 1.0))[0, 0]
     assert got == pytest.approx(1.0 + 0.5 * (-0.19 + 0.81 * 20.0), rel=1e-5)
 
 
-def test_values_of_questions_by_hand():
+def test_values_of_splits_by_hand():
     q = np.array([[10.0, 20.0]], dtype=np.float32)
-    leaf, asked = np.array([[0, 1, 1]]), np.array([[0, 0, 2]])
-    got = np.asarray(ppo_update.questions(q, leaf, asked, ZETA, GAMMA_W))[0]
+    leaf, n_splits = np.array([[0, 1, 1]]), np.array([[0, 0, 2]])
+    got = np.asarray(ppo_update.split_values(q, leaf, n_splits, ZETA, GAMMA_W))[0]
     assert got == pytest.approx([-0.1 + 9.0, -0.1 + 18.0, -0.1 * (1 + 0.9 + 0.81) + 0.729 * 20.0], rel=1e-5)
 
 
@@ -98,37 +98,35 @@ def test_compiled_networks_equal_numpys():
 
 def test_masked_actions_are_never_chosen():
     learner = learner_of("custard/CartPole-v0", max_depth=2)
-    node, rng = learner.nodes[0], streams([0])[0]
-    weights = tuple(np.array(w) for w in learner.nets.actor)
-    node.obs[:] = learner.game.root_bounds
+    node, rules, rng = learner.rollouts.node, learner.rollouts.rules, streams([0])[0]
+    node.normalised_bounds[:] = rules.root_bounds
     picks = np.random.default_rng(0)
     for _ in range(2000):
         node.mask[:] = picks.random(len(node.mask)) < 0.3
         node.mask[: learner.rules.n_base] = True
-        assert node.mask[choose(learner.game, weights, node, rng, True)]
-        assert node.mask[choose(learner.game, weights, node, rng, False)]
+        assert node.mask[choose_action(rules, learner.policy, node, rng, True)]
+        assert node.mask[choose_action(rules, learner.policy, node, rng, False)]
 
 
 @pytest.mark.parametrize("splits", [3, "parameterised"])
 def test_rows_hold_what_the_tree_does(splits):
-    """The leaf action behind each question is the extracted tree's, once the question is the root's."""
+    """The leaf action behind the root's split is the extracted tree's."""
     learner = learner_of("custard/CartPole-v0", max_depth=2, splits=splits)
     learner.advance()
-    tree = custard.extract(ppo.BoundsNetwork(learner.nets.actor, 0, learner.rules), learner.rules)
-    weights = tuple(np.array(w) for w in learner.nets.actor)
-    learner.env.run(learner.game, weights, *learner.nodes, learner.rng, np.zeros(4), 0.5, learner.rows, learner.ended)
-    rows, rules = learner.rows, learner.rules
-    x = rows.x * rules.width + rules.features.low
-    at_root = (rows.obs == learner.game.root_bounds).all(axis=-1)
+    policy, rows, rules = ExtractablePolicy(learner.policy, learner.rules), learner.rollouts.rows, learner.rules
+    tree = custard.extract(policy, rules)
+    learner.rollouts.collect(learner.policy, Exploration(0.5, 0.0, np.zeros(4)))
+    x = rows.base_state * rules.width + rules.features.low
+    root = learner.rollouts.rules.root_bounds, learner.rollouts.rules.root_mask
+    at_root = (rows.normalised_bounds == root[0]).all(axis=-1)
     assert at_root.sum() > 10
     assert rows.mask[at_root].all()
     deep = rows.mask[~at_root]
     assert not deep.all()
     if tree.n_leaves > 1:
-        policy = ppo.BoundsNetwork(learner.nets.actor, 0, rules)
-        answer = policy(learner.game.root_bounds[None], learner.game.root_mask[None])
+        answer = policy(root[0][None], root[1][None])
         choice = int(np.ravel(answer["choice"] if rules.parameterised else answer)[0])
-        agree = rows.leaf[at_root][:, choice] == tree.predict(x[at_root])
+        agree = rows.leaf_action[at_root][:, choice] == tree.predict(x[at_root])
         assert agree.mean() > 0.99  # rows hold states as float32
 
 
@@ -183,16 +181,16 @@ def test_a_linear_network_on_one_hot_bounds_agrees_with_the_tabular_agent():
 
 @pytest.mark.parametrize("last", ["terminated", "truncated", "goes on"])
 def test_returns_of_both_kinds_of_action_by_hand(last):
-    """A question, a base action and a question: gamma_w, gamma_b, gamma_w; nothing after termination."""
-    from custard.solvers.ppo.paper import Steps, returns
+    """A split, a base action and a split: gamma_w, gamma_b, gamma_w; nothing after termination."""
+    from custard.solvers.ppo.paper import Steps, lambda_returns
 
     reward = np.array([[-0.1], [2.0], [-0.1]], dtype=np.float32)
     discount = np.array([[0.9], [0.5], [0.9]], dtype=np.float32)
     value = np.array([[10.0], [20.0], [30.0]], dtype=np.float32)  # V after each step
-    terminated, over = np.zeros((3, 1), dtype=bool), np.zeros((3, 1), dtype=bool)
-    terminated[1], over[1] = last == "terminated", last != "goes on"
-    steps = Steps(None, None, None, reward, discount, None, None, terminated, over)
-    got = np.asarray(returns(steps, value, 0.5))[:, 0]
+    terminated, done = np.zeros((3, 1), dtype=bool), np.zeros((3, 1), dtype=bool)
+    terminated[1], done[1] = last == "terminated", last != "goes on"
+    steps = Steps(None, None, None, reward, discount, None, None, terminated, done)
+    got = np.asarray(lambda_returns(steps, value, 0.5))[:, 0]
     third = -0.1 + 0.9 * (0.5 * 30.0 + 0.5 * 30.0)
     second = 2.0 + 0.5 * {"terminated": 0.0, "truncated": 20.0, "goes on": 0.5 * 20.0 + 0.5 * third}[last]
     first = -0.1 + 0.9 * (0.5 * 10.0 + 0.5 * second)
@@ -203,6 +201,7 @@ def test_returns_of_both_kinds_of_action_by_hand(last):
 def test_the_papers_compiled_steps_are_those_of_the_ibmdp(env, max_depth):
     """The same actions in a VectorIBMDP over the same environment: observations, masks, rewards, discounts, ends."""
     from custard.solvers.ppo.paper import Rollouts, make_steps
+    from custard.solvers.ppo.policy import PolicyNetwork
 
     kwargs = {"m": 4} if env == PREREQ else None
     given = {"low": [-2.0, -2.0, -0.14, -1.4], "high": [2.0, 2.0, 0.14, 1.4]} if max_depth else {}
@@ -211,24 +210,26 @@ def test_the_papers_compiled_steps_are_those_of_the_ibmdp(env, max_depth):
     base = problem.base
     rules = Rules(base.features, base.actions, 3 if max_depth else 1, -0.01, 0.9, 0.8, max_depth or 1000)
     actor = make(np.random.default_rng(0), (2 * base.features.n, 8, 8, rules.n_actions), 0.1)
-    rollouts = Rollouts(problem, rules, actor, 1, problem.seeds("learner", "environment"), limit_ends=False)
+    seeds = problem.seeds("learner", "environment")
+    rollouts = Rollouts(rules, make_environments(problem, 1, seeds["environment"], False), actor, seeds["learner"])
+    policy = PolicyNetwork(actor, 0)
     venv = custard.VectorIBMDP(
         where.vector(1), rules.splits, zeta=-0.01, gamma_b=0.9, gamma_w=0.8, max_depth=rules.max_depth, **given
     )
     obs, info = venv.reset(seed=problem.seeds("environment")["environment"])
     base_actions = ends = 0
     for _ in range(60):  # traversals go on from one call to the next
-        steps = make_steps(rollouts.game, 7, 1)
-        base_actions += rollouts.run(actor, steps)
+        steps = make_steps(rollouts.rules, 7, 1)
+        base_actions += rollouts.collect(policy, steps)
         for t in range(7):
             assert np.array_equal(steps.obs[t], obs)
             assert np.array_equal(steps.mask[t], info["action_mask"])
             obs, reward, terminated, truncated, info = venv.step(steps.action[t])
-            assert np.array_equal(steps.after[t], obs)
-            assert np.array_equal(steps.after_mask[t], info["action_mask"])
+            assert np.array_equal(steps.next_obs[t], obs)
+            assert np.array_equal(steps.next_mask[t], info["action_mask"])
             assert steps.reward[t] == np.float32(reward)
             assert steps.discount[t] == np.float32(info["discount"])
-            assert (steps.terminated[t], steps.over[t]) == (terminated, terminated | truncated)
+            assert (steps.terminated[t], steps.done[t]) == (terminated, terminated | truncated)
             base_actions -= int(steps.action[t, 0] < rules.n_base)
             if terminated[0] or truncated[0]:
                 ends += 1
@@ -248,6 +249,11 @@ def test_the_papers_preset_runs_and_resumes(env, kwargs):
     ]
     for name, array in whole[-1].state().items():
         assert np.array_equal(array, rest[-1].state()[name], equal_nan=True), name
+
+
+def test_the_papers_preset_has_settings_of_its_own():
+    with pytest.raises(CustardError, match="'draws' is not read under the preset 'paper', which reads budget, splits"):
+        settings_for(ppo, PREREQ, "paper", {"draws": 1})
 
 
 def test_the_papers_preset_needs_discrete_splits():

@@ -19,8 +19,9 @@ from custard.task.source import source
 
 ppo = pytest.importorskip("custard.solvers.ppo.ppo", reason="needs the extra neural")
 
-from custard.solvers.ppo.acting import choose, component  # noqa: E402
-from custard.solvers.ppo.acting_data import GREED, make_game, vector_action, vector_rules  # noqa: E402
+from custard.solvers.ppo.policy import ExtractablePolicy, vector_action, vector_components  # noqa: E402
+from custard.solvers.ppo.rollouts import Exploration  # noqa: E402
+from custard.solvers.ppo.traversal import choose_action, vector_component  # noqa: E402
 
 SMALL = dict(num_envs=4, num_steps=16, minibatches=2, epochs=2, hidden=8)
 
@@ -57,54 +58,54 @@ def learner_of(env, seed=0, max_depth=None, **given):
 
 
 def test_outputs_become_actions_between_their_bounds():
-    box = vector_rules(Actions("box", ("a", "b", "c"), low=[-2, -np.inf, 0], high=[4, np.inf, np.inf]))
+    box = vector_components(Actions("box", ("a", "b", "c"), low=[-2, -np.inf, 0], high=[4, np.inf, np.inf]))
     z = np.array([[-1.0, -7.0, -1.0], [0.0, 0.0, 0.5], [1.0, 7.0, 2.0], [9.0, 0.0, 0.0]])
-    assert vector_action(z, *box).tolist() == [[-2, -7, 0], [1, 0, 0.5], [4, 7, 2], [4, 0, 0]]
-    whole = vector_rules(Actions("multi", ("a",), low=[1], high=[3]))
-    assert vector_action(np.array([-5.0, -0.4, -0.3, 0.0, 0.3, 0.4]), *whole[:, 0]).tolist() == [1, 1, 2, 2, 2, 3]
+    assert vector_action(z, box).tolist() == [[-2, -7, 0], [1, 0, 0.5], [4, 7, 2], [4, 0, 0]]
+    whole = vector_components(Actions("multi", ("a",), low=[1], high=[3]))
+    assert vector_action(np.array([-5.0, -0.4, -0.3, 0.0, 0.3, 0.4]), whole).tolist() == [1, 1, 2, 2, 2, 3]
 
 
 @pytest.mark.parametrize("whole", [False, True])
 def test_compiled_components_equal_numpys(whole):
     learner = learner_of(lambda: Follow(whole))
-    game, z = make_game(learner.rules, 0), np.random.default_rng(0).normal(size=(50, 2))
-    got = [[component(game, j, row[j]) for j in range(2)] for row in z]
-    assert np.array_equal(got, vector_action(z, *game.vector))
+    components, outputs = vector_components(learner.rules.actions), np.random.default_rng(0).normal(size=(50, 2))
+    got = [[vector_component(components, j, row[j]) for j in range(2)] for row in outputs]
+    assert np.array_equal(got, vector_action(outputs, components))
 
 
-def test_masked_questions_are_never_chosen():
+def test_masked_splits_are_never_chosen():
     learner = learner_of("Pendulum-v1", max_depth=2)
-    node, rng, picks = learner.nodes[0], streams([0])[0], np.random.default_rng(0)
-    weights = tuple(np.array(w) for w in learner.nets.actor)
-    node.obs[:], node.knob[:] = learner.game.root_bounds, 3.0
+    node, rules, policy = learner.rollouts.node, learner.rollouts.rules, learner.policy
+    rng, picks, policy = streams([0])[0], np.random.default_rng(0), policy._replace(v_spread=3.0, vector_spread=3.0)
+    node.normalised_bounds[:] = rules.root_bounds
     for _ in range(1000):
         node.mask[1:] = picks.random(3) < 0.3
         node.mask[0] = True
         for sampled in (True, False):
-            assert node.mask[choose(learner.game, weights, node, rng, sampled)]
-        assert abs(node.u[0]) <= 2.0
+            assert node.mask[choose_action(rules, policy, node, rng, sampled)]
+        assert abs(node.vector[0]) <= 2.0
 
 
 def test_rows_hold_the_vectors_of_the_tree():
     learner = learner_of("Pendulum-v1", max_depth=3)
     for _ in range(4):
         learner.advance()
-    learner.nodes[0].knob[GREED] = 1.0  # the policy's own actions are then the tree's
-    weights, rules, rows = tuple(np.array(w) for w in learner.nets.actor), learner.rules, learner.rows
-    tree = custard.extract(ppo.BoundsNetwork(learner.nets.actor, 0, rules), rules)
-    learner.env.run(learner.game, weights, *learner.nodes, learner.rng, np.zeros(4), 0.5, rows, learner.ended)
-    after = rows.after[rows.acts] * rules.width + rules.features.low
-    agree = np.isclose(2.0 * rows.meant_u[rows.acts], tree.predict(after), atol=1e-5)
+    rules, rows, policy = learner.rules, learner.rollouts.rows, ExtractablePolicy(learner.policy, learner.rules)
+    tree = custard.extract(policy, rules)
+    only_greedy = Exploration(epsilon=0.5, greedy_share=1.0, random_shares=np.zeros(4))
+    learner.rollouts.collect(learner.policy, only_greedy)
+    next_state = rows.next_base_state[rows.has_action] * rules.width + rules.features.low
+    agree = np.isclose(2.0 * rows.next_vector[rows.has_action], tree.predict(next_state), atol=1e-5)
     assert agree.mean() > 0.9  # rows hold states as float32
-    at_root = (rows.obs == learner.game.root_bounds).all(axis=-1) & rows.learns
-    policy = ppo.BoundsNetwork(learner.nets.actor, 0, rules)
-    root = policy(learner.game.root_bounds[None], learner.game.root_mask[None])
-    assert rows.vectors[at_root][:, 0] == pytest.approx(np.repeat(root["base"] / 2.0, at_root.sum(), axis=0), abs=1e-5)
-    assert rows.vectors[at_root][:, 1].std() > 0.0
+    compiled, vectors = learner.rollouts.rules, rows.leaf_vectors
+    at_root = (rows.normalised_bounds == compiled.root_bounds).all(axis=-1) & rows.trains_actor
+    root = policy(compiled.root_bounds[None], compiled.root_mask[None])
+    assert vectors[at_root][:, 0] == pytest.approx(np.repeat(root["base"] / 2.0, at_root.sum(), axis=0), abs=1e-5)
+    assert vectors[at_root][:, 1].std() > 0.0
     choice = int(root["choice"][0])
     if choice:
-        x = rows.x[at_root] * rules.width + rules.features.low
-        agree = np.isclose(2.0 * rows.vectors[at_root][:, 1 + choice], tree.predict(x), atol=1e-5)
+        x = rows.base_state[at_root] * rules.width + rules.features.low
+        agree = np.isclose(2.0 * vectors[at_root][:, 1 + choice], tree.predict(x), atol=1e-5)
         assert agree.mean() > 0.9
 
 

@@ -2,9 +2,9 @@
 
 The critic Q_o(s_w, a) has an output for every action of the IBMDP and sees base state and bounds. V(s_w) is its mean
 under the policy. Targets are the merged agent's, lambda-returns with gamma_b after a base action and gamma_w after a
-question; the advantage is the target minus V. The tree handed back is the last policy's.
+split; the advantage is the target minus V. The tree returned is the last policy's.
 
-An iteration: a compiled rollout draws actions from the policy, evaluating the actor from its weights; one JAX call
+An iteration: a compiled rollout samples actions from the policy, evaluating the actor from its weights; one JAX call
 learns from its steps.
 """
 # mypy: disable-error-code="no-untyped-def"
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -21,224 +22,217 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from custard.core.errors import CustardError
+from custard.core.errors import CustardError, require_least
 from custard.core.numba_tools import once, outer
 from custard.core.threads import meanwhile
-from custard.envs.native import advance, begin, observe
 from custard.envs.pcg64 import streams
 from custard.ibmdp.kernels import normalise
-from custard.ibmdp.splits import Rules
+from custard.ibmdp.splits import PARAMETERISED, Rules
 from custard.nn.checkpoints import from_arrays, to_arrays
 from custard.nn.descent import descend
 from custard.nn.networks import Weights, dueling, forward, make
+from custard.solvers.common.bounds_survey import choose_bounds
 from custard.solvers.common.network_trees import extract_limited
 from custard.solvers.common.selection import Selection
-from custard.solvers.ppo.acting_data import AT, LOW, NONE, WIDTH, Game, make_game, make_nodes
-from custard.solvers.ppo.drawing import BoundsNetwork
-from custard.solvers.ppo.stepping import Foreign, Native
-from custard.solvers.ppo.update import clipped
-from custard.solvers.ppo.walking import choose, refresh, to_answer, to_root
+from custard.solvers.ppo.policy import ExtractablePolicy, PolicyNetwork
+from custard.solvers.ppo.rollouts import (
+    Environments,
+    NativeEnvironments,
+    make_environments,
+    start_episode,
+    step_environment,
+)
+from custard.solvers.ppo.traversal import (
+    NONE,
+    CompiledRules,
+    apply_split,
+    choose_action,
+    compile_rules,
+    forget_outputs,
+    make_nodes,
+    move_to_root,
+)
+from custard.solvers.ppo.update import clipped_surrogate, minibatch_order
 from custard.task.problem import Problem, Snapshot
 
-__all__ = ["returns", "solve_as_written"]
+__all__ = ["PRESETS", "PaperSettings", "lambda_returns", "solve"]
 
-# Stable Baselines' defaults: coefficients, gradient norm, lambda.
-ENTROPY, CRITIC, LARGEST, TRACE = 0.01, 0.5, 0.5, 0.95
-ADAM = optax.chain(optax.clip_by_global_norm(LARGEST), optax.scale_by_adam(eps=1e-5))
-JUDGE = 64  # iterations between two snapshots
-BASE, IBMDP, ITERATION = range(3)  # counts of steps of the environment and of the IBMDP, and of iterations
-PLACE = ("x", "bounds", "obs", "mask", "number")  # what a checkpoint keeps of a node
+
+@dataclass(frozen=True)
+class PaperSettings:
+    """Settings of the preset "paper": the appendix's, and Stable Baselines' defaults for what it leaves open."""
+
+    budget: int = 3_200_000  # steps of the IBMDP, as the appendix counts
+    splits: Any = 3  # p, thresholds per feature
+    zeta: float = -0.01  # the reward of a split
+    gamma_b: float = 1.0  # discount of a base action
+    gamma_w: float = 1.0  # discount of a split
+    hidden: int = 64  # units in each of the two hidden layers of actor and critic
+    num_envs: int = 1  # environments side by side
+    num_steps: int = 1024  # steps of the IBMDP per environment and iteration
+    epochs: int = 4  # passes over an iteration's steps
+    minibatches: int = 4  # per epoch
+    learning_rate: float = 2.5e-4  # Adam
+    clip: float = 0.2  # PPO's epsilon
+    deepest: int = 1000  # depth limit where none is given
+    bootstrap_at_limit: bool = True  # a truncated episode's last state keeps its value; False: nothing follows
+    low: Any = None  # bounds of the features, where the environment's own do not suit
+    high: Any = None
+
+    def __post_init__(self) -> None:
+        require_least(self, 1, "num_envs", "num_steps", "epochs", "minibatches", "deepest")
+        require_least(self, 0, "hidden", "learning_rate", "clip")
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "CartPole": {"num_steps": 512, "bootstrap_at_limit": False,
+                 "low": [-2.0, -2.0, -0.14, -1.4], "high": [2.0, 2.0, 0.14, 1.4]},
+    "PrereqWorld": {"splits": 1},
+    "PotholeWorld": {"zeta": 0.0, "gamma_b": 0.99, "gamma_w": 0.99},
+}  # fmt: skip
+
+# Stable Baselines' defaults.
+ENTROPY_COEFFICIENT, CRITIC_COEFFICIENT = 0.01, 0.5
+MAX_GRADIENT_NORM = 0.5
+LAMBDA = 0.95
+ADAM = optax.chain(optax.clip_by_global_norm(MAX_GRADIENT_NORM), optax.scale_by_adam(eps=1e-5))
+
+MASKED_LOGIT = -1e9
+ITERATIONS_PER_SNAPSHOT = 64
+SNAPSHOT_EPISODES = 64  # at most: they tell what a snapshot's tree returns
+
+
+# -- the run ----------------------------------------------------------------------------------------------------------
+
+
+def solve(problem: Problem, settings: PaperSettings, state: dict[str, np.ndarray] | None = None) -> Iterator[Snapshot]:
+    """Learn in iterations of `num_envs` times `num_steps` steps of the IBMDP; yield the policy's tree every 64."""
+    s, seeds = settings, problem.seeds("learner", "environment")
+    rules, base_steps = rules_for(problem, s)
+    nets: Any = make_networks(np.random.default_rng(seeds["learner"]), rules, s.hidden)
+    moments: Any = ADAM.init(nets)
+    envs = make_environments(problem, s.num_envs, seeds["environment"], not s.bootstrap_at_limit)
+    rollouts = Rollouts(rules, envs, nets[0], seeds["learner"])
+    steps = make_steps(rollouts.rules, s.num_steps, envs.num_envs)
+    selection = Selection(problem, max_episodes=SNAPSHOT_EPISODES, budget=s.budget)
+    ibmdp_steps = iteration = 0
+    if state is not None:
+        base_steps, ibmdp_steps, iteration = (int(number) for number in state["progress"])
+        nets, moments = from_arrays((nets, moments), state)
+        for name, array in rollouts.arrays().items():
+            array[...] = state[name]
+        selection.restore(state)
+    is_compiled = False
+    while ibmdp_steps < s.budget:
+        policy = PolicyNetwork(tuple(np.array(w) for w in nets[0]), frequencies=0)
+        rng = np.random.default_rng([seeds["learner"], iteration])
+        order = minibatch_order(rng, steps.reward.size, s.epochs, s.minibatches)
+        learning = nets, moments, steps, order, s.learning_rate, s.clip
+        with nullcontext() if is_compiled else meanwhile(improve, *learning):
+            base_steps += rollouts.collect(policy, steps)
+        (nets, moments), is_compiled = improve(*learning), True
+        ibmdp_steps += steps.reward.size
+        iteration += 1
+        if iteration % ITERATIONS_PER_SNAPSHOT and ibmdp_steps < s.budget:
+            continue
+        policy, judging_steps = policy._replace(weights=tuple(np.array(w) for w in nets[0])), selection.steps
+        tree = extract_limited(ExtractablePolicy(policy, rules), rules)
+        selection.replace(tree)
+        base_steps += selection.steps - judging_steps
+        envs.break_episodes()
+        metrics = {
+            "ibmdp_steps": ibmdp_steps, "tree_return": selection.last, "depth": tree.depth, "leaves": tree.n_leaves,
+        }  # fmt: skip
+        kept = {name: array.copy() for name, array in rollouts.arrays().items()}
+        progress = np.array([base_steps, ibmdp_steps, iteration])
+        kept |= {"progress": progress, **to_arrays((nets, moments)), **selection.state()}
+        message = "budget used" if ibmdp_steps >= s.budget else ""
+        yield Snapshot(base_steps, tree, selection.last, None, metrics, tree, message, lambda kept=kept: kept)
+
+
+def rules_for(problem: Problem, s: PaperSettings) -> tuple[Rules, int]:
+    """Return the IBMDP, and the environment steps it took to see where features lie and what episodes are like."""
+    if s.splits == PARAMETERISED:
+        raise CustardError('the preset "paper" of ppo learns no thresholds: splits must be a whole number')
+    features, survey_steps = choose_bounds(problem, problem.seeds("bounds")["bounds"], s.budget)
+    depth = problem.max_depth if problem.max_depth is not None else s.deepest
+    rules = Rules(features, problem.base.actions, s.splits, s.zeta, s.gamma_b, s.gamma_w, depth)
+    return rules, survey_steps + problem.looked
+
+
+def make_networks(rng: np.random.Generator, rules: Rules, hidden: int) -> tuple[Weights, Weights]:
+    """Return the actor over bounds and the dueling critic over the full state."""
+    n, n_actions = rules.features.n, rules.n_actions
+    actor = make(rng, (2 * n, hidden, hidden, n_actions), last=0.01)
+    return actor, make(rng, (3 * n, hidden, hidden, 1 + n_actions))
+
+
+# -- the update -------------------------------------------------------------------------------------------------------
 
 
 class Steps(NamedTuple):
-    """One iteration's steps, [steps, environments, ...]."""
+    """One iteration's steps of the IBMDP, [steps, environments, ...]."""
 
     obs: np.ndarray  # [3n]: base state, lower and upper bounds
     mask: np.ndarray
     action: np.ndarray
     reward: np.ndarray
     discount: np.ndarray  # gamma_b or gamma_w
-    after: np.ndarray  # [3n]
-    after_mask: np.ndarray
+    next_obs: np.ndarray  # [3n]
+    next_mask: np.ndarray
     terminated: np.ndarray
-    over: np.ndarray  # terminated or truncated
+    done: np.ndarray  # terminated or truncated
 
 
-def make_steps(game: Game, length: int, envs: int) -> Steps:
-    """Room for one iteration's steps."""
-    n, k = game.box.shape[1], len(game.root_mask)
+def make_steps(rules: CompiledRules, length: int, envs: int) -> Steps:
+    """Return empty steps."""
+    n, n_actions = len(rules.features), len(rules.root_mask)
 
-    def zeros(dtype: Any, *more: int) -> np.ndarray:
-        return np.zeros((length, envs, *more), dtype=dtype)
+    def zeros(dtype: Any, *shape: int) -> np.ndarray:
+        return np.zeros((length, envs, *shape), dtype=dtype)
 
-    f, b = np.float32, np.bool_
-    return Steps(
-        zeros(f, 3 * n), zeros(b, k), zeros(np.int32), zeros(f), zeros(f), zeros(f, 3 * n), zeros(b, k), zeros(b),
-        zeros(b),
-    )  # fmt: skip
-
-
-# -- rollouts ---------------------------------------------------------------------------------------------------------
+    obs, next_obs = zeros(np.float32, 3 * n), zeros(np.float32, 3 * n)
+    mask, next_mask = zeros(np.bool_, n_actions), zeros(np.bool_, n_actions)
+    action, reward, discount = zeros(np.int32), zeros(np.float32), zeros(np.float32)
+    return Steps(obs, mask, action, reward, discount, next_obs, next_mask, zeros(np.bool_), zeros(np.bool_))
 
 
-@once
-def arrive(game, node, x):
-    """A base state of which nothing is known yet."""
-    for c in range(len(x)):
-        node.x[c] = x[c]
-    to_root(game, node)
-
-
-@once
-def write(game, node, obs, mask):
-    """The state s_w, base state and bounds, and what is afforded in it."""
-    n = len(node.x)
-    for c in range(n):
-        obs[c] = normalise(node.x[c], game.box[LOW, c], game.box[WIDTH, c])
-    for j in range(2 * n):
-        obs[n + j] = node.obs[j]
-    for a in range(len(mask)):
-        mask[a] = node.mask[a]
-
-
-@once
-def ask(game, prices, weights, node, rng, x, plan, steps, i, t):
-    """Draw from the policy, from step t on, until it acts: the step and the base action.
-
-    The step is past the last one, if questions took all that were left. plan[0] < 0 says that an episode begins.
-    """
-    zeta, gamma_w, _ = prices
-    if plan[0] < 0:
-        arrive(game, node, x)
-        plan[0] = 0
-    action = np.int64(NONE)
-    while t < len(steps.action):
-        write(game, node, steps.obs[t, i], steps.mask[t, i])
-        action = np.int64(choose(game, weights, node, rng, True))
-        steps.action[t, i] = action
-        if action < game.flags[0]:
-            break
-        to_answer(game, node, action)
-        write(game, node, steps.after[t, i], steps.after_mask[t, i])
-        steps.reward[t, i], steps.discount[t, i] = zeta, gamma_w
-        steps.terminated[t, i] = steps.over[t, i] = False
-        t += 1
-    return t, action
-
-
-@once
-def note(game, prices, node, steps, i, t, reward, after, terminated, over):
-    """What came of the base action in step t."""
-    arrive(game, node, after)
-    write(game, node, steps.after[t, i], steps.after_mask[t, i])
-    steps.reward[t, i], steps.discount[t, i] = reward, prices[2]
-    steps.terminated[t, i], steps.over[t, i] = terminated, over
-
-
-@outer
-def run_native(
-    game, prices, weights, node, rng, world, params, limit, limit_ends, state, env_rng, x, elapsed, plan, steps, i
-):  # fmt: skip
-    """Take all steps of the native environment i; counts base actions."""
-    taken = 0
-    t = np.int64(0)
-    while True:
-        t, action = ask(game, prices, weights, node, rng, x, plan, steps, i, t)
-        if t == len(steps.action):
-            return taken
-        reward, terminated = advance(world, params, state, float(action), env_rng)
-        observe(world, state, x)
-        elapsed[i] += 1
-        taken += 1
-        over = terminated or elapsed[i] >= limit
-        note(game, prices, node, steps, i, t, reward, x, terminated or (over and limit_ends), over)
-        if over:
-            begin(world, state, env_rng)
-            observe(world, state, x)
-            elapsed[i] = 0
-            plan[0] = -1
-        t += 1
-
-
-class Rollouts:
-    """The environments, each with its node in the tree."""
-
-    def __init__(
-        self, problem: Problem, rules: Rules, actor: Weights, envs: int, seeds: dict[str, int], limit_ends: bool
-    ) -> None:  # fmt: skip
-        self.env: Any = (Native if problem.native else Foreign)(problem, envs, seeds["environment"], limit_ends)
-        self.game, self.prices = make_game(rules, 0), (rules.zeta, rules.gamma_w, rules.gamma_b)
-        self.start, count = rules.actions.start, self.env.count
-        *self.nodes, self.spare = make_nodes(self.game, actor, count + 1)
-        self.rng = streams(np.random.SeedSequence(seeds["learner"]).spawn(count))
-
-    def run(self, actor: Weights, steps: Steps) -> int:
-        """Take all steps; how many of them were base actions."""
-        env, given = self.env, (self.game, self.prices, actor)
-        refresh(self.game, self.spare)
-        for node in self.nodes:
-            node.number[AT] = NONE  # what was known of it may be forgotten by now
-        if isinstance(env, Native):
-            return sum(
-                run_native(
-                    *given, node, self.rng[i], *env.fixed, env.state[i], env.rng[i], env.x[i], env.elapsed,
-                    env.plans[i], steps, i,
-                )
-                for i, node in enumerate(self.nodes)
-            )  # fmt: skip
-
-        def decide(i: int, t: int) -> tuple[int, int]:
-            t, action = ask(*given, self.nodes[i], self.rng[i], env.parts.x[i], env.plans[i], steps, i, t)
-            return t, action + self.start
-
-        def learn(i: int, t: int, *came: Any) -> None:
-            reward, terminated, over = came
-            note(*given[:2], self.nodes[i], steps, i, t, reward, env.parts.x[i], terminated, over)
-
-        return env.steps(len(steps.action), decide, learn)
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """What a checkpoint keeps: these very arrays."""
-        places = {f"node.{i}.{name}": getattr(node, name) for i, node in enumerate(self.nodes) for name in PLACE}
-        return {"rng": self.rng, **places, **self.env.arrays()}
-
-
-# -- the update -------------------------------------------------------------------------------------------------------
-
-
-def returns(steps: Any, after: Any, trace: float) -> Any:
-    """Lambda-returns from the values `after` each step, every step with its own discount.
+def lambda_returns(steps: Any, next_value: Any, trace: float) -> Any:
+    """Return lambda-returns [steps, environments] from the values after each step, every step with its own discount.
 
     Nothing follows termination; a truncated episode's last state keeps its value.
     """
 
     def backward(later: Any, row: Any) -> Any:
-        reward, discount, value, terminated, over = row
-        future = jnp.where(over, value, (1.0 - trace) * value + trace * later)
+        reward, discount, value, terminated, done = row
+        future = jnp.where(done, value, (1.0 - trace) * value + trace * later)
         target = reward + discount * jnp.where(terminated, 0.0, future)
         return target, target
 
-    columns = (steps.reward, steps.discount, after, steps.terminated, steps.over)
-    return jax.lax.scan(backward, after[-1], columns, reverse=True)[1]
+    columns = (steps.reward, steps.discount, next_value, steps.terminated, steps.done)
+    return jax.lax.scan(backward, next_value[-1], columns, reverse=True)[1]
 
 
 def log_policy(actor: Weights, obs: Any, mask: Any) -> Any:
-    """log pi(. | o), o being the bounds only."""
+    """Return log pi(. | o), o being the bounds only."""
     bounds = obs[..., obs.shape[-1] // 3 :]
-    return jax.nn.log_softmax(jnp.where(mask, forward(actor, bounds, jnp.tanh), -1e9))
+    return jax.nn.log_softmax(jnp.where(mask, forward(actor, bounds, jnp.tanh), MASKED_LOGIT))
 
 
-def value_of(nets: Any, obs: Any, mask: Any) -> Any:
-    """V(s_w): the mean of Q_o under the policy."""
+def state_value(nets: Any, obs: Any, mask: Any) -> Any:
+    """Return V(s_w): the mean of Q_o under the policy."""
     q = dueling(forward(nets[1], obs, jnp.tanh))
     return jnp.where(mask, jnp.exp(log_policy(nets[0], obs, mask)) * q, 0.0).sum(axis=-1)
 
 
 @partial(jax.jit, static_argnums=(4, 5))
 def improve(nets: Any, moments: Any, steps: Steps, order: Any, rate: float, clip: float) -> tuple[Any, Any]:
-    """PPO's update of actor and critic over all minibatches."""
-    target = returns(steps, value_of(nets, steps.after, steps.after_mask), TRACE)
-    advantage = target - value_of(nets, steps.obs, steps.mask)
+    """Move actor and critic by PPO's loss over all minibatches; return them and Adam's moments.
+
+    `nets` are actor and critic, `order` [epochs * minibatches, steps of one].
+    """
+    target = lambda_returns(steps, state_value(nets, steps.next_obs, steps.next_mask), LAMBDA)
+    advantage = target - state_value(nets, steps.obs, steps.mask)
     count = steps.reward.size
     flat = jax.tree.map(lambda a: a.reshape(count, *a.shape[2:]), steps)
     target, advantage = target.reshape(count), advantage.reshape(count)
@@ -251,65 +245,124 @@ def improve(nets: Any, moments: Any, steps: Steps, order: Any, rate: float, clip
         a = (a - a.mean()) / (a.std() + 1e-8)
         new = jnp.where(mask, log_policy(nets[0], flat.obs[index], mask), 0.0)
         ratio = jnp.exp((hot * new).sum(axis=1) - old[index])
-        gain = clipped(ratio, a, clip)
+        gain = clipped_surrogate(ratio, a, clip)
         entropy = -jnp.where(mask, jnp.exp(new) * new, 0.0).sum(axis=1)
         q = (hot * dueling(forward(nets[1], flat.obs[index], jnp.tanh))).sum(axis=1)
-        return -(gain + ENTROPY * entropy).mean() + CRITIC * ((q - target[index]) ** 2).mean()
+        critic_loss = ((q - target[index]) ** 2).mean()
+        return -(gain + ENTROPY_COEFFICIENT * entropy).mean() + CRITIC_COEFFICIENT * critic_loss
 
     return descend(ADAM, loss, nets, moments, order, rate)[:2]
 
 
-# -- the run ----------------------------------------------------------------------------------------------------------
+# -- rollouts ---------------------------------------------------------------------------------------------------------
 
 
-def solve_as_written(
-    problem: Problem, rules: Rules, settings: Any, surveyed: int, state: Any = None
-) -> Iterator[Snapshot]:
-    """Learn with `settings.num_envs` x `settings.num_steps` steps of the IBMDP an iteration, after a survey's."""
-    if rules.parameterised:
-        raise CustardError('the preset "paper" of ppo learns no thresholds: splits must be a whole number')
-    s, n, budget = settings, rules.features.n, int(settings.budget)
-    seeds = problem.seeds("learner", "environment")
-    rng = np.random.default_rng(seeds["learner"])
-    hidden = (s.hidden,) * 2
-    actor, critic = make(rng, (2 * n, *hidden, rules.n_actions), 0.01), make(rng, (3 * n, *hidden, 1 + rules.n_actions))
-    learned: Any = ((actor, critic), ADAM.init((actor, critic)))  # type: ignore[arg-type]
-    rollouts = Rollouts(problem, rules, actor, s.num_envs, seeds, not s.bootstrap_at_limit)
-    steps = make_steps(rollouts.game, s.num_steps, rollouts.env.count)
-    at = np.zeros(3, dtype=np.int64)
-    at[BASE] = surveyed
-    selection = Selection(problem, 64, budget=budget)
-    if state is not None:
-        learned = from_arrays(learned, state)
-        for name, array in {"at": at, **rollouts.arrays()}.items():
-            array[...] = state[name]
-        rollouts.env.resume()
-        selection.restore(state)
-    count, first = steps.reward.size, True
-    while at[IBMDP] < budget:
-        draws = np.random.default_rng([seeds["learner"], int(at[ITERATION])])
-        order = np.stack([draws.permutation(count) for _ in range(s.epochs)]).astype(np.int32)
-        order = order[:, : count - count % s.minibatches].reshape(s.epochs * s.minibatches, -1)
-        actor = tuple(np.array(w) for w in learned[0][0])
-        with meanwhile(improve, *learned, steps, order, s.learning_rate, s.clip) if first else nullcontext():
-            at[BASE] += rollouts.run(actor, steps)
-        learned, first = improve(*learned, steps, order, s.learning_rate, s.clip), False
-        at[IBMDP] += count
-        at[ITERATION] += 1
-        if at[ITERATION] % JUDGE and at[IBMDP] < budget:
-            continue
-        spent = selection.steps
-        tree = extract_limited(BoundsNetwork(learned[0][0], 0, rules), rules)
-        selection.replace(tree)
-        at[BASE] += selection.steps - spent
-        rollouts.env.break_off()
-        data = to_arrays(learned) | {name: array.copy() for name, array in {"at": at, **rollouts.arrays()}.items()}
-        data |= selection.state()
-        metrics = {
-            "ibmdp_steps": int(at[IBMDP]),
-            "tree_return": selection.last,
-            "depth": tree.depth,
-            "leaves": tree.n_leaves,
-        }
-        message = "budget used" if at[IBMDP] >= budget else ""
-        yield Snapshot(int(at[BASE]), tree, selection.last, None, metrics, tree, message, lambda data=data: data)
+@once
+def start_traversal(rules, node, base_state):
+    """Move to the root with a new base state."""
+    for c in range(len(base_state)):
+        node.base_state[c] = base_state[c]
+    move_to_root(rules, node)
+
+
+@once
+def write_state(rules, node, obs, mask):
+    """Write the state s_w, base state and bounds, and its affordances."""
+    n = len(node.base_state)
+    for c in range(n):
+        obs[c] = normalise(node.base_state[c], rules.features[c].low, rules.features[c].width)
+    for j in range(2 * n):
+        obs[n + j] = node.normalised_bounds[j]
+    for a in range(len(mask)):
+        mask[a] = node.mask[a]
+
+
+@once
+def record_splits(rules, zeta, gamma_w, policy, node, rng, base_state, is_new, steps, i, t):
+    """Sample the policy's actions in environment i from step t on, until it takes a base action: that step and action.
+
+    `node` is the traversal's, `rng` the environment's stream; is_new[i] says that an episode starts at `base_state`
+    [n]. The step returned lies past the last one if splits took all that were left.
+    """
+    if is_new[i]:
+        start_traversal(rules, node, base_state)
+        is_new[i] = False
+    action = np.int64(NONE)
+    while t < len(steps.action):
+        write_state(rules, node, steps.obs[t, i], steps.mask[t, i])
+        action = np.int64(choose_action(rules, policy, node, rng, True))
+        steps.action[t, i] = action
+        if action < rules.n_base:
+            break
+        apply_split(rules, node, action)
+        write_state(rules, node, steps.next_obs[t, i], steps.next_mask[t, i])
+        steps.reward[t, i], steps.discount[t, i] = zeta, gamma_w
+        steps.terminated[t, i] = steps.done[t, i] = False
+        t += 1
+    return t, action
+
+
+@once
+def record_outcome(rules, gamma_b, node, base_state, steps, i, t, reward, terminated, done):
+    """Write the outcome of environment i's base action to step t; the next traversal starts at `base_state` [n]."""
+    start_traversal(rules, node, base_state)
+    write_state(rules, node, steps.next_obs[t, i], steps.next_mask[t, i])
+    steps.reward[t, i], steps.discount[t, i] = reward, gamma_b
+    steps.terminated[t, i], steps.done[t, i] = terminated, done
+
+
+@outer
+def fill_steps(rules, zeta, gamma_b, gamma_w, policy, node, rng, envs, steps, i):
+    """Take all steps of native environment i; return the number of base actions. `rng` is the environment's stream."""
+    n_actions = 0
+    t = np.int64(0)
+    while True:
+        base_state = envs.base_state[i]
+        t, action = record_splits(rules, zeta, gamma_w, policy, node, rng, base_state, envs.is_new, steps, i, t)
+        if t == len(steps.action):
+            return n_actions
+        reward, terminated, done = step_environment(envs, i, float(action))
+        n_actions += 1
+        record_outcome(rules, gamma_b, node, base_state, steps, i, t, reward, terminated, done)
+        if done:
+            start_episode(envs, i)
+        t += 1
+
+
+class Rollouts:
+    """The environments, each with the node its traversal has reached."""
+
+    def __init__(self, rules: Rules, envs: Environments, actor: Weights, seed: int) -> None:
+        self.rules, self.envs, self.first_action = compile_rules(rules), envs, rules.actions.start
+        self.zeta, self.gamma_b, self.gamma_w = rules.zeta, rules.gamma_b, rules.gamma_w
+        *self.nodes, self.spare = make_nodes(self.rules, actor, 0, envs.num_envs + 1)
+        self.rng = streams(np.random.SeedSequence(seed).spawn(envs.num_envs))
+
+    def collect(self, policy: PolicyNetwork, steps: Steps) -> int:
+        """Take all steps; return the number of base actions among them."""
+        rules, zeta, gamma_b, gamma_w, envs = self.rules, self.zeta, self.gamma_b, self.gamma_w, self.envs
+        nodes, rng = self.nodes, self.rng
+        forget_outputs(rules, self.spare)
+        for node in nodes:
+            node.place["cache_index"] = NONE  # it may be dropped from the cache
+        if isinstance(envs, NativeEnvironments):
+            own = ((node, rng[i], envs, steps, i) for i, node in enumerate(nodes))
+            return sum(fill_steps(rules, zeta, gamma_b, gamma_w, policy, *each) for each in own)
+
+        def choose(i: int, t: int) -> tuple[int, int]:
+            x = envs.base_state[i]
+            t, action = record_splits(rules, zeta, gamma_w, policy, nodes[i], rng[i], x, envs.is_new, steps, i, t)
+            return t, action + self.first_action
+
+        def record(i: int, t: int, reward: float, terminated: bool, done: bool) -> None:
+            record_outcome(rules, gamma_b, nodes[i], envs.base_state[i], steps, i, t, reward, terminated, done)
+
+        return envs.step_all(len(steps.action), choose, record)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return the arrays a checkpoint keeps, not copied."""
+        kept = {"rng": self.rng, **self.envs.arrays()}
+        for i, node in enumerate(self.nodes):
+            kept |= {f"node.{i}.{name}": getattr(node, name) for name in ("base_state", "bounds", "normalised_bounds")}
+            kept |= {f"node.{i}.mask": node.mask, f"node.{i}.depth": node.place["depth"]}
+        return kept

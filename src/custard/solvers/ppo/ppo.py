@@ -1,16 +1,15 @@
-"""CUSTARD (PPO): an actor over bounds that is the tree, and an omniscient critic that teaches it.
+"""CUSTARD (PPO): an actor over bounds that is the tree, and an omniscient critic that trains it.
 
 * The actor's input is s_w without s_b: the bounds. Its masked softmax pi(a | o) is the policy; extraction takes the
-  largest output. In the parameterised form further outputs say where each feature is split; where base actions are
-  vectors, yet others say which vector a leaf holds.
+  largest output. In the parameterised form further outputs give the v of each feature's split; where base actions are
+  vectors, others give the vector of a leaf.
 * The critic Q_o is omniscient. The value of a base action does not depend on the bounds, so Q_o(s_b, .) is learned for
-  base actions from base states (where actions are vectors, the vector is part of its input); the value of a question is
-  zeta a question plus Q_o at the leaf which the greedy tree reaches from its answer.
+  base actions from base states (where actions are vectors, the vector is part of its input); the value of a split is
+  zeta per split plus Q_o at the leaf which the greedy tree reaches behind it.
 
-An iteration: compiled rollouts (`acting`) follow the policy in the environment and descend to imagined
-nodes for every base state met. Then one compiled JAX call (`update`) moves the critic to the merged agent's
-targets, and the actor by PPO's clipped ratio, for all actions of a node at once. Every few iterations a tree is
-extracted and judged.
+An iteration: compiled rollouts (`rollouts`) follow the policy in the environment, and traverse imagined nodes for every
+base state met. Then one compiled JAX call (`update`) moves the critic to the merged agent's targets, and the actor by
+PPO's clipped ratio, for all actions of a node at once. Every few iterations trees are extracted and judged.
 
 `docs/ppo.md` says why, `docs/deviations.md` lists what differs from the paper.
 """
@@ -20,37 +19,28 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from custard.core.errors import require_least, require_shares
 from custard.core.threads import meanwhile
-from custard.envs.pcg64 import streams
 from custard.ibmdp.splits import PARAMETERISED, Rules
 from custard.nn.checkpoints import from_arrays, to_arrays
 from custard.nn.networks import make
 from custard.solvers.common.bounds_survey import choose_bounds, default_splits
 from custard.solvers.common.selection import Selection
-from custard.solvers.ppo.acting_data import (
-    ACTION_SPREAD,
-    GREED,
-    SPREAD,
-    Game,
-    make_game,
-    make_nodes,
-    make_rows,
-)
-from custard.solvers.ppo.drawing import BoundsNetwork, nearby
-from custard.solvers.ppo.paper import solve_as_written
-from custard.solvers.ppo.stepping import Foreign, Native
-from custard.solvers.ppo.update import ADAM, Networks, Now, improve
+from custard.solvers.ppo import paper
+from custard.solvers.ppo.paper import PaperSettings
+from custard.solvers.ppo.policy import ExtractablePolicy, PolicyNetwork, perturb_tree
+from custard.solvers.ppo.rollouts import Exploration, Rollouts, make_environments
+from custard.solvers.ppo.update import ADAM, Networks, Schedule, UpdateConfig, improve, minibatch_order
 from custard.task.problem import Problem, Snapshot
 from custard.tree.extract import extract
 from custard.tree.tree import Tree
 
-__all__ = ["PRESETS", "Settings", "solve"]
+__all__ = ["PRESETS", "SETTINGS", "Settings", "solve"]
 
 
 @dataclass(frozen=True)
@@ -58,41 +48,40 @@ class Settings:
     """Settings of CUSTARD (PPO). The defaults are the preset "tuned"."""
 
     budget: int | None = None  # environment steps, judging included; None: 400,000, 200,000 where Python steps
-    splits: Any = None  # p, thresholds a feature, or "parameterised"; None: that, or all cuts of whole numbers
-    zeta: float | None = None  # the reward of a question; None: -0.01, or that share of rewards far from 1
+    splits: Any = None  # p, thresholds per feature, or "parameterised"; None: that, or all cuts of whole numbers
+    zeta: float | None = None  # the reward of a split; None: -0.01, or that share of rewards far from 1
     gamma_b: float | None = None  # discount of a base action; None: 1 where only terminations end episodes, else 0.99
-    gamma_w: float = 1.0  # discount of a question
+    gamma_w: float = 1.0  # discount of a split
     trace: float = 0.8  # lambda of the critic's targets
     hidden: int = 64  # units in each of the two hidden layers of actor and critic
     frequencies: int = 0  # sines and cosines of each bound added to the actor's input
-    critic_frequencies: int = 0  # and of each feature to the critic's
-    num_envs: int = 32  # environments side by side
-    num_steps: int = 64  # rows an iteration takes from each
-    epochs: int = 4
-    minibatches: int = 16
+    critic_frequencies: int = 0  # sines and cosines of each feature added to the critic's input
+    num_envs: int = 32  # environments side by side; at most 8 where Python steps them
+    num_steps: int = 64  # rows per environment and iteration
+    epochs: int = 4  # passes over an iteration's rows
+    minibatches: int = 16  # per epoch
     learning_rate: float = 1e-3  # Adam, falling linearly to 0.3 of this
     clip: float = 0.2  # PPO's epsilon
     floor: float = 0.03  # probabilities are not pushed below this, falling to 0.001
-    uniform: float = 1.0  # how evenly a node's actions count, beside their probabilities; falls to `uniform_end`
+    uniform: float = 1.0  # weight of a node's actions: 1 uniform, 0 their probabilities; falls to `uniform_end`
     uniform_end: float = 0.0
-    epsilon: float = 0.9  # share of random questions in imagined descents, falling to `epsilon_end`
+    epsilon: float = 0.9  # share of random splits in imagined traversals, falling to `epsilon_end`
     epsilon_end: float = 0.3
-    spread: float = 1.0  # standard deviation of v before it is squashed, falling to a tenth (parameterised form)
-    action_spread: float = 0.5  # and of action vectors, in halves of the distance between their bounds
-    explore: float = 0.25  # share of the environments in which random base actions teach the critic
+    spread: float = 1.0  # standard deviation of the logit of v, falling to a tenth (parameterised form)
+    action_spread: float = 0.5  # standard deviation of action vectors, in halves of the width of their bounds
+    explore: float = 0.25  # share of the environments with random base actions, which train the critic only
     random: float = 0.2  # share of random base actions there, falling to this from 1
     warmup: float = 0.05  # share of the budget in which only the critic learns
     deepest: int = 12  # depth limit where none is given
     greedy: float = 1.0  # share of the greedy tree's own actions in the environment at the end, rising from 0
-    every: int = 2  # iterations between two extracted trees
-    draws: int = 4  # trees drawn from the stochastic policy and judged beside the greedy one
+    every: int = 2  # iterations between two extractions of trees
+    draws: int = 4  # trees sampled from the stochastic policy and judged beside the greedy one
     judging: float = 0.5  # share of all steps that judging trees may take
     episodes: int | None = None  # selection episodes of the best tree; None: a 4,000th of the budget, 32 to 512
     margin: float = 1.0  # standard errors by which a smaller tree may be worse, and a larger one must be better
     patience: float = 0.4  # share of the budget without a better tree before stopping
-    bootstrap_at_limit: bool = True  # what would follow a time limit counts; False: nothing does
-    keep: bool = True  # hand back the best tree judged; False: the last one
-    shared: bool = True  # keep Q_o of base actions by base state, learn all actions; False: PPO as the paper writes it
+    bootstrap_at_limit: bool = True  # a truncated episode's last state keeps its value; False: nothing follows
+    keep: bool = True  # return the best tree judged; False: the last one
     low: Any = None  # bounds of the features, where the environment's own do not suit
     high: Any = None
 
@@ -117,32 +106,29 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         "PotholeWorld": _POTHOLE,
         "Pendulum": {"zeta": -0.01, "budget": 2_000_000, "deepest": 5},
     },
-    # The budget counts steps of the IBMDP here, as the appendix does; what it leaves open is Stable Baselines' default.
-    "paper": {
-        "": {"shared": False, "keep": False, "budget": 3_200_000, "splits": 3, "zeta": -0.01, "gamma_b": 1.0,
-             "gamma_w": 1.0, "deepest": 1000, "num_envs": 1, "num_steps": 1024, "epochs": 4, "minibatches": 4,
-             "learning_rate": 2.5e-4, "clip": 0.2},
-        "CartPole": {"num_steps": 512, "bootstrap_at_limit": False,
-                     "low": [-2.0, -2.0, -0.14, -1.4], "high": [2.0, 2.0, 0.14, 1.4]},
-        "PrereqWorld": {"splits": 1},
-        "PotholeWorld": {"zeta": 0.0, "gamma_b": 0.99, "gamma_w": 0.99},
-    },
+    "paper": paper.PRESETS,
 }  # fmt: skip
 
-NATIVE_BUDGET, FOREIGN_BUDGET = 400_000, 200_000
-PRICE = 0.01  # of a question, in rewards of their usual size
-FEW = 32  # episodes that judge a tree at first
-ITERATIONS = 20  # at least, however small the budget
-FLOOR_END, RATE_END, SPREAD_END = 0.001, 0.3, 0.1
-STEPS, ITERATION, FOUND = range(3)  # entries of `Learner.at`
+SETTINGS = {"paper": PaperSettings}
+
+NATIVE_BUDGET, PYTHON_BUDGET = 400_000, 200_000  # environment steps
+DEFAULT_ZETA = -0.01  # in rewards of their usual size
+MIN_EPISODES, MAX_EPISODES = 32, 512  # that judge the best tree, where the settings do not say
+STEPS_PER_EPISODE = 4000  # of the budget, for each of these
+MIN_ITERATIONS = 20  # however small the budget: iterations have fewer rows then
+FINAL_FLOOR, FINAL_RATE_SHARE, FINAL_SPREAD_SHARE = 0.001, 0.3, 0.1  # at the end of the budget
+RANDOM_ACTIONS_FALL = 0.3  # share of the budget in which random base actions fall to `random`
+GREEDY_ACTIONS_RISE = 0.5  # share of the budget in which the greedy tree's own actions rise to `greedy`
+MAX_OVERDRAFT = 1.1  # times the budget: no further trees are sampled beyond it
+ACTOR_OUTPUT_GAIN, CRITIC_OUTPUT_GAIN = 0.01, 0.1  # of the last layers' initial weights
 
 
-def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | None = None) -> Iterator[Snapshot]:
-    """Learn in iterations; yields the best tree so far whenever one was judged."""
-    settings = replace(settings, budget=settings.budget or (NATIVE_BUDGET if problem.native else FOREIGN_BUDGET))
-    if not settings.shared:
-        rules, surveyed = rules_for(problem, settings)
-        yield from solve_as_written(problem, rules, settings, surveyed, state)
+def solve(
+    problem: Problem, settings: Settings | PaperSettings, state: dict[str, np.ndarray] | None = None
+) -> Iterator[Snapshot]:
+    """Learn in iterations; yield the best tree so far whenever trees were judged."""
+    if isinstance(settings, PaperSettings):
+        yield from paper.solve(problem, settings, state)
         return
     learner = Learner(problem, settings, state)
     while not learner.message:
@@ -150,168 +136,213 @@ def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | N
             yield learner.snapshot()
 
 
-def rules_for(problem: Problem, s: Settings) -> tuple[Rules, int]:
-    """The IBMDP, and the environment steps it took to see where features lie and what episodes are like."""
-    features, surveyed = choose_bounds(problem, problem.seeds("bounds")["bounds"], s.budget or NATIVE_BUDGET)
+def rules_for(problem: Problem, s: Settings, budget: int) -> tuple[Rules, int]:
+    """Return the IBMDP, and the environment steps it took to see where features lie and what episodes are like."""
+    features, survey_steps = choose_bounds(problem, problem.seeds("bounds")["bounds"], budget)
     gamma_b = problem.gamma_b if s.gamma_b is None else s.gamma_b
-    zeta = -PRICE if s.zeta is None else s.zeta / (problem.unit if s.shared else 1.0)
+    zeta = DEFAULT_ZETA if s.zeta is None else s.zeta / problem.unit
     depth = problem.max_depth if problem.max_depth is not None else s.deepest
-    whole = features.integer.all() and problem.base.actions.discrete
-    splits = s.splits or (default_splits(features) if whole else PARAMETERISED)
-    return Rules(features, problem.base.actions, splits, zeta, gamma_b, s.gamma_w, depth), surveyed + problem.looked
+    has_whole_features = features.integer.all() and problem.base.actions.discrete
+    splits = s.splits or (default_splits(features) if has_whole_features else PARAMETERISED)
+    return Rules(features, problem.base.actions, splits, zeta, gamma_b, s.gamma_w, depth), survey_steps + problem.looked
+
+
+def schedule_at(s: Settings, progress: float) -> Schedule:
+    """Return the learning settings after a share `progress` of the budget."""
+
+    def between(start: float, end: float) -> float:
+        return start + (end - start) * progress
+
+    rate = s.learning_rate * between(1.0, FINAL_RATE_SHARE)
+    floor = np.exp(between(np.log(s.floor), np.log(min(s.floor, FINAL_FLOOR))))
+    spread = between(1.0, FINAL_SPREAD_SHARE)
+    return Schedule(
+        critic_rate=rate,
+        actor_rate=rate if progress >= s.warmup else 0.0,
+        log_floor=np.log(floor),
+        uniform=between(s.uniform, s.uniform_end),
+        v_spread=s.spread * spread,
+        vector_spread=s.action_spread * spread,
+    )
+
+
+def exploration_at(s: Settings, progress: float, is_exploring: np.ndarray) -> Exploration:
+    """Return how rollouts explore after a share `progress` of the budget; `is_exploring` [environments]."""
+    random = max(s.random, 1.0 + (s.random - 1.0) * progress / RANDOM_ACTIONS_FALL) if s.random < 1.0 else 1.0
+    return Exploration(
+        epsilon=s.epsilon + (s.epsilon_end - s.epsilon) * progress,
+        greedy_share=s.greedy * min(1.0, progress / GREEDY_ACTIONS_RISE),
+        random_shares=np.where(is_exploring, random, 0.0),
+    )
 
 
 class Learner:
-    """One run: the networks, the environments, the selection, and where it stands."""
+    """One run: the networks, the environments, the selection of trees, and its progress."""
 
     def __init__(self, problem: Problem, settings: Settings, state: dict[str, np.ndarray] | None = None) -> None:
-        self.problem, self.settings, self.budget = problem, settings, settings.budget or NATIVE_BUDGET
+        self.problem, self.settings = problem, settings
         s, seeds = settings, problem.seeds("learner", "environment")
-        self.rules, self.surveyed = rules_for(problem, s)
-        self.at = np.zeros(3, dtype=np.int64)
-        self.prices = (self.rules.zeta, self.rules.gamma_b, s.gamma_w)
-        # What the compiled call depends on:
-        self.fixed = replace(s, zeta=None, low=None, high=None, splits=None, budget=None)
-        self.game: Game = make_game(self.rules, s.frequencies)
-        rng, n, n_base = np.random.default_rng(seeds["learner"]), self.rules.features.n, self.rules.n_base
-        n_vector = self.game.vector.shape[1]
-        outputs = self.rules.n_actions + (n if self.rules.parameterised else 0) + n_vector
-        hidden = (s.hidden,) * 2 if s.hidden else ()
-        actor = make(rng, (2 * n * (1 + 2 * s.frequencies), *hidden, outputs), last=0.01)
-        critic = make(rng, (n * (1 + 2 * s.critic_frequencies) + n_vector, *hidden, 1 + n_base), last=0.1)
-        scale = np.array([0.0, 1.0, 1.0], dtype=np.float32)
-        self.nets = Networks(actor, critic, ADAM.init(actor), ADAM.init(critic), scale)  # type: ignore[arg-type]
-        self.order = seeds["learner"]
-        where = Native if problem.native else Foreign
-        self.env: Any = where(problem.scaled, s.num_envs, seeds["environment"], not s.bootstrap_at_limit)
-        count = self.env.count
-        self.nodes = make_nodes(self.game, actor)
-        self.rng = streams(np.random.SeedSequence(seeds["learner"]).spawn(count))
-        least = -(-s.minibatches // count)  # a row for each minibatch
-        self.rows = make_rows(self.game, count, min(s.num_steps, max(least, self.budget // (ITERATIONS * count))))
-        self.exploring = np.arange(count) < max(round(s.explore * count), min(count - 1, s.explore > 0))
-        episodes = s.episodes or int(np.clip(self.budget // 4000, FEW, 512))
+        self.budget = s.budget or (NATIVE_BUDGET if problem.native else PYTHON_BUDGET)
+        self.rules, self.survey_steps = rules_for(problem, s, self.budget)
+        self.config = UpdateConfig(
+            self.rules.zeta, self.rules.gamma_b, s.gamma_w, s.trace, s.clip, s.frequencies, s.critic_frequencies,
+            self.rules.parameterised,
+        )  # fmt: skip
+        self.seed = seeds["learner"]
+        self.nets = self._make_networks(np.random.default_rng(self.seed))
+        self.policy = PolicyNetwork(_numpy(self.nets.actor), s.frequencies)
+
+        envs = make_environments(problem.scaled, s.num_envs, seeds["environment"], not s.bootstrap_at_limit)
+        count, one_per_minibatch = envs.num_envs, -(-s.minibatches // envs.num_envs)
+        rows_per_env = min(s.num_steps, max(one_per_minibatch, self.budget // (MIN_ITERATIONS * count)))
+        self.rollouts = Rollouts(self.rules, envs, self.nets.actor, s.frequencies, rows_per_env, self.seed)
+        self.is_exploring = np.arange(count) < max(round(s.explore * count), min(count - 1, s.explore > 0))
+
+        episodes = s.episodes or int(np.clip(self.budget // STEPS_PER_EPISODE, MIN_EPISODES, MAX_EPISODES))
         self.selection = Selection(problem, episodes, margin=s.margin, budget=self.budget)
-        self.final: Tree | None = None
-        self.final_value, self.message, self.report = float("nan"), "", np.zeros(4)
-        self.ended, self.clock, self.learned, self.first = np.zeros(2), time.perf_counter(), 0, True
+        self.greedy_tree: Tree | None = None
+        self.greedy_return = float("nan")
+
+        self.steps = self.iteration = self.steps_at_best = 0
+        self.message = ""  # why the run ended
+        self.is_compiled = False
+        self.report, self.rows_learned, self.clock = np.zeros(4), 0, time.perf_counter()
         if state is not None:
             self._restore(state)
 
+    def _make_networks(self, rng: np.random.Generator) -> Networks:
+        s, n, n_base = self.settings, self.rules.features.n, self.rules.n_base
+        n_vector = 0 if self.rules.actions.discrete else self.rules.actions.size
+        n_outputs = self.rules.n_actions + (n if self.rules.parameterised else 0) + n_vector
+        hidden = (s.hidden,) * 2 if s.hidden else ()
+        actor = make(rng, (2 * n * (1 + 2 * s.frequencies), *hidden, n_outputs), last=ACTOR_OUTPUT_GAIN)
+        critic_inputs = n * (1 + 2 * s.critic_frequencies) + n_vector
+        critic = make(rng, (critic_inputs, *hidden, 1 + n_base), last=CRITIC_OUTPUT_GAIN)
+        target_scale = np.array([0.0, 1.0, 1.0], dtype=np.float32)
+        return Networks(actor, critic, ADAM.init(actor), ADAM.init(critic), target_scale)  # type: ignore[arg-type]
+
     def advance(self) -> bool:
-        """One iteration; whether a tree was judged."""
-        at, s = self.at, self.settings
-        tau = min(1.0, at[STEPS] / self.budget)
-
-        def between(start: float, end: float) -> float:
-            return start + (end - start) * tau
-
-        random = max(s.random, 1.0 + (s.random - 1.0) * tau / 0.3) if s.random < 1.0 else 1.0
-        rate = s.learning_rate * between(1.0, RATE_END)
-        floor = np.exp(between(np.log(s.floor), np.log(min(s.floor, FLOOR_END))))
-        spreads = s.spread * between(1.0, SPREAD_END), s.action_spread * between(1.0, SPREAD_END)
-        now = Now(rate, rate if tau >= s.warmup else 0.0, np.log(floor), between(s.uniform, s.uniform_end), *spreads)
-        for node in self.nodes:
-            node.knob[[SPREAD, ACTION_SPREAD, GREED]] = *spreads, s.greedy * min(1.0, 2.0 * tau)
-        weights = tuple(np.array(w) for w in self.nets.actor)
-        epsilon, explores = between(s.epsilon, s.epsilon_end), np.where(self.exploring, random, 0.0)
-        rng = np.random.default_rng([self.order, int(at[ITERATION])])
-        size = self.rows.acts.size
-        shape = (2, s.epochs * s.minibatches, size // s.minibatches)
-        used = shape[2] * s.minibatches
-        order = np.stack([rng.permutation(size)[:used] for _ in range(2 * s.epochs)]).reshape(shape).astype(np.int32)
-        learning = (self.nets, self.rows, order, now, self.fixed, self.prices, self.rules.parameterised)
-        with meanwhile(improve, *learning) if self.first else nullcontext():
-            at[STEPS] += self.env.run(
-                self.game, weights, *self.nodes, self.rng, explores, epsilon, self.rows, self.ended
-            )
-        nets, report = improve(*learning)
-        self.nets, self.report, self.first = nets, np.asarray(report), False
-        self.learned += size
-        at[ITERATION] += 1
-        if at[STEPS] >= self.budget:
+        """Run one iteration: rollouts, update and, every few of them, trees; return whether trees were judged."""
+        s, rollouts = self.settings, self.rollouts
+        progress = min(1.0, self.steps / self.budget)
+        schedule, exploration = schedule_at(s, progress), exploration_at(s, progress, self.is_exploring)
+        self.policy = self.policy._replace(v_spread=schedule.v_spread, vector_spread=schedule.vector_spread)
+        n_rows = rollouts.rows.has_action.size
+        rng = np.random.default_rng([self.seed, self.iteration])
+        order = minibatch_order(rng, n_rows, 2 * s.epochs, s.minibatches).reshape(2, s.epochs * s.minibatches, -1)
+        learning = self.nets, rollouts.rows, order, schedule, self.config
+        with nullcontext() if self.is_compiled else meanwhile(improve, *learning):
+            self.steps += rollouts.collect(self.policy, exploration)
+        self.nets, report = improve(*learning)
+        self.policy = self.policy._replace(weights=_numpy(self.nets.actor))
+        self.report, self.is_compiled = np.asarray(report), True
+        self.rows_learned += n_rows
+        self.iteration += 1
+        if self.steps >= self.budget:
             self.message = "budget used"
-        if at[ITERATION] % s.every and not self.message:
-            return False
-        # Judging is limited: at first, trees that never end an episode would use all steps.
-        if self.selection.best is not None and self.selection.steps > s.judging * at[STEPS] and not self.message:
+        elif self.iteration % s.every or (self.selection.best is not None and not self._may_judge()):
             return False
         self._judge()
         return True
 
+    def _may_judge(self) -> bool:
+        """Return whether judging has steps left: at first, trees that never end an episode would use them all."""
+        return self.selection.steps <= self.settings.judging * self.steps
+
     def _judge(self) -> None:
-        at, s, spent, improved = self.at, self.settings, self.selection.steps, self.selection.improved
-        if self.rules.parameterised:  # many trees are drawn: at first a few episodes tell enough
-            chosen, share = self.selection, min(1.0, 2.0 * at[STEPS] / self.budget)
-            few = min(FEW, chosen.usual)
-            chosen.most = round(few * (chosen.usual / few) ** share)
-            chosen.most = max(chosen.most, len(chosen.best.returns) if chosen.best else 0)
-        self.final = extract(BoundsNetwork(self.nets.actor, s.frequencies, self.rules), self.rules)
+        """Judge the greedy tree and sampled ones, and decide whether to stop."""
+        s, selection = self.settings, self.selection
+        steps_before, improved_before = selection.steps, selection.improved
+        if self.rules.parameterised:
+            self._set_judging_episodes()
+        self.greedy_tree = extract(ExtractablePolicy(self.policy, self.rules), self.rules)
         if s.keep:
-            self.selection.show(self.final)
+            selection.show(self.greedy_tree)
         else:
-            self.selection.replace(self.final)
-        self.final_value = self.selection.last
-        rng = np.random.default_rng([self.order, 1, int(at[ITERATION])])
+            selection.replace(self.greedy_tree)
+        self.greedy_return = selection.last
+        rng = np.random.default_rng([self.seed, 1, self.iteration])
         for k in range(s.draws if s.keep else 0):
-            over = at[STEPS] + self.selection.steps - spent > 1.1 * self.budget
-            if self.selection.steps < s.judging * at[STEPS] and not over:
-                tree = self._drawn(k, rng)
-                if not self.rules.parameterised or not self.selection.challenge(tree):
-                    self.selection.show(tree)
-        at[STEPS] += self.selection.steps - spent
-        if self.selection.improved > improved:
-            at[FOUND] = at[STEPS]
-        met = self.selection.surely_above(self.problem.source.threshold)
-        waited = (at[STEPS] - at[FOUND]) / self.budget
-        enough = 2.0 * (1.0 - s.judging) * min(0.1, s.patience / 4)  # nothing is judged once a tree is perfect
-        best = self.selection.best
-        sure = best is not None and (not self.rules.parameterised or len(best.returns) == self.selection.most)
-        if s.keep and met and sure and not self.selection.varying and waited > enough:
-            self.message = self.message or "reward threshold met in all episodes, and no better tree since"
-        elif s.keep and waited > s.patience and self.selection.asks:
-            self.message = self.message or "no better tree for long"
-        self.env.break_off()
+            is_overdrawn = self.steps + selection.steps - steps_before > MAX_OVERDRAFT * self.budget
+            if selection.steps < s.judging * self.steps and not is_overdrawn:
+                tree = self._sample_tree(k, rng)
+                if not self.rules.parameterised or not selection.challenge(tree):
+                    selection.show(tree)
+        self.steps += selection.steps - steps_before
+        if selection.improved > improved_before:
+            self.steps_at_best = self.steps
+        if s.keep and not self.message:
+            self.message = self._stop_reason()
+        self.rollouts.envs.break_episodes()
 
-    def _drawn(self, k: int, rng: np.random.Generator) -> Tree:
-        """A tree near the greedy one: choices drawn; in the parameterised form also v and vectors alone.
+    def _set_judging_episodes(self) -> None:
+        """Judge trees on few episodes at first and on more and more: many are sampled, and few may tell them apart."""
+        selection, share = self.selection, min(1.0, 2.0 * self.steps / self.budget)
+        fewest = min(MIN_EPISODES, selection.usual)
+        selection.most = round(fewest * (selection.usual / fewest) ** share)
+        selection.most = max(selection.most, len(selection.best.returns) if selection.best else 0)
 
-        There every third one is drawn around the best tree instead, on one of several scales; two of three, once that
-        does its most in most episodes.
+    def _sample_tree(self, k: int, rng: np.random.Generator) -> Tree:
+        """Return the k-th sample near the greedy tree: other actions; in the parameterised form also other v alone.
+
+        There every third one is sampled around the best tree instead, on one of several scales; two of three, once that
+        one has its highest return in most episodes.
         """
-        policy, best = BoundsNetwork(self.nets.actor, self.settings.frequencies, self.rules, rng), self.selection.best
-        policy.spread = self.nodes[0].knob[[SPREAD, ACTION_SPREAD]]
-        around_best = k % 3 == 2 or (k % 3 == 1 and self.selection.nearly_perfect)
-        if self.rules.parameterised and best is not None and around_best:
-            return nearby(best.tree, self.rules, rng, policy.spread * 2.0 ** -rng.uniform(0.0, 4.0))
-        policy.sampled = not self.rules.parameterised or k % 3 == 0
-        return extract(policy, self.rules)
+        best = self.selection.best
+        is_around_best = k % 3 == 2 or (k % 3 == 1 and self.selection.nearly_perfect)
+        if self.rules.parameterised and best is not None and is_around_best:
+            scale = 2.0 ** -rng.uniform(0.0, 4.0)
+            spreads = self.policy.v_spread * scale, self.policy.vector_spread * scale
+            return perturb_tree(best.tree, self.rules, rng, *spreads)
+        samples_actions = not self.rules.parameterised or k % 3 == 0
+        return extract(ExtractablePolicy(self.policy, self.rules, rng, samples_actions), self.rules)
+
+    def _stop_reason(self) -> str:
+        """Return why to stop before the budget is used, or nothing."""
+        s, selection, best = self.settings, self.selection, self.selection.best
+        waited = (self.steps - self.steps_at_best) / self.budget
+        # Nothing is judged once a tree is perfect.
+        min_wait = 2.0 * (1.0 - s.judging) * min(0.1, s.patience / 4)
+        meets_threshold = selection.surely_above(self.problem.source.threshold)
+        is_fully_judged = best is not None and (not self.rules.parameterised or len(best.returns) == selection.most)
+        if meets_threshold and is_fully_judged and not selection.varying and waited > min_wait:
+            return "reward threshold met in all episodes, and no better tree since"
+        if waited > s.patience and selection.asks:
+            return "no better tree for long"
+        return ""
 
     def snapshot(self) -> Snapshot:
-        """Where the run stands; everything in it is a copy."""
-        best, final, now = self.selection.best, self.final, time.perf_counter()
+        """Return the progress; everything in it is a copy."""
+        best, greedy, now = self.selection.best, self.greedy_tree, time.perf_counter()
         assert best is not None
-        assert final is not None
-        loss, gain, entropy, size = self.report.tolist()
+        assert greedy is not None
+        critic_loss, actor_loss, entropy, advantage_size = self.report.tolist()
+        finished = self.rollouts.finished
         metrics = {
-            "iteration": int(self.at[ITERATION]), "return": float(self.ended[0] / max(1.0, self.ended[1])),
-            "tree_return": self.final_value, "depth": final.depth, "leaves": final.n_leaves,
+            "iteration": self.iteration, "return": float(finished[0] / max(1.0, finished[1])),
+            "tree_return": self.greedy_return, "depth": greedy.depth, "leaves": greedy.n_leaves,
             "best_depth": best.small.depth, "best_leaves": best.small.n_leaves, "best_leaves_raw": best.tree.n_leaves,
-            "critic_loss": loss, "actor_loss": gain, "entropy": entropy, "advantage_size": size,
-            "rows_per_second": self.learned / (now - self.clock),
+            "critic_loss": critic_loss, "actor_loss": actor_loss, "entropy": entropy, "advantage_size": advantage_size,
+            "rows_per_second": self.rows_learned / (now - self.clock),
         }  # fmt: skip
-        self.ended[:], self.clock, self.learned = 0.0, now, 0
-        state, steps = self._state(), self.surveyed + int(self.at[STEPS])
-        return Snapshot(steps, best.tree, best.mean, self.budget, metrics, final, self.message, lambda: state)
+        finished[:], self.clock, self.rows_learned = 0.0, now, 0
+        state, steps = self._state(), self.survey_steps + self.steps
+        return Snapshot(steps, best.tree, best.mean, self.budget, metrics, greedy, self.message, lambda: state)
 
     def _state(self) -> dict[str, np.ndarray]:
-        data = {"at": self.at.copy(), "rng": self.rng.copy(), **to_arrays(self.nets), **self.selection.state()}
-        return data | {name: array.copy() for name, array in self.env.arrays().items()}
+        progress = np.array([self.steps, self.iteration, self.steps_at_best])
+        arrays = {name: array.copy() for name, array in self.rollouts.arrays().items()}
+        return {"progress": progress, **to_arrays(self.nets), **self.selection.state(), **arrays}
 
     def _restore(self, state: dict[str, np.ndarray]) -> None:
+        self.steps, self.iteration, self.steps_at_best = (int(number) for number in state["progress"])
         self.nets = from_arrays(self.nets, state)
-        self.at[...], self.rng[...] = state["at"], state["rng"]
+        self.policy = self.policy._replace(weights=_numpy(self.nets.actor))
         self.selection.restore(state)
-        for name, array in self.env.arrays().items():
+        for name, array in self.rollouts.arrays().items():
             array[...] = state[name]
-        self.env.resume()
+
+
+def _numpy(weights: Any) -> tuple[np.ndarray, ...]:
+    """Return copies that compiled code may read."""
+    return tuple(np.array(w) for w in weights)

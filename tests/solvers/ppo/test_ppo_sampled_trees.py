@@ -14,7 +14,7 @@ from custard.tree.tree import Tree
 ppo = pytest.importorskip("custard.solvers.ppo.ppo", reason="needs the extra neural")
 
 from custard.solvers.common.selection import Judged  # noqa: E402
-from custard.solvers.ppo.drawing import nearby  # noqa: E402
+from custard.solvers.ppo.policy import perturb_tree  # noqa: E402
 
 LOW, HIGH = [-2.0, -2.0, -0.14, -1.4], [2.0, 2.0, 0.14, 1.4]
 
@@ -33,7 +33,7 @@ def upright(base, threshold=0.01526, velocity=-0.3499):
 def test_no_noise_leaves_a_tree_as_it_is():
     base = cartpole().base
     tree, rules = upright(base), Rules(base.features, base.actions, "parameterised")
-    same = nearby(tree, rules, np.random.default_rng(0), (0.0, 0.0))
+    same = perturb_tree(tree, rules, np.random.default_rng(0), 0.0, 0.0)
     np.testing.assert_allclose(same.threshold, tree.threshold, rtol=1e-12)
     assert np.array_equal(same.value, tree.value)
 
@@ -43,7 +43,7 @@ def test_moved_thresholds_stay_between_the_bounds_above_them():
     rules, rng = Rules(base.features, base.actions, "parameterised"), np.random.default_rng(0)
     parts = [2, 2, -1, -1, -1], [0.1, -0.1, 0, 0, 0], [1, 3, -1, -1, -1], [2, 4, -1, -1, -1], [0, 0, 1, 1, 0]
     tree = Tree(*(np.array(part) for part in parts), features=base.features, actions=base.actions)
-    drawn = [nearby(tree, rules, rng, (2.0, 0.0)) for _ in range(200)]
+    drawn = [perturb_tree(tree, rules, rng, 2.0, 0.0) for _ in range(200)]
     assert len({tuple(one.threshold) for one in drawn}) > 100
     for one in drawn:
         assert np.array_equal(one.feature, tree.feature)
@@ -55,7 +55,7 @@ def test_vectors_stay_between_their_bounds():
     base = describe(where.vector(1))
     tree = Tree.leaf([1.5], base.features, base.actions)
     rules, rng = Rules(base.features, base.actions, "parameterised"), np.random.default_rng(0)
-    values = [float(nearby(tree, rules, rng, (1.0, 1.0)).value[0, 0]) for _ in range(100)]
+    values = [float(perturb_tree(tree, rules, rng, 1.0, 1.0).value[0, 0]) for _ in range(100)]
     assert min(values) >= -2.0
     assert max(values) == 2.0
     assert 1.5 in values
