@@ -38,7 +38,7 @@ def ours(env: str, kwargs: dict[str, Any], depth: int | None) -> Callable[[], No
     where = source(env, kwargs)
     given = {"budget": 10**9, "warmup": START, "buffer": 100_000, "steps_per_update": 1}
     settings = settings_for(dqn, env, "paper", given)
-    problem = Problem(where, describe(where.vector(1), low=settings.low, high=settings.high), 0, depth)
+    problem = Problem(where, describe(where.make_vec(1), low=settings.low, high=settings.high), 0, depth)
     learner = paper.PaperLearner(problem, paper.rules_for(problem, settings)[0], settings)
 
     def turn() -> None:

@@ -23,7 +23,7 @@ from custard.task.source import source
 
 def learning(env: str, kwargs: dict | None = None, max_depth: int | None = None, window: int = 1_000_000) -> None:
     where = source(env, kwargs)
-    learner = Learner(Problem(where, describe(where.vector(1)), 0, max_depth), Settings(budget=10**9))
+    learner = Learner(Problem(where, describe(where.make_vec(1)), 0, max_depth), Settings(budget=10**9))
     tables = learner.tables
     middle_of_cycle = 0.5  # all through
     set_schedule(tables, learner.settings, middle_of_cycle, 1, CYCLE_KINDS[0], learner.rules.gamma_b)

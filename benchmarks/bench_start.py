@@ -25,7 +25,7 @@ from custard.core.spaces import describe
 where = source("custard/PrereqWorld-v0", {"m": 7})
 _, module = method(sys.argv[1])
 settings = settings_for(module, where.name, "tuned", {})
-next(iter(module.solve(Problem(where, describe(where.vector(1))), settings)))
+next(iter(module.solve(Problem(where, describe(where.make_vec(1))), settings)))
 print(f"{time.perf_counter() - wall:6.1f} s ({time.process_time():.1f})")
 """
 

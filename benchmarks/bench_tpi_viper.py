@@ -74,7 +74,7 @@ def race(env: str, depth: int, full: bool, seed: int) -> dict[str, Any]:
         imitating = time.process_time() - begun
     theirs = custard.evaluate(viper.tree, env, 200, seed=90_001)
     where = source(env)
-    problem = Problem(where, describe(where.vector(1)), seed, depth)
+    problem = Problem(where, describe(where.make_vec(1)), seed, depth)
     list(tpi.solve(problem, tpi.Settings(budget=10_000, patience=1)))  # compiled code is loaded before the clock runs
     ours, seconds, mean = None, 0.0, float("-inf")
     begun = time.process_time()

@@ -30,7 +30,7 @@ def balance(x: np.ndarray) -> np.ndarray:
 
 def problem(env: str, seed: int = 0, max_depth: int | None = None, **kwargs: object) -> Problem:
     where = source(env, kwargs)
-    return Problem(where, describe(where.vector(1)), seed, max_depth)
+    return Problem(where, describe(where.make_vec(1)), seed, max_depth)
 
 
 def test_a_function_is_an_expert() -> None:

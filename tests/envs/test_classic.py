@@ -13,7 +13,7 @@ from custard.task.source import source
 @pytest.mark.parametrize("name", ["CartPole-v1", "MountainCar-v0", "Acrobot-v1", "Pendulum-v1"])
 def test_twins_give_what_gymnasium_gives(name):
     single = gym.make(name)
-    many = source(name).vector(4)
+    many = source(name).make_vec(4)
     rng = np.random.default_rng(0)
     for _ in range(4):
         seed = int(rng.integers(2**31))
@@ -35,7 +35,7 @@ def test_twins_give_what_gymnasium_gives(name):
 
 @pytest.mark.parametrize("name", ["MountainCar-v0", "Acrobot-v1", "Pendulum-v1"])
 def test_twins_are_described_alike_and_judged_alike(name):
-    own, twins = describe(gym.make(name)), describe(source(name).vector(2))
+    own, twins = describe(gym.make(name)), describe(source(name).make_vec(2))
     assert own.features.same_as(twins.features)
     assert own.actions.same_as(twins.actions)
     left, right = (0, 2) if own.actions.discrete else ([-1.5], [0.7])
@@ -48,4 +48,4 @@ def test_twins_are_described_alike_and_judged_alike(name):
 
 def test_only_what_is_the_same_has_a_twin():
     assert twin("MountainCarContinuous-v0") is None
-    assert source("MountainCar-v0", {"goal_velocity": 0.01}).native is None
+    assert source("MountainCar-v0", {"goal_velocity": 0.01}).make_compiled is None

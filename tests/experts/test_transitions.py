@@ -12,7 +12,7 @@ from custard.task.source import source
 
 def _problem(name="CartPole-v1"):
     where = source(name)
-    return Problem(where, describe(where.vector(1)))
+    return Problem(where, describe(where.make_vec(1)))
 
 
 def _network(n, actions, frequencies=1):

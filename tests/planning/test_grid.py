@@ -7,7 +7,7 @@ import pytest
 
 import custard
 from custard.planning.grid import corners, make_grid, q_function
-from custard.task.evaluate import rollouts
+from custard.task.runners import run_episodes
 from custard.task.source import episode_seeds, source
 
 
@@ -32,7 +32,7 @@ def test_the_expert_acts_well(env: str, least: float) -> None:
     where = source(env)
     q = q_function(where)
     assert q is not None
-    returns, _, _ = rollouts(lambda x: q(x).argmax(axis=1), where, episode_seeds(7, 500))
+    returns, *_ = run_episodes(lambda x: q(x).argmax(axis=1), where, episode_seeds(7, 500))
     assert returns.mean() >= least
 
 

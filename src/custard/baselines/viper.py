@@ -17,8 +17,8 @@ from custard.core.errors import CustardError, one_of, require_least
 from custard.experts import dqn
 from custard.experts.expert import Expert
 from custard.experts.kinds import experts
-from custard.task.evaluate import rollouts
 from custard.task.problem import Problem, Snapshot
+from custard.task.runners import run_episodes
 from custard.task.settings import settings_for
 from custard.task.source import episode_seeds
 from custard.tree.export.sklearn import from_sklearn
@@ -105,7 +105,7 @@ def solve(problem: Problem, settings: Settings, state: Any = None) -> Iterator[S
     assert expert is not None
     weigh = _state_weights(expert, settings.weights)
     budget = settings.budget or np.inf
-    runner = _Runner(problem, steps + problem.looked, problem.longest(budget))
+    runner = _Runner(problem, steps + problem.probe_steps, problem.episode_cap(budget))
     rng = np.random.default_rng(seeds["fit"])
     batch = int(min(settings.batch_rollouts, max(2, budget / 2000)))
     batch_seeds = episode_seeds(seeds["rollouts"], settings.iterations * batch)
@@ -178,18 +178,18 @@ class _Runner:
 
     def _run(self, policy: Any, seeds: np.ndarray) -> np.ndarray:
         where, features = self.problem.source, self.problem.encoder
-        returns, lengths, _ = rollouts(policy, where, seeds, features=features, max_steps=self.max_episode_steps)
+        returns, lengths, *_ = run_episodes(policy, where, seeds, features=features, max_steps=self.max_episode_steps)
         self.steps += int(lengths.sum())
         return returns
 
 
 def _expert_training(problem: Problem, settings: Settings) -> dqn.Settings:
     """Return the settings of a DQN expert, within the budget if there is one."""
-    chosen = settings_for(dqn, problem.preset, settings.expert_preset, settings.expert_settings, "expert setting")
+    chosen = settings_for(dqn, problem.preset_key, settings.expert_preset, settings.expert_settings, "expert setting")
     if settings.budget is not None:
         steps = max(1, min(chosen.steps, int(settings.budget * EXPERT_TRAINING_SHARE)))
         check_rollouts = max(2, min(chosen.check_rollouts, steps // 1000))
-        check_steps = problem.longest(settings.budget)
+        check_steps = problem.episode_cap(settings.budget)
         judging = settings.budget / steps * EXPERT_CHECK_SHARE
         chosen = replace(chosen, steps=steps, check_rollouts=check_rollouts, check_steps=check_steps, judging=judging)
     return chosen

@@ -2,10 +2,11 @@
 
 Handing arrays from one compiled function to another counts references to each of them, which took about half of the
 time of rollouts and of MFEC. Arrays that a function was called with live as long as the call, so its loops need no
-counts. Never borrow an array made in the same function: numba drops it after its last use by name.
+counts. Never do this to an array made in the same function: numba drops it after its last use by name.
 
-`borrowed` takes the counts out of a tuple of arrays. Functions made by `outer`, `inner` and `once` have none at all,
-nor has what they call, unless it is `counted`; they compile in half the time. They make no arrays and return none.
+`without_refcounts` takes the counts out of a tuple of arrays. Functions compiled by `njit_outer`, `njit_inner` and
+`njit_inlined` have none at all, nor has what they call, unless `njit_allocating` compiled it; they compile in half the
+time. They make no arrays and return none.
 
 A compiled function that Python calls takes a tuple apart into its arrays at every call, which for some dozens of arrays
 costs more than a step of an environment. `hold` does it once: a `HeldTuple` costs hardly more to pass than one array.
@@ -22,20 +23,21 @@ from numba.core import cgutils, types
 from numba.experimental import structref
 from numba.extending import intrinsic
 
-__all__ = ["HeldTuple", "borrowed", "counted", "hold", "inner", "once", "outer"]
+__all__ = ["HeldTuple", "hold", "njit_allocating", "njit_inlined", "njit_inner", "njit_outer", "without_refcounts"]
 
-#: Makes arrays.
-counted: Any = partial(njit, cache=True, _nrt=True)()
-#: Called from Python.
-outer: Any = partial(njit, cache=True, no_cfunc_wrapper=True, _nrt=False)()
-#: Called by compiled code only: without a way in from Python it compiles sooner.
-inner: Any = partial(njit, cache=True, no_cfunc_wrapper=True, no_cpython_wrapper=True, _nrt=False)()
-#: Called in one place, or very small: its statements are put there before anything is compiled. Python may call it too.
-once: Any = partial(njit, cache=True, no_cfunc_wrapper=True, inline="always", _nrt=False)()
+#: For functions that make arrays.
+njit_allocating: Any = partial(njit, cache=True, _nrt=True)()
+#: For functions that Python calls.
+njit_outer: Any = partial(njit, cache=True, no_cfunc_wrapper=True, _nrt=False)()
+#: For functions that only compiled code calls: without a way in from Python they compile sooner.
+njit_inner: Any = partial(njit, cache=True, no_cfunc_wrapper=True, no_cpython_wrapper=True, _nrt=False)()
+#: For functions called in one place, or very small: their statements are put there before anything is compiled. Python
+#: may call them too.
+njit_inlined: Any = partial(njit, cache=True, no_cfunc_wrapper=True, inline="always", _nrt=False)()
 
 
 @intrinsic
-def _borrowed(typing_context: Any, value: Any) -> Any:
+def _without_refcounts(typing_context: Any, value: Any) -> Any:
     """Return the same (nested) tuple of arrays, uncounted. Whoever calls must keep the arrays alive meanwhile."""
 
     def codegen(context, builder, signature, args):
@@ -44,10 +46,11 @@ def _borrowed(typing_context: Any, value: Any) -> Any:
     return value(value), codegen
 
 
-borrowed: Any = _borrowed  # called with the value alone: Numba supplies the context
+without_refcounts: Any = _without_refcounts  # called with the value alone: Numba supplies the context
 
 
 def _uncounted(context, builder, kind, value):
+    """Return an LLVM value of a Numba type with the pointers to its counts set to null."""
     if isinstance(kind, types.Array):
         array = context.make_array(kind)(context, builder, value)
         array.meminfo = cgutils.get_null_value(array.meminfo.type)

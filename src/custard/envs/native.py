@@ -19,7 +19,7 @@ from numba import njit
 
 from custard.core.errors import CustardError
 from custard.core.metadata import metadata_of
-from custard.core.numba_tools import borrowed, counted
+from custard.core.numba_tools import njit_allocating, without_refcounts
 from custard.core.seeds import seeds_for
 from custard.envs import cartpole, classic, pothole_world, prereq_world
 from custard.envs.pcg64 import streams, uniform
@@ -34,7 +34,7 @@ _produce = njit(cache=True)(prereq_world.produce)
 _drive = njit(cache=True)(pothole_world.drive)
 _step_mountain_car = njit(cache=True)(classic.step_mountain_car)
 _mountain_car_done = njit(cache=True)(classic.mountain_car_done)
-_step_acrobot = counted(classic.step_acrobot)
+_step_acrobot = njit_allocating(classic.step_acrobot)
 _acrobot_done = njit(cache=True)(classic.acrobot_done)
 _step_pendulum = njit(cache=True)(classic.step_pendulum)
 
@@ -130,7 +130,7 @@ def _step_some(world, params, limit, index, actions, state, rng, elapsed, x, rew
     state, rng, elapsed               [N, …], each sub-environment's state, random stream and steps so far
     x, reward, terminated, truncated  [N, …], what is written
     """
-    params, state, rng, x = borrowed((params, state, rng, x))
+    params, state, rng, x = without_refcounts((params, state, rng, x))
     for k in range(len(index)):
         i = index[k]
         reward[i], terminated[i] = advance(world, params, state[i], actions[k], rng[i])

@@ -24,7 +24,7 @@ def by_backward_induction(problem: Problem, ties: str, seed: int) -> Expert:
 
     PotholeWorld's model is a fine grid of positions.
     """
-    on_grid = grid.q_function(problem.source) if problem.native else None
+    on_grid = grid.q_function(problem.source) if problem.is_compiled else None
     if on_grid is not None:
         return from_q_function(on_grid, problem.base.actions.n, "backward induction on a grid")
     mdp = model_of(problem.source, problem.base)

@@ -21,9 +21,9 @@ from custard.experts.expert import Expert, Progress, from_q_function
 from custard.experts.transitions import CompiledSteps, PythonSteps
 from custard.nn import networks
 from custard.nn.replay import Replay
-from custard.task.evaluate import rollouts
-from custard.task.probe import unit_of
+from custard.task.probe import reward_scale_of
 from custard.task.problem import Problem
+from custard.task.runners import run_episodes
 from custard.task.source import episode_seeds
 
 __all__ = ["PRESETS", "Network", "Settings", "expert_of", "train"]
@@ -153,7 +153,7 @@ def train(problem: Problem, settings: Settings, seed: int) -> Iterator[Progress]
     features, n, n_actions = problem.base.features, problem.base.features.n, problem.base.actions.n
     improve, learned = _compile(settings, n, n_actions, seed)
     rng = np.random.default_rng(seed)
-    envs = (CompiledSteps if problem.native else PythonSteps)(problem, settings.num_envs, rng)
+    envs = (CompiledSteps if problem.is_compiled else PythonSteps)(problem, settings.num_envs, rng)
     number = np.zeros((), np.float32)
     row: dict[str, Any] = {
         "x": np.zeros(n), "action": np.zeros((), np.int32), "reward": number, "after": np.zeros(n), "ended": number,
@@ -173,7 +173,7 @@ def train(problem: Problem, settings: Settings, seed: int) -> Iterator[Progress]
         steps += rounds * envs.count
         if network is None and steps >= min(settings.warmup, settings.steps // 2):
             scaling = _scaling(features, memory.columns["x"][: memory.filled], settings.standardise)
-            unit = unit_of(memory.columns["reward"][: memory.filled]) if settings.standardise else 1.0
+            unit = reward_scale_of(memory.columns["reward"][: memory.filled]) if settings.standardise else 1.0
             network = _network(learned, scaling, settings.frequencies, unit)
         if network is None:
             continue
@@ -199,7 +199,7 @@ def train(problem: Problem, settings: Settings, seed: int) -> Iterator[Progress]
 def _mean_return(problem: Problem, network: Network, seeds: np.ndarray, max_steps: int | None) -> tuple[float, int]:
     """Return the mean return of the greedy policy over one rollout per seed, and the steps they took."""
     start = problem.base.actions.start
-    returns, lengths, _ = rollouts(
+    returns, lengths, *_ = run_episodes(
         lambda x: network.q(x).argmax(axis=1) + start, problem.source, seeds, features=problem.encoder,
         max_steps=max_steps,
     )  # fmt: skip

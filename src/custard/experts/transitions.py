@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from custard.core.numba_tools import borrowed
+from custard.core.numba_tools import without_refcounts
 from custard.core.spaces import describe
 from custard.envs.native import advance, begin, observe
 from custard.envs.pcg64 import streams, uniform
 from custard.ibmdp.base_environments import base_environments_of
 from custard.nn.networks import encode_row, evaluate, scratch
 from custard.nn.replay import Transitions, make_transitions
-from custard.task.native_rollouts import native_place
+from custard.task.compiled_rollouts import world_of
 from custard.task.problem import Problem
-from custard.task.source import DEFAULT_LIMIT
+from custard.task.source import DEFAULT_TIME_LIMIT
 
 __all__ = ["CompiledSteps", "PythonSteps"]
 
@@ -32,11 +32,11 @@ class PythonSteps:
 
     def __init__(self, problem: Problem, count: int, rng: np.random.Generator) -> None:
         self.source, self.actions, self.rng = problem.source, problem.base.actions, rng
-        self.venv = problem.source.vector(min(count, MAX_PYTHON_ENVS))
+        self.venv = problem.source.make_vec(min(count, MAX_PYTHON_ENVS))
         self.count = self.venv.num_envs
         self.parts = base_environments_of(self.venv, describe(self.venv, features=problem.encoder))
         self.parts.reset(int(rng.integers(2**31)), None)
-        self.limit = None if problem.source.limit is not None else DEFAULT_LIMIT
+        self.limit = None if problem.source.time_limit is not None else DEFAULT_TIME_LIMIT
         self.elapsed = np.zeros(self.count, dtype=np.int64)
 
     def collect(self, network: Any, epsilon: float, rounds: int) -> Transitions:
@@ -63,7 +63,7 @@ class PythonSteps:
 
     def close(self) -> None:
         """Close the environments, unless they are the user's own."""
-        if not self.source.lone:
+        if not self.source.is_single_instance:
             self.venv.close()
 
 
@@ -71,9 +71,9 @@ class CompiledSteps:
     """Steps of native environments."""
 
     def __init__(self, problem: Problem, count: int, rng: np.random.Generator) -> None:
-        venv: Any = problem.source.vector(count)
+        venv: Any = problem.source.make_vec(count)
         venv.reset(seed=int(rng.integers(2**31)))
-        self.count, self.n_actions, self.place = count, problem.base.actions.n, native_place(venv)
+        self.count, self.n_actions, self.place = count, problem.base.actions.n, world_of(venv)
         self.state, self.env_rng, self.x = venv.state, venv.rng, venv.x
         self.elapsed, self.rng = np.zeros(count, dtype=np.int64), streams([int(rng.integers(2**31))])[0]
 
@@ -99,7 +99,7 @@ class CompiledSteps:
 def _collect_compiled(place, envs, rng, weights, scaling, room, epsilon, n_actions, rows):
     """Fill all rows: one step of every environment after the other.
 
-    place: `native_place` of the environments
+    place: `world_of` of the environments
     envs: their states, random streams, elapsed steps and features, a row each, changed in place
     rng: [4] the random stream of actions
     weights: layers up to the advantages
@@ -109,9 +109,9 @@ def _collect_compiled(place, envs, rng, weights, scaling, room, epsilon, n_actio
     n_actions: actions are 0 … n_actions - 1
     rows: Transitions to fill
     """
-    (world, params, limit, _), (states, env_rng, elapsed, xs) = borrowed((place, envs))
-    weights, (shift, scale, frequencies), (layers, z, inputs) = borrowed((weights, scaling, room))
-    rows = borrowed(rows)
+    (world, params, limit, _), (states, env_rng, elapsed, xs) = without_refcounts((place, envs))
+    weights, (shift, scale, frequencies), (layers, z, inputs) = without_refcounts((weights, scaling, room))
+    rows = without_refcounts(rows)
     count = len(states)
     for k in range(len(rows.reward)):
         i = k % count

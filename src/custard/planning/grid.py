@@ -79,14 +79,14 @@ def q_function(source: Source) -> Callable[[np.ndarray], np.ndarray] | None:
 
     V(s) = max_a r + V(s') at the grid's points, from the time limit backwards; where an episode ends nothing follows.
     """
-    env: Any = source.native and source.native(1)
+    env: Any = source.make_compiled and source.make_compiled(1)
     if env is None or getattr(env, "world", None) not in STATE_BOXES:
         return None
     grid, n_actions = make_grid(*STATE_BOXES[env.world]), int(env.single_action_space.n)
 
     def ahead(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return for each action and state the reward, the points around what follows, and their shares."""
-        many: Any = source.vector(len(x))
+        many: Any = source.make_vec(len(x))
         many.rng = np.zeros((len(x), 4), np.uint64)  # never drawn from
         parts = []
         for action in range(n_actions):
@@ -102,7 +102,7 @@ def q_function(source: Source) -> Callable[[np.ndarray], np.ndarray] | None:
     rows = np.arange(0, index.size + 1, around)
     follows = sparse.csr_array((share.ravel(), index.ravel(), rows), shape=(len(rows) - 1, states))
     value = np.zeros(states)
-    for _ in range(source.limit or DEFAULT_HORIZON):
+    for _ in range(source.time_limit or DEFAULT_HORIZON):
         value = (reward + (follows @ value).reshape(n_actions, -1)).max(axis=0)
 
     def q(x: np.ndarray) -> np.ndarray:

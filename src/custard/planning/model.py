@@ -46,9 +46,9 @@ def model_of(source: Source, base: Base | None = None, *, gamma: float = 1.0, li
                 f"{source.name} has no exact model: that takes a method mdp() or a table P as Gymnasium's toy-text has"
             )
     finally:
-        if not source.lone:
+        if not source.is_single_instance:
             env.close()
-    return dataclasses.replace(mdp, horizon=source.limit) if limit and mdp.horizon is None else mdp
+    return dataclasses.replace(mdp, horizon=source.time_limit) if limit and mdp.horizon is None else mdp
 
 
 def from_table(env: Any, base: Base, gamma: float = 1.0) -> FiniteMDP:

@@ -27,8 +27,8 @@ def best_return(source: Source, max_depth: int | None = None) -> float | None:
     (-4.0, 500.0)
     """
     name = _bare_name(source)
-    if name == "CartPole" and source.limit is not None:
-        return float(source.limit)  # a reward of one per step
+    if name == "CartPole" and source.time_limit is not None:
+        return float(source.time_limit)  # a reward of one per step
     if name == "PotholeWorld":
         from custard.planning.pothole import MAX_INTERVALS, best_intervals
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numba import njit
 
-from custard.core.numba_tools import borrowed
+from custard.core.numba_tools import without_refcounts
 from custard.core.threads import in_parts
 from custard.envs.native import NativeVectorEnv, advance, begin, observe
 from custard.envs.pcg64 import uniform
@@ -91,8 +91,8 @@ def roll_out(tree, world, random_actions, rng, noise):
 @njit(cache=True, nogil=True)
 def _roll_out(tree, world, random_actions, rng, noise, returns, lengths, terminated, visits, scratch):
     """Run the loop of `roll_out`, which keeps the arrays alive: counting references would take half of the time."""
-    (kind, params, limit, _), random_actions, rng, visits = borrowed((world, random_actions, rng, visits))
-    tree, (state, x, stream) = borrowed((tree, scratch))
+    (kind, params, limit, _), random_actions, rng, visits = without_refcounts((world, random_actions, rng, visits))
+    tree, (state, x, stream) = without_refcounts((tree, scratch))
     max_reward = -np.inf
     for k in range(len(rng)):
         copy_row(rng[k], stream)

@@ -15,12 +15,12 @@ from custard.core.errors import CustardError, require_whole
 from custard.core.number_format import format_numbers
 from custard.core.spaces import describe
 from custard.ibmdp.env import IBMDP
-from custard.task.runners import require_fit, run_episodes
+from custard.task.runners import run_episodes
 from custard.task.source import episode_seeds, source
 from custard.tree.text import plural
 from custard.tree.tree import Tree
 
-__all__ = ["Evaluation", "evaluate", "rollouts"]
+__all__ = ["Evaluation", "evaluate"]
 
 BOOTSTRAP_RESAMPLES = 2000
 
@@ -125,14 +125,6 @@ def evaluate(
         policy, source(env, env_kwargs), seeds, features=features, max_steps=max_steps, num_envs=num_envs
     )
     return Evaluation(*runs[:3], np.zeros(episodes, dtype=bool), seed)
-
-
-def rollouts(*args: Any, width: int = 1024, **kwargs: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Former name of `run_episodes`, without the states met."""
-    return run_episodes(*args, num_envs=width, **kwargs)[:3]
-
-
-check_fits = require_fit  # former name
 
 
 def _on_ibmdp(policy: Callable[..., Any], env: IBMDP, episodes: int, seed: int) -> Evaluation:

@@ -47,7 +47,3 @@ def reward_scale_of(rewards: np.ndarray) -> float:
     sizes = np.abs(rewards[rewards != 0.0]).astype(np.float64)
     mean = float(sizes.mean()) if len(sizes) else 1.0
     return 1.0 if 1 / MAX_UNSCALED_REWARD <= mean <= MAX_UNSCALED_REWARD else mean
-
-
-# Former names.
-Look, first_look, unit_of = Probe, probe_environment, reward_scale_of

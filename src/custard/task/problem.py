@@ -107,17 +107,6 @@ class Problem:
             purpose: int(np.random.SeedSequence([seed, *purpose.encode()]).generate_state(1)[0]) for purpose in purposes
         }
 
-    # -- former names ------------------------------------------------------------------------------------------------
-
-    native = property(lambda self: self.is_compiled)
-    preset = property(lambda self: self.preset_key)
-    look = property(lambda self: self.probe)
-    looked = property(lambda self: self.probe_steps)
-    unit = property(lambda self: self.reward_scale)
-    scaled = property(lambda self: self.with_scaled_rewards)
-    gamma_b = property(lambda self: self.default_gamma_b)
-    longest = episode_cap
-
 
 @dataclass(frozen=True)
 class Snapshot:

@@ -51,19 +51,6 @@ class Source:
         makers = [self.make] * (1 if self.is_single_instance else count)
         return SyncVectorEnv(makers, autoreset_mode=AutoresetMode.DISABLED)
 
-    # -- former names ------------------------------------------------------------------------------------------------
-
-    native = property(lambda self: self.make_compiled)
-    lone = property(lambda self: self.is_single_instance)
-    limit = property(lambda self: self.time_limit)
-    threshold = property(lambda self: self.reward_threshold)
-    wrapped = property(lambda self: self.is_wrapped)
-    preset = property(lambda self: self.preset_key)
-    vector = make_vec
-
-
-DEFAULT_LIMIT = DEFAULT_TIME_LIMIT  # former name
-
 
 def source(env: Any, kwargs: Mapping[str, Any] | None = None) -> Source:
     """Return a source of environments from an id, an environment or a function that makes one.
@@ -114,9 +101,6 @@ def registered_spec(name: str) -> EnvSpec:
         raise CustardError(_unknown_id_message(name, known)) from None
     except Exception as error:  # a module of the user's may raise anything while it is imported
         raise CustardError(f"environment {name!r} could not be loaded: {one_line(error)}") from None
-
-
-registered = registered_spec  # former name
 
 
 def _from_id(name: str, kwargs: dict[str, Any]) -> Source:

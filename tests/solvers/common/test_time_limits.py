@@ -16,8 +16,8 @@ PREREQ = "custard/PrereqWorld-v0"  # m = 7 takes five steps, so that three never
 def problem_of(compiled, limit=3):
     place = PREREQ if compiled else lambda: gym.wrappers.TimeLimit(gym.make(PREREQ).unwrapped, limit)
     where = source(place, {"max_episode_steps": limit} if compiled else None)
-    problem = Problem(where, describe(where.vector(1)), 0, 2)
-    assert bool(problem.native) == compiled
+    problem = Problem(where, describe(where.make_vec(1)), 0, 2)
+    assert bool(problem.is_compiled) == compiled
     return problem
 
 

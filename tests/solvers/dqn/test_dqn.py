@@ -42,7 +42,7 @@ ZETA, GAMMA_B, GAMMA_W = -0.01, 0.9, 0.8
 
 def problem_of(env, kwargs=None, seed=0, max_depth=None, **bounds):
     where = source(env, kwargs)
-    return Problem(where, describe(where.vector(1), **bounds), seed, max_depth)
+    return Problem(where, describe(where.make_vec(1), **bounds), seed, max_depth)
 
 
 def paper_learner(problem, settings):
@@ -82,7 +82,7 @@ def test_targets_of_a_base_action_a_split_an_end_and_a_cut():
 def test_a_cut_episode_is_remembered_as_going_on():
     """PrereqWorld cut after 3 steps: the last transition is not an end. Reaching the goal is one."""
     where = source(lambda: gym.wrappers.TimeLimit(gym.make(PREREQ, m=4).unwrapped, 3))
-    problem = Problem(where, describe(where.vector(1)), 0, 2)
+    problem = Problem(where, describe(where.make_vec(1)), 0, 2)
     settings = settings_for(dqn, PREREQ, "paper", {"budget": 2000, "warmup": 2000, "hidden": 8})
     learner = paper_learner(problem, settings)
     cut = goal = 0

@@ -16,12 +16,12 @@ from custard.planning.evaluate import tree_value
 from custard.planning.model import model_of
 from custard.planning.solve import value_iteration
 from custard.solvers.common.mutations import shift_threshold
-from custard.solvers.common.selection import LONGER, Judged, Selection, better
+from custard.solvers.common.selection import FLAWLESS_EPISODES_FACTOR, Judged, Selection, better
 from custard.solvers.mfec import mfec
 from custard.solvers.mfec.bounds_table import TablePolicy, greedy_base_action
 from custard.solvers.mfec.episodes import recompute_values
-from custard.task.evaluate import rollouts
 from custard.task.problem import Problem
+from custard.task.runners import run_episodes
 from custard.task.settings import settings_for
 from custard.task.source import source
 from custard.tree.extract import extract
@@ -34,7 +34,7 @@ PREREQ = "custard/PrereqWorld-v0"
 
 def problem_of(env, kwargs=None, seed=0, max_depth=None):
     where = source(env, kwargs)
-    return Problem(where, describe(where.vector(1)), seed, max_depth)
+    return Problem(where, describe(where.make_vec(1)), seed, max_depth)
 
 
 def test_prereq_world_is_solved_with_the_smallest_tree():
@@ -144,10 +144,10 @@ def test_native_judging_equals_rollouts():
     problem = problem_of("CartPole-v1")
     selection = Selection(problem, 16)
     selection.show(tree)
-    returns, lengths, _ = rollouts(tree, problem.source, selection.seeds[:16])
+    returns, lengths, *_ = run_episodes(tree, problem.source, selection.seeds[:16])
     assert selection.best.returns.tolist() == returns.tolist()
     assert selection.steps == lengths.sum()
-    assert selection.best.reachable == 2
+    assert selection.best.n_reached_leaves == 2
 
 
 def test_a_tree_that_never_fails_is_judged_for_longer():
@@ -158,10 +158,10 @@ def test_a_tree_that_never_fails_is_judged_for_longer():
     assert len(selection.best.returns) == 4
     upright = Split(2, 0.0, Split(3, 0.5, 0, 1), Split(3, -0.5, 0, 1))
     assert selection.show(tree_of(upright, selection.best.tree))
-    assert len(selection.best.returns) == selection.most == LONGER * 4
+    assert len(selection.best.returns) == selection.max_episodes == FLAWLESS_EPISODES_FACTOR * 4
     again = Selection(problem, 4, 4)
     again.restore(selection.state())
-    assert again.most == selection.most
+    assert again.max_episodes == selection.max_episodes
 
 
 def test_of_equal_trees_the_smaller_one_stays():

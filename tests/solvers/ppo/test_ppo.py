@@ -34,7 +34,7 @@ SMALL = dict(num_envs=4, num_steps=16, minibatches=2, epochs=2, hidden=8)
 
 def problem_of(env, kwargs=None, seed=0, max_depth=None):
     where = source(env, kwargs)
-    return Problem(where, describe(where.vector(1)), seed, max_depth)
+    return Problem(where, describe(where.make_vec(1)), seed, max_depth)
 
 
 def learner_of(env, kwargs=None, seed=0, max_depth=None, **given):
@@ -206,7 +206,7 @@ def test_the_papers_compiled_steps_are_those_of_the_ibmdp(env, max_depth):
     kwargs = {"m": 4} if env == PREREQ else None
     given = {"low": [-2.0, -2.0, -0.14, -1.4], "high": [2.0, 2.0, 0.14, 1.4]} if max_depth else {}
     where = source(env, kwargs)
-    problem = Problem(where, describe(where.vector(1), **given), 3, max_depth)
+    problem = Problem(where, describe(where.make_vec(1), **given), 3, max_depth)
     base = problem.base
     rules = Rules(base.features, base.actions, 3 if max_depth else 1, -0.01, 0.9, 0.8, max_depth or 1000)
     actor = make(np.random.default_rng(0), (2 * base.features.n, 8, 8, rules.n_actions), 0.1)
@@ -214,7 +214,7 @@ def test_the_papers_compiled_steps_are_those_of_the_ibmdp(env, max_depth):
     rollouts = Rollouts(rules, make_environments(problem, 1, seeds["environment"], False), actor, seeds["learner"])
     policy = PolicyNetwork(actor, 0)
     venv = custard.VectorIBMDP(
-        where.vector(1), rules.splits, zeta=-0.01, gamma_b=0.9, gamma_w=0.8, max_depth=rules.max_depth, **given
+        where.make_vec(1), rules.splits, zeta=-0.01, gamma_b=0.9, gamma_w=0.8, max_depth=rules.max_depth, **given
     )
     obs, info = venv.reset(seed=problem.seeds("environment")["environment"])
     base_actions = ends = 0

@@ -21,7 +21,7 @@ LOW, HIGH = [-2.0, -2.0, -0.14, -1.4], [2.0, 2.0, 0.14, 1.4]
 
 def cartpole(max_depth=2):
     where = source("custard/CartPole-v0")
-    return Problem(where, describe(where.vector(1), low=LOW, high=HIGH), 0, max_depth)
+    return Problem(where, describe(where.make_vec(1), low=LOW, high=HIGH), 0, max_depth)
 
 
 def upright(base, threshold=0.01526, velocity=-0.3499):
@@ -52,7 +52,7 @@ def test_moved_thresholds_stay_between_the_bounds_above_them():
 
 def test_vectors_stay_between_their_bounds():
     where = source("Pendulum-v1")
-    base = describe(where.vector(1))
+    base = describe(where.make_vec(1))
     tree = Tree.leaf([1.5], base.features, base.actions)
     rules, rng = Rules(base.features, base.actions, "parameterised"), np.random.default_rng(0)
     values = [float(perturb_tree(tree, rules, rng, 1.0, 1.0).value[0, 0]) for _ in range(100)]
@@ -66,7 +66,7 @@ def test_a_tree_is_given_up_that_gains_nothing_where_the_best_fails():
     learner = ppo.Learner(problem, ppo.Settings(budget=200_000, num_envs=2, num_steps=4, hidden=4))
     best, returns = upright(problem.base, 0.0), np.full(50, 200.0)
     returns[[7, 30]] = 150.0
-    learner.selection.varies = True
+    learner.selection.returns_vary = True
     learner.selection.best = Judged(best, best, returns, np.zeros(best.n_nodes, dtype=np.int64))
     always_left = Tree(*(np.array(part) for part in ([1, -1, -1], [0.1, 0, 0], [1, -1, -1], [2, -1, -1], [0, 0, 0])),
                        features=problem.base.features, actions=problem.base.actions)  # fmt: skip
@@ -79,7 +79,7 @@ def test_a_tree_is_given_up_that_gains_nothing_where_the_best_fails():
     assert not learner.selection.challenge(always_left)  # smaller: a matter for the whole comparison
     assert learner.selection.challenge(upright(problem.base))
     assert learner.selection.best.tree == upright(problem.base)
-    judged = learner.selection.longest  # one that never fails is judged for longer
+    judged = learner.selection.flawless_max_episodes  # one that never fails is judged for longer
     assert learner.selection.best.returns.tolist() == [200.0] * judged
     assert learner.selection.steps == spent + (50 + judged) * 200  # tried, then judged
     assert learner.selection.challenge(worse)  # nothing to gain: no episode is needed

@@ -49,7 +49,7 @@ class Follow(gym.Env):
 
 def problem_of(env, seed=0, max_depth=None):
     where = source(env)
-    return Problem(where, describe(where.vector(1)), seed, max_depth)
+    return Problem(where, describe(where.make_vec(1)), seed, max_depth)
 
 
 def learner_of(env, seed=0, max_depth=None, **given):

@@ -13,8 +13,8 @@ from custard.experts.numbered_actions import choice_of_vectors
 from custard.lab.frontier import frontier
 from custard.solvers.tpi import expert_start
 from custard.solvers.tpi.expert_start import imitations
-from custard.task.evaluate import rollouts
 from custard.task.problem import Problem
+from custard.task.runners import run_episodes
 from custard.task.source import source
 from tests.task.test_probe import Push
 
@@ -54,7 +54,7 @@ def test_a_file_of_ours(network):
     assert all(used > 0 and mean >= -200.0 for _, mean, used in some)
     tree = some[-2][0]  # the last one fitted to what actions are worth
     met = []
-    rollouts(lambda x: met.append(x.copy()) or tree.predict(x), task.source, np.arange(5))
+    run_episodes(lambda x: met.append(x.copy()) or tree.predict(x), task.source, np.arange(5))
     q = made.q(np.concatenate(met))
     lost = q.max(axis=1) - q[np.arange(len(q)), tree.predict(np.concatenate(met))]
     assert lost.mean() < 0.2 * (q.max(axis=1) - q.mean(axis=1)).mean()  # far better than any action

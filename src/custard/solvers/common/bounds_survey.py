@@ -40,9 +40,9 @@ def fill_missing_bounds(problem: Problem, budget: int) -> tuple[Features, int]:
     """Return the features with the range seen as bounds of those that have none, and the steps taken so far."""
     features = problem.base.features
     if not features.unbounded.any():
-        return features, problem.looked
+        return features, problem.probe_steps
     seen, steps = survey_bounds(problem, problem.seeds("bounds")["bounds"], budget)
-    return replace_bounds(features, seen, features.unbounded), steps + problem.looked
+    return replace_bounds(features, seen, features.unbounded), steps + problem.probe_steps
 
 
 def choose_bounds(problem: Problem, seed: int, budget: int) -> tuple[Features, int]:

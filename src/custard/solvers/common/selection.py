@@ -52,11 +52,6 @@ class Judged:
         """Leaves and depth of the simplified tree, then leaves of the tree as extracted: what trees are ordered by."""
         return self.simplified.n_leaves, self.simplified.depth, self.tree.n_leaves
 
-    # -- former names ------------------------------------------------------------------------------------------------
-
-    small = property(lambda self: self.simplified)
-    reachable = property(lambda self: self.n_reached_leaves)
-
 
 def better(a: Judged, b: Judged, margin: float = 1.0) -> bool:
     """Return whether tree a should replace tree b, by the episodes both have run.
@@ -282,19 +277,3 @@ class Selection:
             parts = [data[f"best.{part}"] for part in ARRAYS]
             tree = Tree(*parts, features=features, actions=self.problem.base.actions)
             self.best = Judged(tree, simplify(tree), data["best.returns"], data["best.visits"].copy())
-
-    # -- former names ------------------------------------------------------------------------------------------------
-
-    most = property(lambda self: self.max_episodes, lambda self, value: setattr(self, "max_episodes", value))
-    usual = property(
-        lambda self: self.usual_max_episodes, lambda self, value: setattr(self, "usual_max_episodes", value)
-    )
-    longest = property(lambda self: self.flawless_max_episodes)
-    last = property(lambda self: self.last_mean)
-    improved = property(lambda self: self.n_improvements)
-    varying = property(lambda self: self.best_varies)
-    asks = property(lambda self: self.best_has_splits)
-    varies = property(lambda self: self.returns_vary, lambda self, value: setattr(self, "returns_vary", value))
-
-
-LONGER = FLAWLESS_EPISODES_FACTOR  # former name

@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from custard.core.numba_tools import borrowed
+from custard.core.numba_tools import without_refcounts
 from custard.envs.native import advance, begin, observe
 from custard.envs.pcg64 import uniform
 from custard.nn import networks
 from custard.nn.networks import Weights, encode_row, forward_row
 from custard.nn.replay import Transitions, make_transitions
-from custard.task.native_rollouts import native_place
+from custard.task.compiled_rollouts import world_of
 from custard.task.problem import Problem
 from custard.tree.compiled import leaf_of
 
@@ -46,7 +46,7 @@ class Episode(NamedTuple):
 class Behaviour(NamedTuple):
     """What chooses base actions."""
 
-    tree: Any  # the five arrays of `arrays_of`
+    tree: Any  # the five arrays of `tree_arrays`
     critic: Weights  # a dueling network over encoded, scaled base states
     scaling: np.ndarray  # [2, n]: what is subtracted from base states, and what they are divided by
     frequencies: int  # of the critic's encoding
@@ -61,7 +61,7 @@ class Behaviour(NamedTuple):
 def make_behaviour(tree: Any, critic: Weights, frequencies: int, rng: np.ndarray, n: int, n_base: int) -> Behaviour:
     """Make a behaviour policy that explores in every episode.
 
-    tree: the arrays of `arrays_of`
+    tree: the arrays of `tree_arrays`
     critic: weights over n encoded features with n_base advantages
     frequencies: of the critic's encoding
     rng: [4] a random stream
@@ -130,13 +130,13 @@ def _collect_compiled(behaviour, place, has_limit, state, env_rng, x, rows, on_t
     """Fill all rows with steps of a native environment.
 
     behaviour: what chooses actions
-    place: `native_place` of the environment
+    place: `world_of` of the environment
     has_limit: whether the environment declares a time limit
     state, env_rng, x: [n_state], [4], [n] of the environment, changed in place
     rows: Transitions to fill
     on_tree: [T] bool to fill: `_follows_tree`
     """
-    behaviour, rows, (world, params, limit, _) = borrowed((behaviour, rows, place))
+    behaviour, rows, (world, params, limit, _) = without_refcounts((behaviour, rows, place))
     episode = behaviour.episode
     for t in range(len(on_tree)):
         rows.x[t] = x
@@ -156,9 +156,9 @@ class CompiledSteps:
     """Steps of a native environment."""
 
     def __init__(self, problem: Problem, seed: int) -> None:
-        venv: Any = problem.source.vector(1)
+        venv: Any = problem.source.make_vec(1)
         venv.reset(seed=seed)
-        self.place, self.has_limit = native_place(venv), problem.source.limit is not None
+        self.place, self.has_limit = world_of(venv), problem.source.time_limit is not None
         self.state, self.rng, self.x = venv.state[0], venv.rng[0], venv.x[0]
 
     def collect(self, behaviour: Behaviour, steps: int) -> tuple[Transitions, np.ndarray]:

@@ -40,7 +40,7 @@ from custard.solvers.dqn.behaviour import CompiledSteps, PythonSteps, make_behav
 from custard.solvers.dqn.judge import Judge
 from custard.solvers.dqn.node_values import make_node_cache, node_values, with_weights
 from custard.solvers.dqn.paper import PaperSettings
-from custard.task.native_rollouts import arrays_of
+from custard.task.compiled_rollouts import tree_arrays
 from custard.task.problem import Problem, Snapshot
 from custard.tree.tree import Tree
 
@@ -120,7 +120,7 @@ def solve(
         yield from paper.solve(problem, settings, state)
         return
     problem.require_discrete_actions("dqn")
-    budget = settings.budget or (3_000_000 if problem.native else 200_000)
+    budget = settings.budget or (3_000_000 if problem.is_compiled else 200_000)
     rules, surveyed = rules_for(problem, settings, budget)
     learner, judge = Learner(problem, rules, settings, budget), Judge(problem, settings, budget, surveyed)
     if state is not None:
@@ -136,7 +136,7 @@ def rules_for(problem: Problem, s: Settings, budget: int) -> tuple[Rules, int]:
     """Return the IBMDP, and the environment steps it took to find bounds of features that have none."""
     features, steps = fill_missing_bounds(problem, budget)
     depth = s.depth if problem.max_depth is None else problem.max_depth
-    zeta = (s.zeta or 0.0) / problem.unit
+    zeta = (s.zeta or 0.0) / problem.reward_scale
     splits = s.splits or default_splits(features)
     return Rules(features, problem.base.actions, splits, zeta, s.gamma_b, s.gamma_w, depth), steps
 
@@ -158,7 +158,7 @@ class Learner:
 
     def __init__(self, problem: Problem, rules: Rules, settings: Settings, budget: int) -> None:
         self.settings, self.rules = settings, rules
-        per_update = min(192 if problem.native else 16, max(1, budget // (MIN_ROUNDS * UPDATES_PER_ROUND)))
+        per_update = min(192 if problem.is_compiled else 16, max(1, budget // (MIN_ROUNDS * UPDATES_PER_ROUND)))
         self.steps_per_round = UPDATES_PER_ROUND * (settings.steps_per_update or per_update)
         self.warmup = min(settings.warmup, budget // 4)
         seeds = problem.seeds("networks", "environment", "actions", "replay", "nodes")
@@ -182,12 +182,12 @@ class Learner:
         self.nodes = make_node_cache(rules, q, self.frequencies, streams([seeds["nodes"]])[0], MAX_CACHED_NODES)
         self.env: CompiledSteps | PythonSteps = (
             CompiledSteps(problem, seeds["environment"])
-            if problem.native
-            else PythonSteps(problem.scaled, seeds["environment"], problem.longest(budget))
+            if problem.is_compiled
+            else PythonSteps(problem.with_scaled_rewards, seeds["environment"], problem.episode_cap(budget))
         )
         self.tree, _ = self.extract()
         self.behaviour = make_behaviour(
-            arrays_of(self.tree), critic, self.frequencies, streams([seeds["actions"]])[0], n, rules.n_base
+            tree_arrays(self.tree), critic, self.frequencies, streams([seeds["actions"]])[0], n, rules.n_base
         )
         # The critic's inputs: bounded features are scaled by their bounds, others by where random steps led (NaN here).
         unbounded = problem.base.features.unbounded
@@ -258,7 +258,7 @@ class Learner:
         self.nodes = with_weights(self.nodes, self.weights)
         self.tree, _ = self.extract()
         critic = tuple(np.array(w) for w in self.critic.slow)
-        self.behaviour = self.behaviour._replace(tree=arrays_of(self.tree), critic=critic)
+        self.behaviour = self.behaviour._replace(tree=tree_arrays(self.tree), critic=critic)
 
     def extract(self, noise: float = 0.0, number: int = 0) -> tuple[Tree, np.ndarray]:
         """Return the policy's tree and the preferred base action of each node; with noise, the draw of this number."""

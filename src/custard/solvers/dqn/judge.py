@@ -37,8 +37,9 @@ def tree_metrics(selection: Selection, final: Tree, final_return: float) -> dict
     assert best is not None
     return {
         "tree_return": final_return, "depth": final.depth, "leaves": final.n_leaves,
-        "best_depth": best.small.depth, "best_leaves_raw": best.tree.n_leaves, "best_leaves": best.small.n_leaves,
-        "best_leaves_reached": best.reachable, "traversal_limit": int(final.origin.get("cut", 0)),
+        "best_depth": best.simplified.depth, "best_leaves_raw": best.tree.n_leaves,
+        "best_leaves": best.simplified.n_leaves, "best_leaves_reached": best.n_reached_leaves,
+        "traversal_limit": int(final.origin.get("cut", 0)),
         "judging_steps": selection.steps,
     }  # fmt: skip
 
@@ -48,7 +49,7 @@ class Judge:
 
     def __init__(self, problem: Problem, settings: Settings, budget: int, steps: int) -> None:
         self.settings, self.budget, self.steps = settings, budget, steps
-        self.threshold = problem.source.threshold
+        self.threshold = problem.source.reward_threshold
         self.selection = make_selection(problem, budget, settings.margin)
         self.snapshots = self.snapshots_without_progress = self.improved_before = 0
         self.message, self.final_return = "", float("nan")
@@ -65,9 +66,9 @@ class Judge:
         if not is_due:
             return False
         self.snapshots = int(self.settings.snapshots * self.steps / self.budget)
-        has_improved = selection.improved > self.improved_before
+        has_improved = selection.n_improvements > self.improved_before
         self.snapshots_without_progress = 0 if has_improved else self.snapshots_without_progress + 1
-        self.improved_before = selection.improved
+        self.improved_before = selection.n_improvements
         self.message = self._reason_to_stop()
         return True
 
@@ -78,9 +79,9 @@ class Judge:
             return "budget used"
         if not self.settings.keep:
             return ""
-        if selection.surely_above(self.threshold) and not selection.varying and waited >= patience:
+        if selection.surely_above(self.threshold) and not selection.best_varies and waited >= patience:
             return "reward threshold met, and no better tree since"
-        if selection.asks and not selection.varies and waited >= 3 * patience:
+        if selection.best_has_splits and not selection.returns_vary and waited >= 3 * patience:
             return "no better tree for long"  # and chance has no part in that
         return ""
 
@@ -96,7 +97,7 @@ class Judge:
         if not keep:
             selection.replace(self.final)
         is_best = keep and selection.show(self.final)
-        self.final_return = selection.last
+        self.final_return = selection.last_mean
         for tree in learner.pruned_trees(self.final, base_actions) if is_best or is_due else ():
             selection.show(tree)
         self.steps += selection.steps - steps_before

@@ -20,7 +20,7 @@ import optax
 from numba import njit
 
 from custard.core.errors import require_least, require_shares
-from custard.core.numba_tools import borrowed
+from custard.core.numba_tools import without_refcounts
 from custard.envs.native import advance, observe
 from custard.envs.pcg64 import streams, uniform
 from custard.ibmdp.kernels import ask, restart
@@ -102,9 +102,9 @@ def solve(problem: Problem, settings: PaperSettings, state: dict[str, np.ndarray
         message = "budget used" if steps >= budget else ""
         now = time.perf_counter()
         speed, clock = (steps - clock[1]) / (now - clock[0]), (now, steps)
-        metrics = {**tree_metrics(selection, tree, selection.last), **learner.metrics(), "steps_per_second": speed}
+        metrics = {**tree_metrics(selection, tree, selection.last_mean), **learner.metrics(), "steps_per_second": speed}
         data = {"at": np.array([steps, snapshots]), **selection.state(), **learner.state()}
-        yield Snapshot(steps, tree, selection.last, budget, metrics, tree, message, lambda data=data: data)
+        yield Snapshot(steps, tree, selection.last_mean, budget, metrics, tree, message, lambda data=data: data)
 
 
 def rules_for(problem: Problem, s: PaperSettings) -> tuple[Rules, int]:
@@ -240,20 +240,20 @@ class PaperLearner:
         self.rows = make_steps(self.steps_per_call, n, n_actions)
         row = {name: column[0] for name, column in self.rows._asdict().items()}
         self.memory = Replay(min(settings.buffer, budget), row)
-        base: Any = problem.source.vector(1)
+        base: Any = problem.source.make_vec(1)
         self.env = VectorIBMDP(
             base, int(rules.splits), zeta=rules.zeta, gamma_b=rules.gamma_b, gamma_w=rules.gamma_w,
             max_depth=rules.max_depth, low=rules.features.low, high=rules.features.high, features=problem.encoder,
         )  # fmt: skip
         self.rng = streams([self.seeds["actions"]])[0]
         self.room = networks.scratch(self.weights)
-        self.limit = problem.longest(budget)
-        self.limit_ends = not settings.bootstrap_at_limit and problem.source.limit is not None
+        self.limit = problem.episode_cap(budget)
+        self.limit_ends = not settings.bootstrap_at_limit and problem.source.time_limit is not None
         self.episodes = self.calls = self.steps = self.steps_not_learned = 0
         self.loss = float("nan")
         self._start_episode()
         self.native: Any = None
-        if problem.native:
+        if problem.is_compiled:
             limits = min(base.limit, self.limit), self.limit_ends
             self.native = base.world, base.params, *limits, rules.gamma_b, base.state, base.rng, base.elapsed
 
@@ -369,7 +369,7 @@ def play_compiled(weights, room, rng, epsilon, ibmdp, native, rows):
         state, random stream and elapsed steps
     rows: Steps to fill
     """
-    weights, ibmdp, rows = borrowed((weights, ibmdp, rows))
+    weights, ibmdp, rows = without_refcounts((weights, ibmdp, rows))
     rules, (low, high, width, integer, fractions), root, (x, lower, upper, depth, queries, obs, mask) = ibmdp
     world, params, limit, limit_ends, gamma_b, state, env_rng, elapsed = native
     index, action, v, busy = np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1), np.zeros(1, np.bool_)

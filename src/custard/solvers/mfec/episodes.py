@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from custard.core.numba_tools import borrowed
+from custard.core.numba_tools import without_refcounts
 from custard.envs.native import advance, begin, observe
 from custard.envs.pcg64 import uniform
 from custard.solvers.common.key_table import NONE, find, insert, nearest
@@ -155,7 +155,7 @@ def _mean_outcome(mean_reward, gamma, outcomes, n_outcomes, v):
 @njit(cache=True)
 def recompute_values(tables, order):
     """Compute the values of all base states anew from the outcomes remembered, in the `order` [S] of their rows."""
-    tables = borrowed(tables)
+    tables = without_refcounts(tables)
     schedule = tables.schedule[0]
     root = root_node(tables.bounds, tables.rules)
     for row in order:
@@ -338,7 +338,7 @@ def next_action(held, x, last_step, k):
 
     Returns the base action to take, or EPISODE_OVER.
     """
-    tables = borrowed(held.values)
+    tables = without_refcounts(held.values)
     reward, status = last_step[0], last_step[1]
     if status != STARTED:
         record_reward(tables, reward)
@@ -362,7 +362,7 @@ def run_native(tables, world, params, limit, limit_terminates, state, env_rng, e
     steps: how many to take
     k: neighbours of a new base state
     """
-    tables, params, state, env_rng, x = borrowed((tables, params, state, env_rng, x))
+    tables, params, state, env_rng, x = without_refcounts((tables, params, state, env_rng, x))
     counters = tables.counters[0]
     for _ in range(steps):
         action = choose_base_action(tables, x, k)

@@ -173,7 +173,7 @@ class Learner:
         margin = 1.0 if problem.max_depth is None else 0.0
         max_episodes = int(np.clip(self.budget // 1000, 32, 512))
         self.selection = Selection(problem, max_episodes, margin=margin, budget=self.budget)
-        self.progress = Progress(steps=surveyed + problem.looked)
+        self.progress = Progress(steps=surveyed + problem.probe_steps)
         self.final: Tree | None = None
         self.final_value, self.message = float("nan"), ""
         self.kind_values = np.full(len(CYCLE_KINDS), np.inf)  # the return of the last tree of each kind of cycle
@@ -192,7 +192,7 @@ class Learner:
             actions=problem.base.actions,
             splits=s.splits or default_splits(features, problem.max_depth),
             zeta=-0.01 if s.zeta is None else s.zeta,  # learning uses that of `split_reward`
-            gamma_b=problem.gamma_b if s.gamma_b is None else s.gamma_b,
+            gamma_b=problem.default_gamma_b if s.gamma_b is None else s.gamma_b,
             gamma_w=s.gamma_w,
             max_depth=problem.max_depth,
             mask_useless=s.mask,
@@ -211,12 +211,12 @@ class Learner:
         if progress.cycle and self.may_move_bounds.any():
             self._move_bounds()
         has_guide = self.settings.guided and CYCLE_KINDS[progress.kind].has_guide
-        guide = best.small if best is not None and has_guide else None
+        guide = best.simplified if best is not None and has_guide else None
         self.tables = begin_cycle(self.tables, self.rules, guide)
         self.tables.schedule[0].first_split = self._first_split()
         progress.cycle_steps = progress.next_judged_tenth = 0
         progress.steps_since_recompute = self.settings.capacity
-        progress.improvements = self.selection.improved
+        progress.improvements = self.selection.n_improvements
 
     def _first_split(self) -> int:
         """Return the split that all descents of the cycle begin with; 0, a base action, if they are free to choose.
@@ -283,7 +283,7 @@ class Learner:
     def _end_cycle(self) -> None:
         """Choose the kind of the next cycle, or set the message with which the run stops."""
         progress, patience = self.progress, self.settings.patience
-        if self.selection.improved > progress.improvements:
+        if self.selection.n_improvements > progress.improvements:
             progress.cycles_without_better, progress.steps_at_best = 0, progress.steps
         else:
             progress.cycles_without_better += 1
@@ -291,13 +291,13 @@ class Learner:
         self.kind_values[progress.kind] = self.final_value
         ranking = np.argsort(-self.kind_values, kind="stable")
         progress.kind = int(ranking[progress.cycles_without_better % len(ranking)])
-        threshold = self.problem.source.threshold
+        threshold = self.problem.source.reward_threshold
         meets_threshold = self.selection.surely_above(threshold)
-        if meets_threshold and not self.selection.varying:
+        if meets_threshold and not self.selection.best_varies:
             patience //= 2
         elif threshold is not None or self.problem.max_depth is not None:
             patience *= 3
-        has_waited = progress.cycles_without_better >= patience and self.selection.asks
+        has_waited = progress.cycles_without_better >= patience and self.selection.best_has_splits
         min_steps = max(self.budget / 10, 1.25 * progress.steps_at_best)
         if has_waited and self.settings.keep and (meets_threshold or progress.steps >= min_steps):
             met, not_met = "reward threshold met, and no better tree since", "no better tree for long"
@@ -315,7 +315,7 @@ class Learner:
             self.selection.show(self.final)
         else:
             self.selection.replace(self.final)
-        self.final_value = self.selection.last
+        self.final_value = self.selection.last_mean
         self.progress.steps += self.selection.steps - steps_before
 
     def _judge_samples(self) -> None:
@@ -372,8 +372,9 @@ class Learner:
             "cycle": float(progress.cycle), "kind": float(progress.kind),
             "return": float(counters.followed_returns / max(1, counters.followed_episodes)),
             "tree_return": self.final_value, "depth": final.depth, "leaves": final.n_leaves,
-            "best_depth": best.small.depth, "best_leaves_raw": best.tree.n_leaves, "best_leaves": best.small.n_leaves,
-            "best_leaves_reached": best.reachable, "nodes": int(tables.bounds.keys.size[0]),
+            "best_depth": best.simplified.depth, "best_leaves_raw": best.tree.n_leaves,
+            "best_leaves": best.simplified.n_leaves, "best_leaves_reached": best.n_reached_leaves,
+            "nodes": int(tables.bounds.keys.size[0]),
             "states": int(tables.state_keys.size[0]), "hit_rate": counters.hits / lookups,
             "unseen": counters.misses / lookups, "node_visits": int(counters.node_visits),
             "traversal_limit": int(final.origin.get("cut", 0)),

@@ -19,7 +19,7 @@ import numpy as np
 from numba import njit
 
 from custard.core.errors import require_least, require_shares
-from custard.core.numba_tools import borrowed
+from custard.core.numba_tools import without_refcounts
 from custard.envs.native import advance, begin, observe
 from custard.envs.pcg64 import streams, uniform
 from custard.ibmdp import splits
@@ -285,7 +285,7 @@ def end_episode(tables, x, terminated, k):
 @njit(cache=True)
 def next_action(held, x, last_step, k):
     """Take one turn of the loop for an environment that Python steps: see `episodes.next_action`."""
-    tables = borrowed(held.values)
+    tables = without_refcounts(held.values)
     reward, status = last_step[0], last_step[1]
     if status != STARTED:
         record_reward(tables, reward)
@@ -298,7 +298,7 @@ def next_action(held, x, last_step, k):
 @njit(cache=True)
 def run_native(tables, world, params, limit, limit_terminates, state, env_rng, elapsed, x, steps, k):
     """Learn from episodes in a native environment: see `episodes.run_native`."""
-    tables, params, state, env_rng, x = borrowed((tables, params, state, env_rng, x))
+    tables, params, state, env_rng, x = without_refcounts((tables, params, state, env_rng, x))
     for _ in range(steps):
         action = choose_base_action(tables, x, k)
         reward, terminated = advance(world, params, state, action, env_rng)
@@ -379,7 +379,7 @@ def solve(problem: Problem, settings: PaperSettings, state: dict[str, np.ndarray
         counters, best = tables.counters[0], selection.best
         lookups = max(1, int(counters.hits + counters.misses))
         metrics = {
-            "return": counters.returns / max(1, counters.episodes), "tree_return": selection.last,
+            "return": counters.returns / max(1, counters.episodes), "tree_return": selection.last_mean,
             "depth": final.depth, "leaves": final.n_leaves, "nodes": int(tables.bounds.size[0]),
             "states": int(tables.states.size[0]), "hit_rate": counters.hits / lookups,
             "unseen": counters.misses / lookups, "traversal_limit": int(counters.traversals_cut),

@@ -9,7 +9,7 @@ import numpy as np
 from custard.core.numba_tools import hold
 from custard.solvers.common.bounds_survey import default_splits
 from custard.task.problem import Problem
-from custard.task.source import DEFAULT_LIMIT
+from custard.task.source import DEFAULT_TIME_LIMIT
 
 __all__ = ["CONTINUES", "EPISODE_OVER", "STARTED", "TERMINATED", "TRUNCATED", "default_budget", "make_runner"]
 
@@ -20,7 +20,7 @@ NATIVE_BUDGET, PYTHON_BUDGET = 10_000_000, 1_000_000  # environment steps, by wh
 
 def default_budget(problem: Problem) -> int:
     """Return the environment steps of a run without a given budget: twice as many where thresholds are finer."""
-    budget = NATIVE_BUDGET if problem.native else PYTHON_BUDGET
+    budget = NATIVE_BUDGET if problem.is_compiled else PYTHON_BUDGET
     features = problem.base.features
     return 2 * budget if default_splits(features, problem.max_depth) > default_splits(features) else budget
 
@@ -35,19 +35,19 @@ def make_runner(
     budget: environment steps in all
     bootstrap_at_limit: whether what would follow a time limit counts; if not, a time limit is a termination
     """
-    if problem.native:
+    if problem.is_compiled:
         return NativeRunner(problem, seed, run_native, not bootstrap_at_limit)
-    return PythonRunner(problem, seed, next_action, not bootstrap_at_limit, problem.longest(budget))
+    return PythonRunner(problem, seed, next_action, not bootstrap_at_limit, problem.episode_cap(budget))
 
 
 class NativeRunner:
     """Steps a native environment in `run_native`, without coming back to Python."""
 
     def __init__(self, problem: Problem, seed: int, run_native: Any, limit_terminates: bool) -> None:
-        venv: Any = problem.source.vector(1)
+        venv: Any = problem.source.make_vec(1)
         venv.reset(seed=seed)
-        limit = min(venv.limit, DEFAULT_LIMIT) if problem.source.limit is None else venv.limit
-        self.world = (venv.world, venv.params, limit, limit_terminates and problem.source.limit is not None)
+        limit = min(venv.limit, DEFAULT_TIME_LIMIT) if problem.source.time_limit is None else venv.limit
+        self.world = (venv.world, venv.params, limit, limit_terminates and problem.source.time_limit is not None)
         self.state, self.rng, self.x = venv.state[0], venv.rng[0], venv.x[0]
         self.elapsed = np.zeros(1, dtype=np.int64)
         self.run_native = run_native

@@ -13,7 +13,7 @@ from custard.ibmdp.splits import Rules
 from custard.solvers.common.bounds_survey import MAX_DECLARED_TO_SEEN
 from custard.solvers.common.key_table import Keys, make_keys, restore_keys
 from custard.solvers.mfec.bounds_table import BoundsTable, keep_most_visited_nodes, make_bounds_table
-from custard.task.native_rollouts import arrays_of
+from custard.task.compiled_rollouts import tree_arrays
 from custard.tree.tree import Tree
 
 __all__ = ["Episode", "Tables", "begin_cycle", "grid_and_scale", "load", "make_tables", "save"]
@@ -154,7 +154,7 @@ def make_tables(rules: Rules, grid: np.ndarray, scale: np.ndarray, capacity: int
         tries=np.zeros((capacity, base), dtype=np.int32),
         updates=np.zeros((capacity, base), dtype=np.int32),
         cycle_updates=np.zeros((capacity, base), dtype=np.int32),
-        guide=arrays_of(Tree.leaf(rules.actions.start, rules.features, rules.actions)),
+        guide=tree_arrays(Tree.leaf(rules.actions.start, rules.features, rules.actions)),
         grid=grid,
         scale=scale,
         priority=np.zeros(base),
@@ -191,7 +191,7 @@ def begin_cycle(tables: Tables, rules: Rules, guide: Tree | None) -> Tables:
     for b in range(len(tables.priority)):
         tables.priority[b] = uniform(tables.rng, 0.0, 1.0)
     tables = tables._replace(rules=new_rules)
-    return tables if guide is None else tables._replace(guide=arrays_of(guide))
+    return tables if guide is None else tables._replace(guide=tree_arrays(guide))
 
 
 # -- checkpoints ----------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ import numpy as np
 import optax
 
 from custard.core.errors import CustardError, require_least
-from custard.core.numba_tools import once, outer
+from custard.core.numba_tools import njit_inlined, njit_outer
 from custard.core.threads import meanwhile
 from custard.envs.pcg64 import streams
 from custard.ibmdp.kernels import normalise
@@ -141,13 +141,14 @@ def solve(problem: Problem, settings: PaperSettings, state: dict[str, np.ndarray
         base_steps += selection.steps - judging_steps
         envs.break_episodes()
         metrics = {
-            "ibmdp_steps": ibmdp_steps, "tree_return": selection.last, "depth": tree.depth, "leaves": tree.n_leaves,
+            "ibmdp_steps": ibmdp_steps, "tree_return": selection.last_mean, "depth": tree.depth,
+            "leaves": tree.n_leaves,
         }  # fmt: skip
         kept = {name: array.copy() for name, array in rollouts.arrays().items()}
         progress = np.array([base_steps, ibmdp_steps, iteration])
         kept |= {"progress": progress, **to_arrays((nets, moments)), **selection.state()}
         message = "budget used" if ibmdp_steps >= s.budget else ""
-        yield Snapshot(base_steps, tree, selection.last, None, metrics, tree, message, lambda kept=kept: kept)
+        yield Snapshot(base_steps, tree, selection.last_mean, None, metrics, tree, message, lambda kept=kept: kept)
 
 
 def rules_for(problem: Problem, s: PaperSettings) -> tuple[Rules, int]:
@@ -157,7 +158,7 @@ def rules_for(problem: Problem, s: PaperSettings) -> tuple[Rules, int]:
     features, survey_steps = choose_bounds(problem, problem.seeds("bounds")["bounds"], s.budget)
     depth = problem.max_depth if problem.max_depth is not None else s.deepest
     rules = Rules(features, problem.base.actions, s.splits, s.zeta, s.gamma_b, s.gamma_w, depth)
-    return rules, survey_steps + problem.looked
+    return rules, survey_steps + problem.probe_steps
 
 
 def make_networks(rng: np.random.Generator, rules: Rules, hidden: int) -> tuple[Weights, Weights]:
@@ -257,7 +258,7 @@ def improve(nets: Any, moments: Any, steps: Steps, order: Any, rate: float, clip
 # -- rollouts ---------------------------------------------------------------------------------------------------------
 
 
-@once
+@njit_inlined
 def start_traversal(rules, node, base_state):
     """Move to the root with a new base state."""
     for c in range(len(base_state)):
@@ -265,7 +266,7 @@ def start_traversal(rules, node, base_state):
     move_to_root(rules, node)
 
 
-@once
+@njit_inlined
 def write_state(rules, node, obs, mask):
     """Write the state s_w, base state and bounds, and its affordances."""
     n = len(node.base_state)
@@ -277,7 +278,7 @@ def write_state(rules, node, obs, mask):
         mask[a] = node.mask[a]
 
 
-@once
+@njit_inlined
 def record_splits(rules, zeta, gamma_w, policy, node, rng, base_state, is_new, steps, i, t):
     """Sample the policy's actions in environment i from step t on, until it takes a base action: that step and action.
 
@@ -302,7 +303,7 @@ def record_splits(rules, zeta, gamma_w, policy, node, rng, base_state, is_new, s
     return t, action
 
 
-@once
+@njit_inlined
 def record_outcome(rules, gamma_b, node, base_state, steps, i, t, reward, terminated, done):
     """Write the outcome of environment i's base action to step t; the next traversal starts at `base_state` [n]."""
     start_traversal(rules, node, base_state)
@@ -311,7 +312,7 @@ def record_outcome(rules, gamma_b, node, base_state, steps, i, t, reward, termin
     steps.terminated[t, i], steps.done[t, i] = terminated, done
 
 
-@outer
+@njit_outer
 def fill_steps(rules, zeta, gamma_b, gamma_w, policy, node, rng, envs, steps, i):
     """Take all steps of native environment i; return the number of base actions. `rng` is the environment's stream."""
     n_actions = 0

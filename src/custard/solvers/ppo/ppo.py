@@ -139,12 +139,14 @@ def solve(
 def rules_for(problem: Problem, s: Settings, budget: int) -> tuple[Rules, int]:
     """Return the IBMDP, and the environment steps it took to see where features lie and what episodes are like."""
     features, survey_steps = choose_bounds(problem, problem.seeds("bounds")["bounds"], budget)
-    gamma_b = problem.gamma_b if s.gamma_b is None else s.gamma_b
-    zeta = DEFAULT_ZETA if s.zeta is None else s.zeta / problem.unit
+    gamma_b = problem.default_gamma_b if s.gamma_b is None else s.gamma_b
+    zeta = DEFAULT_ZETA if s.zeta is None else s.zeta / problem.reward_scale
     depth = problem.max_depth if problem.max_depth is not None else s.deepest
     has_whole_features = features.integer.all() and problem.base.actions.discrete
     splits = s.splits or (default_splits(features) if has_whole_features else PARAMETERISED)
-    return Rules(features, problem.base.actions, splits, zeta, gamma_b, s.gamma_w, depth), survey_steps + problem.looked
+    return Rules(
+        features, problem.base.actions, splits, zeta, gamma_b, s.gamma_w, depth
+    ), survey_steps + problem.probe_steps
 
 
 def schedule_at(s: Settings, progress: float) -> Schedule:
@@ -182,7 +184,7 @@ class Learner:
     def __init__(self, problem: Problem, settings: Settings, state: dict[str, np.ndarray] | None = None) -> None:
         self.problem, self.settings = problem, settings
         s, seeds = settings, problem.seeds("learner", "environment")
-        self.budget = s.budget or (NATIVE_BUDGET if problem.native else PYTHON_BUDGET)
+        self.budget = s.budget or (NATIVE_BUDGET if problem.is_compiled else PYTHON_BUDGET)
         self.rules, self.survey_steps = rules_for(problem, s, self.budget)
         self.config = UpdateConfig(
             self.rules.zeta, self.rules.gamma_b, s.gamma_w, s.trace, s.clip, s.frequencies, s.critic_frequencies,
@@ -192,7 +194,9 @@ class Learner:
         self.nets = self._make_networks(np.random.default_rng(self.seed))
         self.policy = PolicyNetwork(_numpy(self.nets.actor), s.frequencies)
 
-        envs = make_environments(problem.scaled, s.num_envs, seeds["environment"], not s.bootstrap_at_limit)
+        envs = make_environments(
+            problem.with_scaled_rewards, s.num_envs, seeds["environment"], not s.bootstrap_at_limit
+        )
         count, one_per_minibatch = envs.num_envs, -(-s.minibatches // envs.num_envs)
         rows_per_env = min(s.num_steps, max(one_per_minibatch, self.budget // (MIN_ITERATIONS * count)))
         self.rollouts = Rollouts(self.rules, envs, self.nets.actor, s.frequencies, rows_per_env, self.seed)
@@ -252,7 +256,7 @@ class Learner:
     def _judge(self) -> None:
         """Judge the greedy tree and sampled ones, and decide whether to stop."""
         s, selection = self.settings, self.selection
-        steps_before, improved_before = selection.steps, selection.improved
+        steps_before, improved_before = selection.steps, selection.n_improvements
         if self.rules.parameterised:
             self._set_judging_episodes()
         self.greedy_tree = extract(ExtractablePolicy(self.policy, self.rules), self.rules)
@@ -260,7 +264,7 @@ class Learner:
             selection.show(self.greedy_tree)
         else:
             selection.replace(self.greedy_tree)
-        self.greedy_return = selection.last
+        self.greedy_return = selection.last_mean
         rng = np.random.default_rng([self.seed, 1, self.iteration])
         for k in range(s.draws if s.keep else 0):
             is_overdrawn = self.steps + selection.steps - steps_before > MAX_OVERDRAFT * self.budget
@@ -269,7 +273,7 @@ class Learner:
                 if not self.rules.parameterised or not selection.challenge(tree):
                     selection.show(tree)
         self.steps += selection.steps - steps_before
-        if selection.improved > improved_before:
+        if selection.n_improvements > improved_before:
             self.steps_at_best = self.steps
         if s.keep and not self.message:
             self.message = self._stop_reason()
@@ -278,9 +282,9 @@ class Learner:
     def _set_judging_episodes(self) -> None:
         """Judge trees on few episodes at first and on more and more: many are sampled, and few may tell them apart."""
         selection, share = self.selection, min(1.0, 2.0 * self.steps / self.budget)
-        fewest = min(MIN_EPISODES, selection.usual)
-        selection.most = round(fewest * (selection.usual / fewest) ** share)
-        selection.most = max(selection.most, len(selection.best.returns) if selection.best else 0)
+        fewest = min(MIN_EPISODES, selection.usual_max_episodes)
+        selection.max_episodes = round(fewest * (selection.usual_max_episodes / fewest) ** share)
+        selection.max_episodes = max(selection.max_episodes, len(selection.best.returns) if selection.best else 0)
 
     def _sample_tree(self, k: int, rng: np.random.Generator) -> Tree:
         """Return the k-th sample near the greedy tree: other actions; in the parameterised form also other v alone.
@@ -303,11 +307,13 @@ class Learner:
         waited = (self.steps - self.steps_at_best) / self.budget
         # Nothing is judged once a tree is perfect.
         min_wait = 2.0 * (1.0 - s.judging) * min(0.1, s.patience / 4)
-        meets_threshold = selection.surely_above(self.problem.source.threshold)
-        is_fully_judged = best is not None and (not self.rules.parameterised or len(best.returns) == selection.most)
-        if meets_threshold and is_fully_judged and not selection.varying and waited > min_wait:
+        meets_threshold = selection.surely_above(self.problem.source.reward_threshold)
+        is_fully_judged = best is not None and (
+            not self.rules.parameterised or len(best.returns) == selection.max_episodes
+        )
+        if meets_threshold and is_fully_judged and not selection.best_varies and waited > min_wait:
             return "reward threshold met in all episodes, and no better tree since"
-        if waited > s.patience and selection.asks:
+        if waited > s.patience and selection.best_has_splits:
             return "no better tree for long"
         return ""
 
@@ -321,8 +327,9 @@ class Learner:
         metrics = {
             "iteration": self.iteration, "return": float(finished[0] / max(1.0, finished[1])),
             "tree_return": self.greedy_return, "depth": greedy.depth, "leaves": greedy.n_leaves,
-            "best_depth": best.small.depth, "best_leaves": best.small.n_leaves, "best_leaves_raw": best.tree.n_leaves,
-            "critic_loss": critic_loss, "actor_loss": actor_loss, "entropy": entropy, "advantage_size": advantage_size,
+            "best_depth": best.simplified.depth, "best_leaves": best.simplified.n_leaves,
+            "best_leaves_raw": best.tree.n_leaves, "critic_loss": critic_loss, "actor_loss": actor_loss,
+            "entropy": entropy, "advantage_size": advantage_size,
             "rows_per_second": self.rows_learned / (now - self.clock),
         }  # fmt: skip
         finished[:], self.clock, self.rows_learned = 0.0, now, 0

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from custard.core.numba_tools import inner, once, outer
+from custard.core.numba_tools import njit_inlined, njit_inner, njit_outer
 from custard.core.spaces import describe
 from custard.envs.native import advance, begin, observe
 from custard.envs.pcg64 import streams, uniform
@@ -41,7 +41,7 @@ from custard.solvers.ppo.traversal import (
 )
 from custard.solvers.ppo.update import make_rows
 from custard.task.problem import Problem
-from custard.task.source import DEFAULT_LIMIT
+from custard.task.source import DEFAULT_TIME_LIMIT
 
 __all__ = [
     "Exploration", "NativeEnvironments", "PythonEnvironments", "Rollouts", "make_environments", "start_episode",
@@ -107,10 +107,10 @@ class PythonEnvironments:
     """
 
     def __init__(self, problem: Problem, count: int, seed: int, limit_terminates: bool) -> None:
-        venv = problem.source.vector(min(count, MAX_PYTHON_ENVIRONMENTS))
+        venv = problem.source.make_vec(min(count, MAX_PYTHON_ENVIRONMENTS))
         self.num_envs, self.seed = venv.num_envs, seed
         self.parts = base_environments_of(venv, describe(venv, features=problem.encoder))
-        self.limit, self.limit_terminates = problem.source.limit or DEFAULT_LIMIT, limit_terminates
+        self.limit, self.limit_terminates = problem.source.time_limit or DEFAULT_TIME_LIMIT, limit_terminates
         self.episodes, self.elapsed = np.zeros(self.num_envs, dtype=np.int64), np.zeros(self.num_envs, dtype=np.int64)
         self.episode_return, self.is_new = np.zeros(self.num_envs), np.ones(self.num_envs, dtype=bool)
         self.restart_all = True
@@ -170,19 +170,19 @@ Environments = NativeEnvironments | PythonEnvironments
 
 def make_environments(problem: Problem, count: int, seed: int, limit_terminates: bool) -> Environments:
     """Return environments side by side: native ones where there are, otherwise at most 8 stepped from Python."""
-    if not problem.native:
+    if not problem.is_compiled:
         return PythonEnvironments(problem, count, seed, limit_terminates)
-    venv: Any = problem.source.vector(count)
+    venv: Any = problem.source.make_vec(count)
     venv.reset(seed=seed)
-    has_limit = problem.source.limit is not None
-    limit = venv.limit if has_limit else min(venv.limit, DEFAULT_LIMIT)
+    has_limit = problem.source.time_limit is not None
+    limit = venv.limit if has_limit else min(venv.limit, DEFAULT_TIME_LIMIT)
     return NativeEnvironments(
         venv.world, venv.params, limit, limit_terminates and has_limit, venv.state, venv.rng, venv.x, venv.elapsed,
         episode_return=np.zeros(count), is_new=np.ones(count, dtype=bool),
     )  # fmt: skip
 
 
-@once
+@njit_inlined
 def step_environment(envs, i, action):
     """Take a base action in native environment i: return the reward, whether it terminates and whether it is done."""
     reward, terminated = advance(envs.world, envs.params, envs.state[i], action, envs.rng[i])
@@ -193,7 +193,7 @@ def step_environment(envs, i, action):
     return reward, terminated or (done and envs.limit_terminates), done
 
 
-@once
+@njit_inlined
 def start_episode(envs, i):
     """Start the next episode of native environment i."""
     begin(envs.world, envs.state[i], envs.rng[i])
@@ -205,21 +205,21 @@ def start_episode(envs, i):
 # -- rows -------------------------------------------------------------------------------------------------------------
 
 
-@inner
+@njit_inner
 def write_scaled_state(rules, base_state, row):
     """Write a base state to a row: 0 at the lower bounds, 1 at the upper ones, not clipped."""
     for c in range(len(base_state)):
         row[c] = (base_state[c] - rules.features[c].low) / rules.features[c].width
 
 
-@inner
+@njit_inner
 def write_scaled_vector(components, vector, row):
     """Write an action vector to a row: -1 at the lower bounds, 1 at the upper ones."""
     for j in range(len(vector)):
         row[j] = (vector[j] - components[j].centre) / components[j].half_width
 
 
-@once
+@njit_inlined
 def record_vectors(rules, policy, node, child, outputs, rng, rows, i, t):
     """Write the greedy action vector of a node and a noisy one."""
     k = len(node.vector)
@@ -234,7 +234,7 @@ def record_vectors(rules, policy, node, child, outputs, rng, rows, i, t):
     write_scaled_vector(rules.vector_components, child.vector, rows.leaf_vectors[i, t, 1])
 
 
-@once
+@njit_inlined
 def record_leaves(rules, policy, node, child, outputs, rng, sampled, rows, i, t):
     """Write the leaf behind every split afforded at a node; return how many splits are afforded."""
     n_base, n, n_actions, n_afforded = rules.n_base, len(node.base_state), len(node.mask), 0
@@ -267,7 +267,7 @@ def record_leaves(rules, policy, node, child, outputs, rng, sampled, rows, i, t)
     return n_afforded
 
 
-@once
+@njit_inlined
 def record_traversal(rules, policy, node, child, rng, epsilon, rows, i, t):
     """Write a traversal with the node's base state, each of its nodes as a row from t on; return the next free row.
 
@@ -304,7 +304,7 @@ def record_traversal(rules, policy, node, child, rng, epsilon, rows, i, t):
         apply_split(rules, node, action)
 
 
-@once
+@njit_inlined
 def choose_upcoming(rules, policy, node, rng, greedy_share, upcoming, i):
     """Traverse from the root to the policy's base action at the node's base state, sampled or greedy."""
     move_to_root(rules, node)
@@ -315,7 +315,7 @@ def choose_upcoming(rules, policy, node, rng, greedy_share, upcoming, i):
     upcoming.is_missing[i] = False
 
 
-@once
+@njit_inlined
 def choose_base_action(rules, policy, node, child, rng, base_state, upcoming, exploration, rows, i, t):
     """Write rows for the actor from row t on (unless environment i explores), then choose the base action to take.
 
@@ -349,7 +349,7 @@ def choose_base_action(rules, policy, node, child, rng, base_state, upcoming, ex
     return last, action
 
 
-@once
+@njit_inlined
 def record_outcome(
     rules, policy, node, rng, base_state, upcoming, exploration, rows, i, t, reward, terminated, done
 ):  # fmt: skip
@@ -366,7 +366,7 @@ def record_outcome(
     rows.next_splits[i, t] = upcoming.n_splits[i]
 
 
-@outer
+@njit_outer
 def fill_rows(rules, policy, node, child, rng, envs, upcoming, exploration, rows, finished):
     """Fill all rows from native environments; return the number of base actions taken.
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from custard.core.numba_tools import inner, once, outer
+from custard.core.numba_tools import njit_inlined, njit_inner, njit_outer
 from custard.envs.pcg64 import uniform
 from custard.ibmdp.kernels import narrowed, normalise, project, separable, separates
 from custard.ibmdp.splits import Rules
@@ -128,7 +128,7 @@ def make_nodes(rules: CompiledRules, weights: Weights, frequencies: int, count: 
 # -- moving from node to node -----------------------------------------------------------------------------------------
 
 
-@inner
+@njit_inner
 def move_to_root(rules, node):
     """Reset the bounds to the features' own."""
     n = len(rules.features)
@@ -143,7 +143,7 @@ def move_to_root(rules, node):
     node.place[0].cache_index = 0 if node.cache.size[0] > 0 else NONE
 
 
-@once
+@njit_inlined
 def forget_outputs(rules, node):
     """Drop the cached outputs, for new weights; and all nodes but the root, if more than half of the cache is used."""
     cache = node.cache
@@ -158,7 +158,7 @@ def forget_outputs(rules, node):
         cache.nodes[index].best_action = NONE
 
 
-@inner
+@njit_inner
 def add_to_cache(node):
     """Copy the node to the cache, unless that is full."""
     cache = node.cache
@@ -179,7 +179,7 @@ def add_to_cache(node):
     node.place[0].cache_index = index
 
 
-@inner
+@njit_inner
 def cached_child(rules, cache, index, split, base_state):
     """Return the child of a cached node on a base state's side of a split, NONE if it is not cached; and the side."""
     p = len(rules.fractions)
@@ -191,7 +191,7 @@ def cached_child(rules, cache, index, split, base_state):
     return cache.children[index, split, side], side
 
 
-@inner
+@njit_inner
 def cached_leaf(rules, cache, index, split, base_state):
     """Return base action and splits of the greedy traversal behind a split, if all of it is cached: else NONE."""
     n_splits = 0
@@ -207,7 +207,7 @@ def cached_leaf(rules, cache, index, split, base_state):
     return np.int64(NONE), n_splits
 
 
-@inner
+@njit_inner
 def copy_node(source, target):
     """Copy the place in the tree and the base state."""
     for c in range(len(source.base_state)):
@@ -221,7 +221,7 @@ def copy_node(source, target):
     target.place[0].cache_index = source.place[0].cache_index
 
 
-@inner
+@njit_inner
 def apply_split(rules, node, action):
     """Take an afforded information-gathering action: move to the child on the base state's side of the split.
 
@@ -268,20 +268,20 @@ def apply_split(rules, node, action):
 # -- the policy at a node ---------------------------------------------------------------------------------------------
 
 
-@inner
+@njit_inner
 def v_of_logit(logit):
     """Return v in (0, 1) from an output of the network."""
     return 1.0 / (1.0 + np.exp(-min(max(float(logit), -MAX_V_LOGIT), MAX_V_LOGIT)))
 
 
-@inner
+@njit_inner
 def standard_normal(rng):
     """Draw a standard normal number (Box and Muller)."""
     u = 1.0 - uniform(rng, 0.0, 1.0)
     return np.sqrt(-2.0 * np.log(u)) * np.cos(2.0 * np.pi * uniform(rng, 0.0, 1.0))
 
 
-@outer
+@njit_outer
 def vector_component(components, j, output):
     """`vector_action` for component j."""
     component = components[j]
@@ -289,14 +289,14 @@ def vector_component(components, j, output):
     return np.rint(action) if component.is_integer else action
 
 
-@once
+@njit_inlined
 def network_outputs(policy, node):
     """Return the network's outputs at a node where `greedy_action` evaluated it."""
     index = node.place[0].cache_index
     return node.cache.outputs[index] if index >= 0 else node.layer_outputs[(len(policy.weights) - 1) % 2]
 
 
-@inner
+@njit_inner
 def greedy_action(policy, node):
     """Return the afforded action with the largest output, evaluating the network unless the cache has its outputs."""
     cache, index = node.cache, node.place[0].cache_index
@@ -316,7 +316,7 @@ def greedy_action(policy, node):
     return best
 
 
-@outer
+@njit_outer
 def choose_action(rules, policy, node, rng, sampled):
     """Return an afforded action of the IBMDP: sampled from the policy, or the one with the largest output.
 
@@ -349,7 +349,7 @@ def choose_action(rules, policy, node, rng, sampled):
     return chosen
 
 
-@inner
+@njit_inner
 def traverse(rules, policy, node, rng, sampled):
     """Follow the policy from a node to a leaf: return the base action there, and the number of splits on the way."""
     n_splits = 0

@@ -16,7 +16,7 @@ import gymnasium as gym
 import numpy as np
 from numba import njit
 
-from custard.core.numba_tools import borrowed
+from custard.core.numba_tools import without_refcounts
 from custard.core.spaces import describe
 from custard.core.threads import in_parts
 from custard.envs.native import NativeVectorEnv
@@ -348,8 +348,8 @@ def sample_action_values(tree, world, random_actions, actions, rng, count, noise
 @njit(cache=True)
 def _sample_states(tree, world, random_actions, rng, states, elapsed, noise, scratch):
     """Fill `states` by reservoir sampling from noisy episodes, `elapsed` with their times; return how many were met."""
-    tree, (kind, params, limit, _), random_actions, rng = borrowed((tree, world, random_actions, rng))
-    states, elapsed, (state, x, _, _) = borrowed((states, elapsed, scratch))
+    tree, (kind, params, limit, _), random_actions, rng = without_refcounts((tree, world, random_actions, rng))
+    states, elapsed, (state, x, _, _) = without_refcounts((states, elapsed, scratch))
     choosing, count = rng[len(rng) - 1], len(states)
     met = 0
     for k in range(len(rng) - 1):
@@ -373,8 +373,10 @@ def _sample_states(tree, world, random_actions, rng, states, elapsed, noise, scr
 @njit(cache=True)
 def _value_actions(tree, world, random_actions, actions, rng, states, elapsed, noise, xs, q, scratch):
     """Fill q with the value of each action in each state, `xs` with the states' features; return the steps taken."""
-    tree, (kind, params, limit, _), random_actions, actions, rng = borrowed((tree, world, random_actions, actions, rng))
-    states, elapsed, xs, q, (state, x, noise_rng, env_rng) = borrowed((states, elapsed, xs, q, scratch))
+    tree, (kind, params, limit, _), random_actions, actions, rng = without_refcounts(
+        (tree, world, random_actions, actions, rng)
+    )
+    states, elapsed, xs, q, (state, x, noise_rng, env_rng) = without_refcounts((states, elapsed, xs, q, scratch))
     choosing, steps = rng[len(rng) - 1], 0
     for i in range(len(states)):
         observe_features(kind, states[i], xs[i])
