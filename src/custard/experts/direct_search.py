@@ -1,0 +1,176 @@
+"""Direct search: find parameters of a policy by the returns of whole episodes alone.
+
+Separable CMA-ES proposes generations of parameters; every policy of a generation runs the same few fresh episodes, and
+their mean returns are all the optimiser learns from. Now and then the centre of the search is judged on episodes of its
+own; at the end the best centres are judged again on fresh ones, so that the value reported is not the maximum of noisy
+numbers. The optimiser is rebuilt from the returns it was told, so a search can stop and go on after any generation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from custard.core.errors import require_least
+from custard.task.episodes import EpisodeRequest, EpisodeRunner, Episodes
+from custard.task.policies import Policy
+from custard.task.source import episode_seeds
+
+__all__ = ["DirectSearchSettings", "SearchProgress", "direct_search"]
+
+RECENT_GENERATIONS = 5  # over which noise and differences between policies are measured
+
+
+@dataclass(frozen=True)
+class DirectSearchSettings:
+    """How long and on how many episodes to search."""
+
+    steps: int = 1_000_000  # environment steps, judging included
+    population: int = 40  # policies per generation
+    episodes: int = 3  # episodes of each at first; more where their noise hides the differences between policies
+    max_episodes: int = 12
+    initial_deviation: float = 0.5  # of every parameter
+    judge_every: int = 5  # generations between two judgements of the search's centre
+    judge_episodes: int = 20
+    finalists: int = 4  # best centres that are judged again at the end
+    final_episodes: int = 30  # fresh episodes that choose among them, and as many that judge the chosen one
+    patience: float = 0.4  # share of the steps without a better centre after which the search stops
+
+    def __post_init__(self) -> None:
+        require_least(self, 1, "population", "episodes", "max_episodes", "judge_every", "judge_episodes", "finalists")
+        require_least(self, 1, "final_episodes")
+
+
+@dataclass(frozen=True, eq=False)
+class SearchProgress:
+    """Where a search stands."""
+
+    steps: int  # environment steps used
+    value: float  # mean return of the best centre; once `is_final`, over episodes that chose nothing
+    parameters: np.ndarray | None  # the best centre so far
+    state: dict[str, np.ndarray]  # all that is needed to go on
+    is_flat: bool = False  # whether no policy so far returned anything else than the others
+    is_final: bool = False
+
+
+@dataclass(eq=False)
+class _History:
+    """Everything that came of the environment."""
+
+    fitness: list[np.ndarray] = field(default_factory=list)  # [population] mean returns, per generation
+    variance: list[float] = field(default_factory=list)  # of returns within a policy, mean per generation
+    judged: list[tuple[int, float]] = field(default_factory=list)  # generation, mean return of the centre then
+    steps: int = 0
+    improved_at: int = 0  # steps when the best centre was found
+
+    @property
+    def best(self) -> tuple[int, float]:
+        """The generation of the best centre and its mean return."""
+        return max(self.judged, key=lambda entry: entry[1], default=(0, -np.inf))
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return the history as arrays."""
+        return {
+            "search.fitness": np.array(self.fitness), "search.variance": np.array(self.variance),
+            "search.judged": np.array(self.judged).reshape(-1, 2),
+            "search.steps": np.array([self.steps, self.improved_at]),
+        }  # fmt: skip
+
+    @classmethod
+    def from_arrays(cls, data: Mapping[str, np.ndarray]) -> _History:
+        """Return the history that `arrays` was made of."""
+        judged = [(int(generation), float(value)) for generation, value in data["search.judged"]]
+        steps = data["search.steps"].tolist()
+        return cls(list(data["search.fitness"]), data["search.variance"].tolist(), judged, *steps)
+
+    def episodes_needed(self, settings: DirectSearchSettings) -> int:
+        """Return how many episodes make the differences between policies larger than their noise, within limits."""
+        if len(self.fitness) < RECENT_GENERATIONS:
+            return settings.episodes
+        noise = float(np.mean(self.variance[-RECENT_GENERATIONS:]))
+        differences = float(np.mean([row.var() for row in self.fitness[-RECENT_GENERATIONS:]]))
+        needed = int(np.ceil(2.0 * noise / differences)) if differences > 0.0 else settings.episodes
+        return int(np.clip(needed, settings.episodes, settings.max_episodes))
+
+
+def direct_search(
+    policy_of: Callable[[np.ndarray], Policy],
+    size: int,
+    runner: EpisodeRunner,
+    settings: DirectSearchSettings,
+    seed: int,
+    max_steps: int | None = None,
+    threshold: float | None = None,
+    state: Mapping[str, np.ndarray] | None = None,
+) -> Iterator[SearchProgress]:
+    """Search around zero; yields after every judgement, and at the end with `is_final`.
+
+    `policy_of` turns parameters [size] into a policy. `max_steps` cuts episodes of environments without a time limit.
+    The search stops early where a judged centre earns the reward `threshold` in every episode. `state` is a former
+    progress' `state`.
+    """
+    import cmaes
+
+    history = _History() if state is None else _History.from_arrays(state)
+    optimiser = cmaes.SepCMA(
+        mean=np.zeros(size), sigma=settings.initial_deviation, population_size=settings.population, seed=seed % 2**32
+    )
+    centres: dict[int, np.ndarray] = {}  # by generation
+
+    def seeds(kind: int, number: int, count: int) -> np.ndarray:
+        return episode_seeds(int(np.random.SeedSequence([seed, kind, number]).generate_state(1)[0]), count)
+
+    def run(parameters: list[np.ndarray], episode_seeds: np.ndarray) -> list[Episodes]:
+        requests = [EpisodeRequest(policy_of(each), episode_seeds, 0.0, max_steps) for each in parameters]
+        results = runner.run(requests)
+        history.steps += sum(result.steps for result in results)
+        return results
+
+    def ask() -> list[np.ndarray]:
+        return [optimiser.ask() for _ in range(settings.population)]
+
+    def tell(asked: list[np.ndarray], fitness: np.ndarray) -> None:
+        optimiser.tell([(each, -value) for each, value in zip(asked, fitness.tolist(), strict=True)])
+        centres[len(centres) + 1] = np.array(optimiser.mean)
+
+    def progress(**more: bool) -> SearchProgress:
+        generation, value = history.best
+        return SearchProgress(history.steps, value, centres.get(generation), history.arrays(), **more)
+
+    for fitness in history.fitness:  # to where the search stood
+        tell(ask(), fitness)
+    last_steps = 0.0  # that the judgements at the end take, about
+    while history.steps + last_steps < settings.steps:
+        asked, generation = ask(), len(history.fitness) + 1
+        results = run(asked, seeds(1, generation, history.episodes_needed(settings)))
+        fitness = np.array([result.returns.mean() for result in results])
+        history.fitness.append(fitness)
+        history.variance.append(float(np.mean([result.returns.var() for result in results])))
+        tell(asked, fitness)
+        length = float(np.mean([result.lengths.mean() for result in results]))
+        last_steps = length * settings.final_episodes * (settings.finalists + 1)
+        if generation % settings.judge_every:
+            continue
+        judged = run([centres[generation]], seeds(2, generation, settings.judge_episodes))[0]
+        value = float(judged.returns.mean())
+        if value > history.best[1]:
+            history.improved_at = history.steps
+        history.judged.append((generation, value))
+        yield progress(is_flat=all(float(np.ptp(row)) == 0.0 for row in history.fitness))
+        if threshold is not None and float(judged.returns.min()) >= threshold:
+            break
+        if history.steps - history.improved_at > settings.patience * settings.steps:
+            break
+    if not centres:
+        yield progress(is_final=True)
+        return
+    ranked = sorted(history.judged, key=lambda entry: -entry[1]) or [(len(centres), -np.inf)]
+    finalists = [centres[generation] for generation, _ in ranked[: settings.finalists]]
+    chosen = finalists[0]
+    if len(finalists) > 1:
+        results = run(finalists, seeds(3, 0, settings.final_episodes))
+        chosen = finalists[int(np.argmax([result.returns.mean() for result in results]))]
+    value = float(run([chosen], seeds(3, 1, settings.final_episodes))[0].returns.mean())
+    yield SearchProgress(history.steps, value, chosen, history.arrays(), is_final=True)

@@ -1,0 +1,125 @@
+"""Whole episodes of a policy in one environment that Python steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Protocol
+
+import gymnasium as gym
+import numpy as np
+
+from custard.core.spaces import Base
+from custard.task.policies import Policy
+from custard.tree.leaf_actions import LeafActions
+
+__all__ = ["EpisodeRequest", "EpisodeRunner", "Episodes", "InProcess", "run_episodes"]
+
+MAX_CACHED_OBSERVATIONS = 100_000
+
+
+@dataclass(frozen=True, eq=False)
+class EpisodeRequest:
+    """Episodes to run: one per seed, all of one policy."""
+
+    policy: Policy
+    seeds: np.ndarray  # [N] int64
+    noise: float = 0.0  # share of random actions; they depend on the seed alone
+    max_steps: int | None = None  # where episodes are cut that the environment does not end before
+    keep_states: bool = False  # whether the states met are returned
+
+
+@dataclass(eq=False)
+class Episodes:
+    """What came of them, in the order of their seeds."""
+
+    returns: np.ndarray  # [N] float64
+    lengths: np.ndarray  # [N] int64
+    terminated: np.ndarray  # [N] bool: the environment ended it
+    truncated: np.ndarray  # [N] bool: cut by the environment's time limit or by `max_steps`
+    forbidden: np.ndarray  # [N] int64: steps whose action the environment's own action mask forbade
+    max_reward: float  # the largest reward of a single step
+    states: np.ndarray  # [M, n]: the states met, if asked for
+
+    @property
+    def steps(self) -> int:
+        """Environment steps of all episodes."""
+        return int(self.lengths.sum())
+
+    @classmethod
+    def joined(cls, parts: list[Episodes]) -> Episodes:
+        """Put parts together in order."""
+        names = ("returns", "lengths", "terminated", "truncated", "forbidden", "states")
+        arrays: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+        return cls(max_reward=max(part.max_reward for part in parts), **arrays)
+
+
+def observer(env: gym.Env, base: Base) -> Callable[[Any], np.ndarray]:
+    """Return the function from observations to feature vectors; the few of a Discrete space are encoded once each."""
+    if not isinstance(env.observation_space, gym.spaces.Discrete):
+        return base.observe
+    once = lru_cache(MAX_CACHED_OBSERVATIONS)(base.observe)
+    return lambda seen: once(seen) if isinstance(seen, int | np.integer) else base.observe(seen)
+
+
+def action_mask(env: gym.Env, info: dict[str, Any]) -> Any:
+    """Return which actions the environment allows now, [A] bool, or None where it does not say."""
+    mask = info.get("action_mask")
+    if mask is None and hasattr(env.unwrapped, "action_masks"):
+        mask = env.unwrapped.action_masks()
+    return mask
+
+
+def run_episodes(
+    env: gym.Env, base: Base, request: EpisodeRequest, tick: Callable[[], None] = lambda: None
+) -> Episodes:
+    """Run one episode per seed; an episode depends on its seed and the policy alone. `tick` is called at every step."""
+    observe, action_of, start = observer(env, base), base.action, base.actions.start
+    leaf_actions, act, limit = LeafActions(base.actions), request.policy.act, request.max_steps or np.inf
+    count = len(request.seeds)
+    returns, lengths = np.zeros(count), np.zeros(count, dtype=np.int64)
+    terminated, truncated = np.zeros(count, dtype=bool), np.zeros(count, dtype=bool)
+    forbidden, max_reward = np.zeros(count, dtype=np.int64), -np.inf
+    states: list[np.ndarray] = []
+    for k, seed in enumerate(request.seeds.tolist()):
+        rng = np.random.default_rng([seed, 1]) if request.noise else None
+        observation, info = env.reset(seed=seed)
+        masked = base.actions.discrete and action_mask(env, info) is not None
+        total, t, over, cut = 0.0, 0, False, False
+        while not (over or cut):
+            x = observe(observation)
+            if request.keep_states:
+                states.append(x)
+            action = act(x) if rng is None or rng.random() >= request.noise else leaf_actions.random(rng)
+            if masked and not action_mask(env, info)[action - start]:
+                forbidden[k] += 1
+            observation, reward, over, cut, info = env.step(action_of(action))
+            tick()
+            t += 1
+            gain = float(reward)
+            total += gain
+            if gain > max_reward:
+                max_reward = gain
+            cut = not over and (cut or t >= limit)
+        returns[k], lengths[k], terminated[k], truncated[k] = total, t, over, cut
+    met = np.array(states).reshape(-1, base.features.n)
+    return Episodes(returns, lengths, terminated, truncated, forbidden, float(max_reward), met)
+
+
+class EpisodeRunner(Protocol):
+    """What runs episodes: in this process, in worker processes, on a cluster. Results do not depend on which."""
+
+    def run(self, requests: Sequence[EpisodeRequest]) -> list[Episodes]:
+        """Run all requests; the episodes of each, in order."""
+
+
+class InProcess:
+    """Runs episodes here, in one environment."""
+
+    def __init__(self, env: gym.Env, base: Base) -> None:
+        self.env, self.base = env, base
+
+    def run(self, requests: Sequence[EpisodeRequest]) -> list[Episodes]:
+        """Run all requests; the episodes of each, in order."""
+        return [run_episodes(self.env, self.base, request) for request in requests]

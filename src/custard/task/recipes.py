@@ -1,0 +1,80 @@
+"""Descriptions of environments as plain data, from which another process makes the same ones."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import sys
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from custard.core.processes import find_function
+
+__all__ = ["function_recipe", "recipe_function"]
+
+_MAIN = "__custard_main__"  # the name under which a worker imports the user's script
+
+
+def function_recipe(function: Callable[..., Any]) -> dict[str, str] | None:
+    """Return where a function or class can be imported from, or None: lambdas, closures, notebooks.
+
+    Functions of the user's script itself count only where importing the script does nothing but define things.
+    """
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "<")
+    if not module or "<" in name:
+        return None
+    if module == "__main__":
+        file = getattr(sys.modules["__main__"], "__file__", None)
+        return {"file": str(Path(file).resolve()), "name": name} if file and _only_defines(Path(file)) else None
+    try:
+        found = find_function(f"{module}:{name}")
+    except (ImportError, AttributeError):
+        return None
+    return {"module": module, "name": name} if found is function else None
+
+
+def recipe_function(recipe: Mapping[str, str]) -> Any:
+    """Return the function that `function_recipe` described."""
+    if "module" in recipe:
+        return find_function(f"{recipe['module']}:{recipe['name']}")
+    found = _script(recipe["file"])
+    for part in recipe["name"].split("."):
+        found = getattr(found, part)
+    return found
+
+
+def is_plain(value: Any) -> bool:
+    """Return whether a value survives JSON as it is."""
+    try:
+        return bool(json.loads(json.dumps(value)) == value)
+    except (TypeError, ValueError):
+        return False
+
+
+@cache
+def _script(file: str) -> Any:
+    spec = importlib.util.spec_from_file_location(_MAIN, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[_MAIN] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _only_defines(file: Path) -> bool:
+    """Return whether a script's top level only imports, defines, assigns and guards the rest by `__name__`."""
+    try:
+        body = ast.parse(file.read_text()).body
+    except (OSError, SyntaxError, ValueError):
+        return False
+    plain = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef, ast.Assign, ast.AnnAssign)
+    return all(
+        isinstance(node, plain)
+        or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+        or (isinstance(node, ast.If) and "__name__" in ast.unparse(node.test))
+        for node in body
+    )

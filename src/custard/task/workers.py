@@ -1,0 +1,144 @@
+"""Episodes run by worker processes, each with an environment of its own.
+
+An episode is its seed: results are the same with any number of workers, and after a worker was lost, because its
+episodes are run again by another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import selectors
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from custard.core.errors import CustardError
+from custard.core.processes import Worker
+from custard.core.spaces import describe
+from custard.task.episodes import EpisodeRequest, Episodes, run_episodes
+from custard.task.policies import policy_data, policy_from_data
+from custard.task.recipes import recipe_function
+
+__all__ = ["DEFAULT_STEP_TIMEOUT", "WorkerPool"]
+
+DEFAULT_STEP_TIMEOUT = 300.0  # seconds one step or reset may take before its worker is given up
+MAX_ATTEMPTS = 3  # times the same episodes are given to a worker that then dies
+CHUNKS_PER_WORKER = 4  # parts into which a request is cut for each worker, so that all end at about the same time
+CHECK_SECONDS = 1.0  # between two looks at workers that do not answer
+MAX_WORKER_BYTES = 4 << 30  # memory at which a worker is replaced: its environment leaks
+
+
+class WorkerPool:
+    """Processes that run episodes of one environment."""
+
+    def __init__(
+        self, setup: Mapping[str, Any], name: str, count: int, step_timeout: float | None = DEFAULT_STEP_TIMEOUT
+    ) -> None:
+        """`setup` is what `serve_episodes` takes, `name` what the environment is called in messages."""
+        self.setup, self.name, self.step_timeout = dict(setup), name, step_timeout
+        self.workers: list[Worker] = [self._start() for _ in range(count)]
+        self._closing = weakref.finalize(self, _end_all, self.workers)
+
+    def run(self, requests: Sequence[EpisodeRequest]) -> list[Episodes]:
+        """Run all requests; their episodes in order."""
+        chunks = [chunk for number, request in enumerate(requests) for chunk in self._chunks(number, request)]
+        waiting, results = deque(range(len(chunks))), dict[int, Episodes]()
+        attempts, busy = [0] * len(chunks), dict[Worker, int]()
+        progress: dict[Worker, tuple[int, float]] = {}
+        with selectors.DefaultSelector() as selector:
+            for worker in self.workers:
+                selector.register(worker, selectors.EVENT_READ)
+            while waiting or busy:
+                for worker in [worker for worker in self.workers if worker not in busy]:
+                    if waiting:
+                        busy[worker] = waiting.popleft()
+                        attempts[busy[worker]] += 1
+                        progress[worker] = (worker.ticks, time.monotonic())
+                        worker.send(chunks[busy[worker]][1])
+                for key, _ in selector.select(CHECK_SECONDS):
+                    worker = cast("Worker", key.fileobj)
+                    answer = worker.receive()
+                    if answer is not None and "error" in answer:
+                        raise CustardError(answer["error"])
+                    number = busy.pop(worker, None)
+                    if answer is None:
+                        cause = worker.cause_of_death()
+                        if number is not None:
+                            if attempts[number] >= MAX_ATTEMPTS:
+                                raise CustardError(f"environment {self.name!r} ended its worker process: {cause}")
+                            waiting.appendleft(number)
+                        self._replace(worker, selector)
+                    elif number is not None:
+                        results[number] = Episodes(**answer["episodes"])
+                        if answer["bytes"] > MAX_WORKER_BYTES:
+                            self._replace(worker, selector)
+                for worker in list(busy):
+                    self._check_alive(worker, progress)
+        parts: list[list[Episodes]] = [[] for _ in requests]
+        for k, (number, _) in enumerate(chunks):
+            parts[number].append(results[k])
+        return [Episodes.joined(each) for each in parts]
+
+    def close(self) -> None:
+        """End all workers."""
+        self._closing()
+
+    def _chunks(self, number: int, request: EpisodeRequest) -> list[tuple[int, dict[str, Any]]]:
+        pieces = min(len(request.seeds), CHUNKS_PER_WORKER * len(self.workers))
+        common = {
+            "policy": policy_data(request.policy), "noise": request.noise, "max_steps": request.max_steps,
+            "keep_states": request.keep_states,
+        }  # fmt: skip
+        return [(number, {**common, "seeds": seeds}) for seeds in np.array_split(request.seeds, max(1, pieces))]
+
+    def _start(self) -> Worker:
+        return Worker(f"{__name__}:serve_episodes", self.setup)
+
+    def _replace(self, worker: Worker, selector: selectors.BaseSelector) -> None:
+        selector.unregister(worker)
+        worker.end()
+        self.workers[self.workers.index(worker)] = fresh = self._start()
+        selector.register(fresh, selectors.EVENT_READ)
+
+    def _check_alive(self, worker: Worker, progress: dict[Worker, tuple[int, float]]) -> None:
+        ticks, since = progress[worker]
+        if worker.ticks != ticks:
+            progress[worker] = (worker.ticks, time.monotonic())
+        elif self.step_timeout is not None and time.monotonic() - since > self.step_timeout:
+            raise CustardError(
+                f"environment {self.name!r} took more than {self.step_timeout:g} seconds for one step: "
+                "step_timeout= (--step-timeout) allows more"
+            )
+
+
+def serve_episodes(setup: Mapping[str, Any], tick: Callable[[], None]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Make the environment that `setup` describes; returns the function that runs episodes in it.
+
+    `setup` holds "env" (an id, or where a function that makes it is imported from), "kwargs" and "features" (where
+    the user's features= function is imported from, or None).
+    """
+    from custard.task.source import source
+
+    env = setup["env"] if isinstance(setup["env"], str) else recipe_function(setup["env"])
+    made = source(env, setup["kwargs"]).make()
+    encoder = None if setup["features"] is None else recipe_function(setup["features"])
+    base = describe(made, features=encoder)
+
+    def answer(request: dict[str, Any]) -> dict[str, Any]:
+        policy = policy_from_data(request.pop("policy"), base.features, base.actions)
+        episodes = run_episodes(made, base, EpisodeRequest(policy, **request), tick)
+        kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return {"episodes": vars(episodes), "bytes": 1024 * kilobytes}
+
+    return answer
+
+
+def _end_all(workers: list[Worker]) -> None:
+    for worker in workers:
+        with contextlib.suppress(Exception):
+            worker.end()
