@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from custard.core.errors import require_least
-from custard.task.episodes import EpisodeRequest, EpisodeRunner, Episodes
+from custard.task.episodes import EpisodeRequest, Episodes, Runner
 from custard.task.policies import Policy
 from custard.task.source import episode_seeds
 
@@ -98,7 +98,7 @@ class _History:
 def direct_search(
     policy_of: Callable[[np.ndarray], Policy],
     size: int,
-    runner: EpisodeRunner,
+    runner: Runner,
     settings: DirectSearchSettings,
     seed: int,
     max_steps: int | None = None,

@@ -3,6 +3,7 @@
 | `expert=` | what it is |
 |---|---|
 | "dqn" | our own DQN, trained first (`custard.experts.dqn`) |
+| "linear" | scores linear in the features, by direct search on the return, on all cores (`custard.experts.linear`) |
 | "bi" | backward induction on the exact model, or on a grid of states (`custard.experts.backward_induction`) |
 | a file `.npz` | a DQN of ours, saved |
 | a file `.zip` | a Stable-Baselines3 or sb3-contrib model (DQN, PPO, …), with its `VecNormalize` statistics if given |
@@ -16,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from custard.core.errors import CustardError
-from custard.experts import dqn
+from custard.experts import dqn, linear
 from custard.experts.backward_induction import by_backward_induction
+from custard.experts.direct_search import DirectSearchSettings
 from custard.experts.expert import Expert, Progress, from_q_function
 from custard.experts.sb3 import load_sb3
 from custard.task.problem import Problem
@@ -55,12 +57,12 @@ def experts(
         yield from_q_function(given, n_actions)
     elif given == "bi":
         yield by_backward_induction(problem, ties, seed)
-    elif given == "dqn":
+    elif given in ("dqn", "linear"):
         last = None
-        for last in _train_or_remember(problem, training, seed):
+        for last in _train_or_remember(problem, str(given), training, seed):
             yield last
         if last is None or last.expert is None:
-            raise CustardError(f"{training.steps} steps are too few for a DQN expert")
+            raise CustardError(f"{training.steps} steps are too few for a {given} expert")
         if out is not None and last.expert.save is not None:
             last.expert.save(out)
         yield last.expert
@@ -69,19 +71,22 @@ def experts(
     elif str(given).endswith(".zip"):
         yield load_sb3(Path(given), problem, Path(normalise) if normalise else None)
     else:
-        raise CustardError(f"unknown expert {given!r}: choose dqn, bi, a .npz or .zip file, or a function to Q-values")
+        raise CustardError(
+            f"unknown expert {given!r}: choose dqn, linear, bi, a .npz or .zip file, or a function to Q-values"
+        )
 
 
-def _train_or_remember(problem: Problem, training: dqn.Settings, seed: int) -> Iterator[Progress]:
-    """Train a DQN, unless one of the last few was trained alike: trials that differ in the tree alone share it."""
+def _train_or_remember(problem: Problem, kind: str, training: dqn.Settings, seed: int) -> Iterator[Progress]:
+    """Train an expert, unless one of the last few was trained alike: trials that differ in the tree alone share it."""
     where, features = problem.source, problem.base.features
     task = where.spec or where, problem.encoder
-    key = (*map(id, task), repr(where.kwargs), features.low.tobytes(), features.high.tobytes(), training, seed)
+    key = (*map(id, task), repr(where.kwargs), features.low.tobytes(), features.high.tobytes(), kind, training, seed)
     if key in _remembered:
         yield _remembered[key][0]
         return
     last = None
-    for last in dqn.train(problem, training, seed):
+    how = DirectSearchSettings(steps=training.steps)
+    for last in linear.train(problem, how, seed) if kind == "linear" else dqn.train(problem, training, seed):
         yield last
     if last is not None:
         _remembered[key] = last, task

@@ -12,13 +12,15 @@ import numpy as np
 
 from custard.core.actions import Actions
 from custard.experts.direct_search import DirectSearchSettings, SearchProgress, direct_search
-from custard.task.episodes import EpisodeRequest, EpisodeRunner
+from custard.experts.expert import Expert, Progress
+from custard.task.episodes import EpisodeRequest, Runner
 from custard.task.policies import LinearPolicy
 from custard.task.problem import Problem
 from custard.task.source import episode_seeds
+from custard.task.workers import make_runner
 from custard.tree.leaf_actions import LeafActions
 
-__all__ = ["LinearProgress", "search_linear_policy"]
+__all__ = ["LinearProgress", "search_linear_policy", "train"]
 
 FIRST_POLICIES, FIRST_EPISODES = 4, 4  # random linear policies whose states tell how features are scaled
 
@@ -60,7 +62,7 @@ class LinearProgress:
 
 def search_linear_policy(
     problem: Problem,
-    runner: EpisodeRunner,
+    runner: Runner,
     settings: DirectSearchSettings,
     seed: int,
     max_steps: int | None = None,
@@ -84,7 +86,33 @@ def search_linear_policy(
     own = {"linear.mean": mean, "linear.deviation": deviation, "linear.used": np.array(used)}
     settings = replace(settings, steps=max(1, settings.steps - used))
     for progress in direct_search(
-        scaling.policy, scaling.size, runner, settings, seed, max_steps, problem.source.threshold, state
+        scaling.policy, scaling.size, runner, settings, seed, max_steps, problem.source.reward_threshold, state
     ):
         policy = None if progress.parameters is None else scaling.policy(progress.parameters)
         yield LinearProgress(replace(progress, steps=progress.steps + used), policy, {**own, **progress.state})
+
+
+def train(
+    problem: Problem, settings: DirectSearchSettings, seed: int, workers: int | None = None
+) -> Iterator[Progress]:
+    """Search for a linear policy with discrete actions as an expert; the last progress holds the best one.
+
+    The scores of its actions, as those of a softmax policy, say how much better one is than another.
+    """
+    problem.require_discrete_actions("a linear expert")
+    runner = make_runner(problem, workers)
+    try:
+        for found in search_linear_policy(problem, runner, settings, seed, problem.episode_cap(settings.steps)):
+            expert = None if found.policy is None else _expert(found.policy)
+            yield Progress(found.search.steps, found.search.value, expert)
+    finally:
+        runner.close()
+
+
+def _expert(policy: LinearPolicy) -> Expert:
+    def log_policy(x: np.ndarray) -> np.ndarray:
+        scores = policy.scores(x)
+        scores = scores - scores.max(axis=1, keepdims=True)
+        return scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
+
+    return Expert("linear", lambda x: policy.scores(x).argmax(axis=1), None, log_policy)

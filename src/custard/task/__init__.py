@@ -5,6 +5,10 @@ guard              a user's environment, whose errors become one line
 probe              one random episode: how episodes end, how large rewards are
 problem            `Problem`, what a method receives, and `Snapshot`, what it yields
 settings           a method's settings: the preset's, then the user's
+recipes            environments as plain data, from which another process makes the same
+policies           policies as plain data: trees and linear ones
+episodes           whole episodes of a policy in one environment that Python steps
+workers            the same in worker processes, on all cores
 runners            stepping: episodes of a policy, compiled or from Python
 compiled_rollouts  whole episodes of a tree in one compiled loop
 copies             environments brought back to a state, by copying or by repeating an episode

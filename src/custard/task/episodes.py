@@ -14,7 +14,7 @@ from custard.core.spaces import Base
 from custard.task.policies import Policy
 from custard.tree.leaf_actions import LeafActions
 
-__all__ = ["EpisodeRequest", "EpisodeRunner", "Episodes", "InProcess", "run_episodes"]
+__all__ = ["EpisodeRequest", "Episodes", "InProcess", "Runner", "play_episodes"]
 
 MAX_CACHED_OBSERVATIONS = 100_000
 
@@ -71,7 +71,7 @@ def action_mask(env: gym.Env, info: dict[str, Any]) -> Any:
     return mask
 
 
-def run_episodes(
+def play_episodes(
     env: gym.Env, base: Base, request: EpisodeRequest, tick: Callable[[], None] = lambda: None
 ) -> Episodes:
     """Run one episode per seed; an episode depends on its seed and the policy alone. `tick` is called at every step."""
@@ -107,11 +107,14 @@ def run_episodes(
     return Episodes(returns, lengths, terminated, truncated, forbidden, float(max_reward), met)
 
 
-class EpisodeRunner(Protocol):
+class Runner(Protocol):
     """What runs episodes: in this process, in worker processes, on a cluster. Results do not depend on which."""
 
     def run(self, requests: Sequence[EpisodeRequest]) -> list[Episodes]:
         """Run all requests; the episodes of each, in order."""
+
+    def close(self) -> None:
+        """End what was started for it."""
 
 
 class InProcess:
@@ -122,4 +125,7 @@ class InProcess:
 
     def run(self, requests: Sequence[EpisodeRequest]) -> list[Episodes]:
         """Run all requests; the episodes of each, in order."""
-        return [run_episodes(self.env, self.base, request) for request in requests]
+        return [play_episodes(self.env, self.base, request) for request in requests]
+
+    def close(self) -> None:
+        """Leave the environment to whoever made it."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from custard.core.processes import find_function
 
-__all__ = ["function_recipe", "recipe_function"]
+__all__ = ["environment_recipe", "function_recipe", "recipe_function"]
 
 _MAIN = "__custard_main__"  # the name under which a worker imports the user's script
 
@@ -46,7 +46,13 @@ def recipe_function(recipe: Mapping[str, str]) -> Any:
     return found
 
 
-def is_plain(value: Any) -> bool:
+def environment_recipe(env: str | Callable[..., Any], kwargs: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return how another process makes an environment, given by its id or a function, or None where it cannot."""
+    known = env if isinstance(env, str) else function_recipe(env)
+    return {"env": known, "kwargs": dict(kwargs)} if known is not None and _is_plain(dict(kwargs)) else None
+
+
+def _is_plain(value: Any) -> bool:
     """Return whether a value survives JSON as it is."""
     try:
         return bool(json.loads(json.dumps(value)) == value)

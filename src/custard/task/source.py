@@ -15,6 +15,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from custard.core.errors import CustardError, one_line, require_whole
 from custard.task.guard import Guarded
+from custard.task.recipes import environment_recipe
 
 __all__ = ["DEFAULT_TIME_LIMIT", "Source", "episode_seeds", "registered_spec", "source"]
 
@@ -23,6 +24,18 @@ _TWIN_IDS = ("CartPole-v0", "CartPole-v1", "MountainCar-v0", "Acrobot-v1", "Pend
 
 #: Steps after which an episode is cut where the environment declares no limit of its own.
 DEFAULT_TIME_LIMIT = 10_000
+
+
+@dataclass(frozen=True)
+class Maker:
+    """Makes one environment; `recipe` says in plain data how another process makes the same."""
+
+    build: Callable[[], gym.Env]
+    recipe: Mapping[str, Any] | None = None  # "env": an id or a function's recipe; "kwargs". None: no other process can
+
+    def __call__(self) -> gym.Env:
+        """Make an environment."""
+        return self.build()
 
 
 @dataclass(frozen=True)
@@ -81,7 +94,8 @@ def source(env: Any, kwargs: Mapping[str, Any] | None = None) -> Source:
                 f"the function that makes environments returned {type(first).__name__}, not a gymnasium.Env"
             )
         name = first.spec.id if first.spec is not None else type(first.unwrapped).__name__
-        return Source(name, lambda: Guarded(env(**kwargs), name), kwargs=kwargs, **_declarations(first))
+        maker = Maker(lambda: Guarded(env(**kwargs), name), environment_recipe(env, kwargs))
+        return Source(name, maker, kwargs=kwargs, **_declarations(first))
     raise CustardError(
         f"an environment is an id, a gymnasium.Env or a function that makes one, got {type(env).__name__}"
     )
@@ -126,7 +140,10 @@ def _from_id(name: str, kwargs: dict[str, Any]) -> Source:
 
     return Source(
         name=name,
-        make=lambda: Guarded(gym.make(name, disable_env_checker=True, **kwargs), name),  # one was checked above
+        make=Maker(
+            lambda: Guarded(gym.make(name, disable_env_checker=True, **kwargs), name),  # one was checked above
+            environment_recipe(name, kwargs),
+        ),
         make_compiled=make_compiled,
         time_limit=limit,
         reward_threshold=spec.reward_threshold,

@@ -10,6 +10,7 @@ import contextlib
 import resource
 import selectors
 import time
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -18,13 +19,14 @@ from typing import Any, cast
 import numpy as np
 
 from custard.core.errors import CustardError
-from custard.core.processes import Worker
+from custard.core.processes import Worker, cores
 from custard.core.spaces import describe
-from custard.task.episodes import EpisodeRequest, Episodes, run_episodes
+from custard.task.episodes import EpisodeRequest, Episodes, InProcess, Runner, play_episodes
 from custard.task.policies import policy_data, policy_from_data
-from custard.task.recipes import recipe_function
+from custard.task.problem import Problem
+from custard.task.recipes import function_recipe, recipe_function
 
-__all__ = ["DEFAULT_STEP_TIMEOUT", "WorkerPool"]
+__all__ = ["DEFAULT_STEP_TIMEOUT", "WorkerPool", "make_runner"]
 
 DEFAULT_STEP_TIMEOUT = 300.0  # seconds one step or reset may take before its worker is given up
 MAX_ATTEMPTS = 3  # times the same episodes are given to a worker that then dies
@@ -116,6 +118,29 @@ class WorkerPool:
             )
 
 
+def make_runner(
+    problem: Problem, workers: int | None = None, step_timeout: float | None = DEFAULT_STEP_TIMEOUT
+) -> Runner:
+    """Return what runs a problem's episodes: worker processes, or this process where no other can make the environment.
+
+    `workers` is how many processes, one per core by default; 0 runs everything here.
+    """
+    recipe = getattr(problem.source.make, "recipe", None)
+    encoder = None if problem.encoder is None else function_recipe(problem.encoder)
+    count = cores() if workers is None else workers
+    can_remake = recipe is not None and (problem.encoder is None or encoder is not None)
+    if count > 1 and not can_remake:
+        warnings.warn(
+            f"{problem.source.name} is stepped in this process alone, on one core: other processes can make an "
+            "environment given by its id, or by a function or class of a module they can import",
+            stacklevel=2,
+        )
+    if count == 0 or recipe is None or not can_remake:
+        env = problem.source.make()
+        return InProcess(env, describe(env, features=problem.encoder))
+    return WorkerPool({**recipe, "features": encoder}, problem.source.name, count, step_timeout)
+
+
 def serve_episodes(setup: Mapping[str, Any], tick: Callable[[], None]) -> Callable[[dict[str, Any]], dict[str, Any]]:
     """Make the environment that `setup` describes; returns the function that runs episodes in it.
 
@@ -131,7 +156,7 @@ def serve_episodes(setup: Mapping[str, Any], tick: Callable[[], None]) -> Callab
 
     def answer(request: dict[str, Any]) -> dict[str, Any]:
         policy = policy_from_data(request.pop("policy"), base.features, base.actions)
-        episodes = run_episodes(made, base, EpisodeRequest(policy, **request), tick)
+        episodes = play_episodes(made, base, EpisodeRequest(policy, **request), tick)
         kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return {"episodes": vars(episodes), "bytes": 1024 * kilobytes}
 
