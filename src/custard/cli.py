@@ -113,7 +113,7 @@ def _with_repeats_joined(arguments: list[str]) -> list[str]:
     """
     if not arguments or arguments[0] not in COMMANDS:
         return arguments
-    takes = _option_kinds(importlib.import_module(f"custard.commands.{arguments[0]}").Command)
+    takes = _values_per_option(importlib.import_module(f"custard.commands.{arguments[0]}").Command)
     ended = arguments.index("--") if "--" in arguments else len(arguments)
     runs: list[list[str]] = [[]]  # each an option with what stands behind it
     for word in arguments[:ended]:
@@ -147,13 +147,13 @@ def _is_option(word: str) -> bool:
     return word.startswith("-") and letters[:1].isalpha() and letters.lower() not in ("inf", "infinity", "nan")
 
 
-def _option_kinds(command: type) -> dict[str, str]:
+def _values_per_option(command: type) -> dict[str, str]:
     """Return a command's options with the values each takes: "one", "some" (at least one), "any" number, or "none"."""
     found: dict[str, str] = {}
     for name, hint in typing.get_type_hints(command, include_extras=True).items():
         kind, *about = typing.get_args(hint) if typing.get_origin(hint) is Annotated else (hint,)
         if dataclasses.is_dataclass(kind):
-            found |= _option_kinds(typing.cast(type, kind))
+            found |= _values_per_option(typing.cast(type, kind))
         elif tyro.conf.Positional not in about:
             called = next((part.name for part in about if getattr(part, "name", None)), name)
             lists = tuple in (typing.get_origin(kind), *map(typing.get_origin, typing.get_args(kind)))

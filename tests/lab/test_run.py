@@ -49,6 +49,21 @@ def test_an_interrupted_run_goes_on_as_if_it_had_not_been(tmp_path, monkeypatch)
     np.testing.assert_equal(plain, expected)
 
 
+@pytest.mark.parametrize("method", ["mfec", "tpi", "dqn", "ppo"])
+def test_a_checkpoint_of_another_version_is_one_line(tmp_path, monkeypatch, method):
+    monkeypatch.setattr(learning, "Display", Interrupting)
+    monkeypatch.setattr(Interrupting, "after", 1)
+    given = dict(**WORLD, budget=30_000, out=tmp_path / "part")
+    custard.learn("custard/PrereqWorld-v0", method, **given)
+    monkeypatch.undo()
+    file = tmp_path / "part" / "checkpoint" / "state.npz"
+    with np.load(file) as data:
+        kept = {"progress": data["progress"], "other": np.zeros(1)}
+    np.savez(file, **kept)
+    with pytest.raises(CustardError, match="version"):
+        custard.learn("custard/PrereqWorld-v0", method, resume=True, **given)
+
+
 def test_a_run_directory_tells_everything(tmp_path):
     run = custard.learn("custard/PrereqWorld-v0", "mfec", env_kwargs={"m": 4}, seed=1, out=tmp_path / "run")
     config = json.loads((tmp_path / "run" / "config.json").read_text())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import platform
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
 
@@ -105,6 +105,8 @@ def learn(
     last = directory.last(done) if directory is not None else None
     display = Display(f"{name} on {where.name}", enabled=progress)
     solving = iter(()) if done.get("finished") and last is not None else module.solve(problem, chosen, state)
+    if state is not None:
+        solving = _resumed(solving, directory)
     try:
         return _follow(solving, config, directory, float(done.get("seconds", 0.0)), last, display)
     except Exception:
@@ -131,6 +133,20 @@ def _open_directory(
         if key != "versions" and before.get(key) != now[key]:
             raise CustardError(f"{out} holds a run with {key}={before.get(key)!r}, not {now[key]!r}: cannot resume it")
     return directory, state, done
+
+
+def _resumed(solving: Iterator[Snapshot], directory: Any) -> Iterator[Snapshot]:
+    """Yield a resumed run's snapshots; a checkpoint that lacks what this version stores is one line."""
+    try:
+        first = next(solving, None)
+    except KeyError as error:
+        raise CustardError(
+            f"the checkpoint in {directory.path} was written by another version of custard (it has no {error}): "
+            "train again without --resume"
+        ) from None
+    if first is not None:
+        yield first
+        yield from solving
 
 
 def _follow(

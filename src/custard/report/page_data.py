@@ -25,7 +25,7 @@ from custard.tree.tree import Tree
 __all__ = ["curves", "report_data"]
 
 MAX_REPLAY_PICTURES = 160  # drawing and compressing them takes most of a report's time
-WATCHED_EPISODES = 20  # episodes whose states are counted as visits
+VISIT_COUNT_EPISODES = 20  # episodes whose states are counted as visits
 MAX_REPLAY_BYTES = 1_700_000  # of the replay's pictures as base64
 FORMAT_LABELS = {"python": "Python", "c": "C", "rust": "Rust", "json": "JSON", "dot": "Graphviz", "text": "Text"}
 FORMAT_LABELS |= {"sklearn": "scikit-learn", "onnx": "ONNX", "smt2": "SMT-LIB"}
@@ -91,7 +91,7 @@ def _evaluate_and_watch(
             judged = evaluate(
                 tree, where, episodes or (1000 if where.make_compiled is not None else 100), seed
             ).to_json()
-        watched = record_episodes(tree, env, kwargs, episodes=WATCHED_EPISODES, seed=seed)
+        watched = record_episodes(tree, env, kwargs, episodes=VISIT_COUNT_EPISODES, seed=seed)
         every = -(-len(watched[0].x) // MAX_REPLAY_PICTURES)
         shown = record_episodes(tree, env, kwargs, episodes=1, seed=seed, pictures=every)[0]
         return _summary(judged), watched, _replay(tree, shown, _frames_per_second(env, kwargs))

@@ -45,7 +45,7 @@ __all__ = [
 
 MAX_LEAVES = 4096  # where no limit is given
 MIN_STATES_FOR_REFIT = 10  # states in a branch that is fitted anew
-RANDOM_STATES = 100  # states drawn where none was met
+FALLBACK_RANDOM_STATES = 100  # states drawn where none was met
 SECOND_CHANGE_SHARE = 0.3  # how often two small changes are made at once
 MIN_CHANGE_COST = 0.2  # cost of a rejected change, in shares of a full comparison
 EPISODE_GROWTH = 3  # times as many further episodes for a tree that is perfect on all so far
@@ -165,7 +165,7 @@ def states_or_random(x: np.ndarray, features: Features, rng: np.random.Generator
         return require_finite(x, features)
     spread = np.where(features.unbounded, 2.0, features.high - features.low)
     low = np.where(features.unbounded, -1.0, features.low)
-    return low + rng.random((RANDOM_STATES, features.n)) * spread
+    return low + rng.random((FALLBACK_RANDOM_STATES, features.n)) * spread
 
 
 def require_finite(x: np.ndarray, features: Features) -> np.ndarray:
