@@ -117,7 +117,7 @@ def solve(problem: Problem, settings: PaperSettings, state: dict[str, np.ndarray
     selection = Selection(problem, max_episodes=SNAPSHOT_EPISODES, budget=s.budget)
     ibmdp_steps = iteration = 0
     if state is not None:
-        base_steps, ibmdp_steps, iteration = (int(number) for number in state["progress"])
+        base_steps, ibmdp_steps, iteration = (int(number) for number in state["counts"])
         nets, moments = from_arrays((nets, moments), state)
         for name, array in rollouts.arrays().items():
             array[...] = state[name]
@@ -145,8 +145,8 @@ def solve(problem: Problem, settings: PaperSettings, state: dict[str, np.ndarray
             "leaves": tree.n_leaves,
         }  # fmt: skip
         kept = {name: array.copy() for name, array in rollouts.arrays().items()}
-        progress = np.array([base_steps, ibmdp_steps, iteration])
-        kept |= {"progress": progress, **to_arrays((nets, moments)), **selection.state()}
+        counts = np.array([base_steps, ibmdp_steps, iteration])
+        kept |= {"counts": counts, **to_arrays((nets, moments)), **selection.state()}
         message = "budget used" if ibmdp_steps >= s.budget else ""
         yield Snapshot(base_steps, tree, selection.last_mean, None, metrics, tree, message, lambda kept=kept: kept)
 

@@ -337,12 +337,12 @@ class Learner:
         return Snapshot(steps, best.tree, best.mean, self.budget, metrics, greedy, self.message, lambda: state)
 
     def _state(self) -> dict[str, np.ndarray]:
-        progress = np.array([self.steps, self.iteration, self.steps_at_best])
+        counts = np.array([self.steps, self.iteration, self.steps_at_best])
         arrays = {name: array.copy() for name, array in self.rollouts.arrays().items()}
-        return {"progress": progress, **to_arrays(self.nets), **self.selection.state(), **arrays}
+        return {"counts": counts, **to_arrays(self.nets), **self.selection.state(), **arrays}
 
     def _restore(self, state: dict[str, np.ndarray]) -> None:
-        self.steps, self.iteration, self.steps_at_best = (int(number) for number in state["progress"])
+        self.steps, self.iteration, self.steps_at_best = (int(number) for number in state["counts"])
         self.nets = from_arrays(self.nets, state)
         self.policy = self.policy._replace(weights=_numpy(self.nets.actor))
         self.selection.restore(state)
