@@ -27,7 +27,7 @@ def learning(env: str, kwargs: dict | None = None, max_depth: int | None = None,
     tables = learner.tables
     middle_of_cycle = 0.5  # all through
     set_schedule(tables, learner.settings, middle_of_cycle, 1, CYCLE_KINDS[0], learner.rules.gamma_b)
-    learner.runner.run(tables, 1000, learner.settings.k)  # compile
+    learner.run(1000)  # compile
     assert tables.schedule[0].learns_tree
     print(f"{env} {kwargs or ''}")
     first, total = 0.0, 0
@@ -50,7 +50,7 @@ def learning(env: str, kwargs: dict | None = None, max_depth: int | None = None,
 def _burst(learner: Learner) -> tuple[int, float]:
     counters = learner.tables.counters[0]
     before, started = counters.node_visits + counters.base_actions, time.process_time()
-    learner.runner.run(learner.tables, 5000, learner.settings.k)
+    learner.run(5000)
     return int(counters.node_visits + counters.base_actions - before), time.process_time() - started
 
 

@@ -24,13 +24,11 @@ def _network(n, actions, frequencies=1):
 
 @pytest.mark.parametrize("kind", [CompiledSteps, PythonSteps])
 def test_each_environment_goes_on_where_it_was_or_begins_anew(kind):
-    envs = kind(_problem(), 3, np.random.default_rng(0))
+    envs = kind(_problem(), 3, np.random.default_rng(0), True)
     rows = [envs.collect(None, 1.0, 40), envs.collect(_network(4, 2), 0.3, 40)]
-    x, after, terminated = (
-        np.concatenate([getattr(part, name) for part in rows]) for name in ("x", "after", "terminated")
-    )
+    x, after, ended = (np.concatenate([getattr(part, name) for part in rows]) for name in ("x", "after", "ended"))
     for i in range(3):
-        one, then, over = x[i::3], after[i::3], terminated[i::3]
+        one, then, over = x[i::3], after[i::3], ended[i::3]
         assert np.array_equal(one[1:][~over[:-1]], then[:-1][~over[:-1]])
         assert over.any()
         assert (np.abs(one[1:][over[:-1]]) <= 0.05).all()  # a start of CartPole
@@ -41,7 +39,7 @@ def test_each_environment_goes_on_where_it_was_or_begins_anew(kind):
 @pytest.mark.parametrize("kind", [CompiledSteps, PythonSteps])
 @pytest.mark.parametrize("frequencies", [0, 2])
 def test_actions_are_the_networks_best_unless_random(kind, frequencies):
-    envs, network = kind(_problem(), 4, np.random.default_rng(1)), _network(4, 2, frequencies)
+    envs, network = kind(_problem(), 4, np.random.default_rng(1), True), _network(4, 2, frequencies)
     rows = envs.collect(network, 0.0, 100)
     assert (rows.action == network.q(rows.x).argmax(axis=1)).all()
     some = envs.collect(network, 0.5, 400)
@@ -50,10 +48,12 @@ def test_actions_are_the_networks_best_unless_random(kind, frequencies):
 
 
 @pytest.mark.parametrize("kind", [CompiledSteps, PythonSteps])
-def test_time_limits_truncate(kind):
-    envs = kind(_problem("MountainCar-v0"), 2, np.random.default_rng(2))
+@pytest.mark.parametrize("bootstrap_at_limit", [False, True])
+def test_time_limits_end_episodes_unless_what_follows_counts(kind, bootstrap_at_limit):
+    envs = kind(_problem("MountainCar-v0"), 2, np.random.default_rng(2), bootstrap_at_limit)
     rows = envs.collect(None, 1.0, 401)
-    assert np.flatnonzero(rows.truncated).tolist() == [398, 399, 798, 799]
-    assert not rows.terminated.any()
+    assert np.flatnonzero(rows.ended).tolist() == ([] if bootstrap_at_limit else [398, 399, 798, 799])
+    starts = np.flatnonzero((rows.x[2:] != rows.after[:-2]).any(axis=1)) + 2
+    assert starts.tolist() == [400, 401, 800, 801]
     assert (rows.reward == -1.0).all()
     envs.close()

@@ -9,8 +9,9 @@ import pytest
 import custard
 from custard.core.spaces import describe
 from custard.ibmdp.base_environments import base_environments_of
+from custard.task.compiled_episodes import make_compiled_episodes
 from custard.task.problem import Problem
-from custard.task.runners import CompiledEpisodes, PythonEpisodes, run_episodes, step_episodes
+from custard.task.runners import PythonEpisodes, run_episodes, step_episodes
 from custard.task.source import episode_seeds, source
 
 SHIFTED = gym.spaces.Discrete(2, start=3)
@@ -55,7 +56,7 @@ def transitions(episodes: PythonEpisodes, steps: int) -> list[tuple]:
         x, ended = episodes.reset(), False
         while not ended:
             action = choose(x)
-            after, reward, terminated, truncated = episodes.step(action)
+            after, reward, terminated, truncated = episodes.step(action + 3)
             rows.append((*x, action, reward, *after, terminated, truncated))
             x, ended = after, terminated or truncated
     return rows
@@ -95,57 +96,6 @@ def test_a_run_resumes_from_its_arrays() -> None:
     assert transitions(again, 40) == rest != first
 
 
-@pytest.mark.parametrize("limit_terminates", [False, True])
-def test_transitions_are_those_the_dqn_solver_had(limit_terminates: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    behaviour = pytest.importorskip("custard.solvers.dqn.behaviour")
-    if not hasattr(behaviour, "Foreign"):
-        pytest.skip("the solver steps by PythonEpisodes")
-    problem = walk()
-    monkeypatch.setattr(behaviour, "decide", lambda actor, x: choose(x))
-    empty = np.zeros(0)
-    actor = behaviour.Actor(
-        (), (), empty, 0, empty, empty, empty, number=np.zeros(3, np.int64), now=empty, last=empty, n_base=2
-    )
-    rows = behaviour.Foreign(problem, 11, limit_terminates, 9).run(actor, 200)
-    episodes = PythonEpisodes(problem, 11, max_steps=9, limit_terminates=limit_terminates)
-    k = 0
-    while k < len(rows["x"]):
-        x, ended = episodes.reset(), False
-        while not ended:
-            action = choose(x)
-            after, reward, terminated, truncated = episodes.step(action)
-            assert (rows["x"][k].tolist(), rows["action"][k]) == (x.tolist(), action)
-            found = rows["reward"][k], rows["after"][k].tolist(), bool(rows["ended"][k])
-            assert found == (reward, after.tolist(), terminated)
-            x, ended, k = after, terminated or truncated, k + 1
-    assert k == len(rows["x"])
-
-
-@pytest.mark.parametrize("limit_terminates", [False, True])
-def test_transitions_are_those_the_mfec_solver_had(limit_terminates: bool) -> None:
-    loops = pytest.importorskip("custard.solvers.mfec.loops")
-    told: list[tuple] = []
-
-    def turn(held: object, x: np.ndarray, news: np.ndarray, k: int) -> int:
-        told.append((*x, *news))
-        return loops.OVER if news[1] > loops.GOES_ON else choose(x)
-
-    problem = walk()
-    foreign = loops.Foreign(problem, 5, turn, limit_terminates, 8)
-    steps = foreign.run((np.zeros(1),), 100, 0)
-    episodes, expected = PythonEpisodes(problem, 5, max_steps=8, limit_terminates=limit_terminates), []
-    taken, reward = 0, 0.0
-    while taken < steps:
-        x, ended = episodes.reset(), False
-        expected.append((*x, reward, loops.BEGUN))
-        while not ended:
-            x, reward, terminated, truncated = episodes.step(choose(x))
-            ended, taken = terminated or truncated, taken + 1
-            fate = loops.TERMINATED if terminated else loops.TRUNCATED if truncated else loops.GOES_ON
-            expected.append((*x, reward, fate))
-    assert told == expected
-
-
 def test_results_do_not_depend_on_what_runs_side_by_side() -> None:
     problem, seeds = walk(), episode_seeds(1, 30)
     tree = custard.Tree.stump(0, 0.0, 4, 3, problem.base.features, problem.base.actions)
@@ -173,16 +123,10 @@ def test_compiled_rollouts_and_stepping_agree() -> None:
     assert stepped.states[0].shape == (stepped.lengths[0], 4)
 
 
-def test_compiled_episodes_hold_what_loops_share() -> None:
-    where = source("custard/PotholeWorld-v0")
-    problem = Problem(where, describe(where.make_vec(1)))
-    one = CompiledEpisodes(problem, 4, limit_terminates=True)
-    many = CompiledEpisodes(problem, 4, limit_terminates=True, count=3)
-    assert one.fixed[2:] == (10_000, False), "there is no limit of its own to terminate at"
-    assert {name: array.ndim for name, array in one.arrays().items()} == {
-        "env.state": 1, "env.rng": 1, "env.x": 1, "env.elapsed": 1,
-    }  # fmt: skip
-    assert many.x.shape[0] == len(many.elapsed) == 3
-    limited = source("CartPole-v1")
-    problem = Problem(limited, describe(limited.make_vec(1)))
-    assert CompiledEpisodes(problem, 4, limit_terminates=True).fixed[2:] == (500, True)
+def test_compiled_episodes_know_whether_their_limit_terminates() -> None:
+    for name, count, expected in (("custard/PotholeWorld-v0", 3, (10_000, False)), ("CartPole-v1", 1, (500, True))):
+        where = source(name)
+        problem = Problem(where, describe(where.make_vec(1)))
+        episodes = make_compiled_episodes(problem, 4, limit_terminates=True, count=count)
+        assert (episodes.time_limit, episodes.limit_terminates) == expected, "only a limit of its own terminates"
+        assert {len(array) for array in episodes.arrays().values()} == {count}

@@ -153,7 +153,8 @@ def train(problem: Problem, settings: Settings, seed: int) -> Iterator[Progress]
     features, n, n_actions = problem.base.features, problem.base.features.n, problem.base.actions.n
     improve, learned = _compile(settings, n, n_actions, seed)
     rng = np.random.default_rng(seed)
-    envs = (CompiledSteps if problem.is_compiled else PythonSteps)(problem, settings.num_envs, rng)
+    kind = CompiledSteps if problem.is_compiled else PythonSteps
+    envs = kind(problem, settings.num_envs, rng, settings.bootstrap_at_limit)
     number = np.zeros((), np.float32)
     row: dict[str, Any] = {
         "x": np.zeros(n), "action": np.zeros((), np.int32), "reward": number, "after": np.zeros(n), "ended": number,
@@ -169,7 +170,7 @@ def train(problem: Problem, settings: Settings, seed: int) -> Iterator[Progress]
         falling = 1.0 - (1.0 - settings.epsilon) * steps / (settings.exploration * settings.steps)
         epsilon = max(settings.epsilon, falling)
         rounds = max(1, int((updates_per_call - updates_due) * settings.steps_per_update / envs.count))
-        memory.add(envs.collect(network, epsilon, rounds).columns(settings.bootstrap_at_limit))
+        memory.add(envs.collect(network, epsilon, rounds)._asdict())
         steps += rounds * envs.count
         if network is None and steps >= min(settings.warmup, settings.steps // 2):
             scaling = _scaling(features, memory.columns["x"][: memory.filled], settings.standardise)

@@ -17,19 +17,13 @@ class Transitions(NamedTuple):
     action: np.ndarray  # [T] int64, numbered from 0
     reward: np.ndarray  # [T]
     after: np.ndarray  # [T, n] features after the step, before any reset
-    terminated: np.ndarray  # [T] bool
-    truncated: np.ndarray  # [T] bool
-
-    def columns(self, bootstrap_at_limit: bool) -> dict[str, np.ndarray]:
-        """Return columns for `Replay`; `ended` tells after which steps nothing follows."""
-        ended = self.terminated if bootstrap_at_limit else self.terminated | self.truncated
-        return {"x": self.x, "action": self.action, "reward": self.reward, "after": self.after, "ended": ended}
+    ended: np.ndarray  # [T] bool: nothing follows
 
 
 def make_transitions(steps: int, n: int) -> Transitions:
     """Allocate transitions of `n` features."""
-    flags = np.zeros(steps, dtype=np.bool_), np.zeros(steps, dtype=np.bool_)
-    return Transitions(np.zeros((steps, n)), np.zeros(steps, np.int64), np.zeros(steps), np.zeros((steps, n)), *flags)
+    x, after = np.zeros((steps, n)), np.zeros((steps, n))
+    return Transitions(x, np.zeros(steps, np.int64), np.zeros(steps), after, np.zeros(steps, dtype=np.bool_))
 
 
 class Replay:

@@ -8,7 +8,7 @@ Whole episodes of a finished policy, to judge it:
 
 Episodes of a policy that learns meanwhile:
 
-* `CompiledEpisodes` holds the arrays of compiled environments for a solver's own compiled loop.
+* `custard.task.compiled_episodes` holds compiled environments for a solver's own compiled loop.
 * `PythonEpisodes` steps one Gymnasium environment. Every episode has a seed of its own, so that a run can be resumed
   although the environment's state cannot be stored.
 """
@@ -16,8 +16,10 @@ Episodes of a policy that learns meanwhile:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+import gymnasium as gym
 import numpy as np
 
 from custard.core.errors import CustardError
@@ -27,14 +29,18 @@ from custard.task.problem import Problem
 from custard.task.source import DEFAULT_TIME_LIMIT, Source
 from custard.tree.tree import Tree
 
+if TYPE_CHECKING:
+    from custard.task.compiled_episodes import CompiledEpisodes
+
 __all__ = [
-    "CompiledEpisodes", "EpisodeResults", "EpisodeRunner", "Policy", "PythonEpisodes", "require_fit", "run_episodes",
+    "EpisodeResults", "EpisodeRunner", "Policy", "PythonEpisodes", "make_episodes", "require_fit", "run_episodes",
     "step_episodes",
 ]  # fmt: skip
 
 Policy = Tree | Callable[[np.ndarray], Any]  # a tree, or a function from features [B, n] to actions [B] or [B, k]
 
 MAX_STEPPED_ENVIRONMENTS = 16  # side by side, where Python steps them
+MAX_CACHED_OBSERVATIONS = 100_000
 
 
 class EpisodeResults(NamedTuple):
@@ -158,75 +164,62 @@ def _start_episodes(environments: BaseEnvironments, slots: np.ndarray, seeds: np
 
 
 class PythonEpisodes:
-    """One Gymnasium environment stepped from Python; its actions are numbers from 0.
+    """One Gymnasium environment stepped from Python.
 
-    Episode k of a run starts from the seed that `SeedSequence([run seed, k])` gives. Whoever steps always finishes an
+    Episode k of a run starts from the seed that `SeedSequence([*run seed, k])` gives. Whoever steps always finishes an
     episode before a checkpoint, so `arrays` is all that is needed to resume.
     """
 
-    def __init__(self, problem: Problem, seed: int, *, max_steps: int, limit_terminates: bool) -> None:
+    def __init__(
+        self, problem: Problem, *seed: int, max_steps: int | None = None, limit_terminates: bool = False
+    ) -> None:
         """Make the environment.
 
         problem           what is to be solved
-        seed              the run's seed
-        max_steps         steps after which an episode is cut
+        seed              the run's seed, one number or several
+        max_steps         steps after which an episode is cut; None leaves that to the environment
         limit_terminates  whether an episode that the environment truncates counts as terminated
         """
         self.env: Any = problem.source.make()
-        self.base = problem.base
+        self.base, self.observe = problem.base, problem.base.observe
+        if isinstance(self.env.observation_space, gym.spaces.Discrete):  # few observations: encoded once each
+            once = lru_cache(MAX_CACHED_OBSERVATIONS)(self.base.observe)
+            self.observe = lambda seen: once(seen) if isinstance(seen, int | np.integer) else self.base.observe(seen)
         self.max_steps, self.limit_terminates = max_steps, limit_terminates
-        self.seed_and_episodes = np.array([seed, 0], dtype=np.int64)  # the run's seed, and how many episodes began
-        self.length = 0  # steps of the present episode
+        self.seed_and_episodes = np.array([*seed, 0], dtype=np.int64)  # the run's seed, and how many episodes began
+        self.length, self.total = 0, 0.0  # steps and return of the present episode
 
-    def reset(self) -> np.ndarray:
-        """Start the next episode and return its first features [n]."""
-        seed = int(np.random.SeedSequence(self.seed_and_episodes.tolist()).generate_state(1)[0])
-        self.seed_and_episodes[1] += 1
-        self.length = 0
-        return self.base.observe(self.env.reset(seed=seed)[0])
+    def reset(self, seed: int | None = None) -> np.ndarray:
+        """Start the next episode, or one with a given seed, and return its first features [n]."""
+        if seed is None:
+            seed = int(np.random.SeedSequence(self.seed_and_episodes.tolist()).generate_state(1)[0])
+            self.seed_and_episodes[-1] += 1
+        self.length, self.total = 0, 0.0
+        return self.observe(self.env.reset(seed=seed)[0])
 
-    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool]:
-        """Take an action and return features [n], reward, terminated, truncated."""
-        observation, reward, terminated, truncated, _ = self.env.step(action + self.base.actions.start)
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool]:
+        """Take an action as a leaf has it and return features [n], reward, terminated, truncated."""
+        observation, reward, terminated, truncated, _ = self.env.step(self.base.action(action))
         self.length += 1
+        self.total += reward
+        is_cut = truncated or (self.max_steps is not None and self.length >= self.max_steps)
         terminated = bool(terminated or (truncated and self.limit_terminates))
-        return self.base.observe(observation), reward, terminated, bool(truncated or self.length >= self.max_steps)
+        return self.observe(observation), reward, terminated, bool(is_cut)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return what a checkpoint stores: the arrays themselves, not copies."""
-        return {"env.number": self.seed_and_episodes}
+        return {"env.seed_and_episodes": self.seed_and_episodes}
 
 
-class CompiledEpisodes:
-    """Compiled environments as arrays, for a compiled loop that steps them itself (`custard.envs.native.advance`)."""
+def make_episodes(
+    problem: Problem, seed: int, *, max_steps: int, limit_terminates: bool
+) -> CompiledEpisodes | PythonEpisodes:  # fmt: skip
+    """Return one environment to learn in, compiled where that is possible; see `PythonEpisodes` for the arguments."""
+    if not problem.is_compiled:
+        return PythonEpisodes(problem, seed, max_steps=max_steps, limit_terminates=limit_terminates)
+    from custard.task.compiled_episodes import make_compiled_episodes  # compiled code loads when it is used
 
-    def __init__(self, problem: Problem, seed: int, *, limit_terminates: bool, count: int | None = None) -> None:
-        """Make and reset the environments.
-
-        problem           what is to be solved; `Problem.is_compiled` must hold
-        seed              the run's seed
-        limit_terminates  whether an episode that reaches the environment's own time limit counts as terminated
-        count             how many environments; None for one whose arrays have no leading axis
-        """
-        source = problem.source
-        venv: Any = source.make_vec(count or 1)
-        venv.reset(seed=seed)
-        self.world, self.params = venv.world, venv.params
-        self.time_limit = min(venv.limit, DEFAULT_TIME_LIMIT) if source.time_limit is None else venv.limit
-        self.limit_terminates = limit_terminates and source.time_limit is not None
-        self.state, self.rng, self.x = venv.state, venv.rng, venv.x  # [count, …]: state, random stream, features
-        if count is None:
-            self.state, self.rng, self.x = self.state[0], self.rng[0], self.x[0]
-        self.elapsed: np.ndarray = venv.elapsed  # [count or 1] int64, steps of each present episode
-
-    @property
-    def fixed(self) -> tuple[int, np.ndarray, int, bool]:
-        """What never changes, in the order compiled loops take it: world, params, time limit, limit terminates."""
-        return self.world, self.params, self.time_limit, self.limit_terminates
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Return what a checkpoint stores: the arrays themselves, not copies."""
-        return {"env.state": self.state, "env.rng": self.rng, "env.x": self.x, "env.elapsed": self.elapsed}
+    return make_compiled_episodes(problem, seed, limit_terminates=limit_terminates)
 
 
 def require_fit(tree: Tree, base: Base) -> None:

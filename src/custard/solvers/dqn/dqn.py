@@ -36,12 +36,13 @@ from custard.nn.replay import Replay, Transitions
 from custard.solvers.common.bounds_survey import default_splits, fill_missing_bounds
 from custard.solvers.common.network_trees import MAX_NODES, extract_from_network, prune
 from custard.solvers.dqn import paper
-from custard.solvers.dqn.behaviour import CompiledSteps, PythonSteps, make_behaviour, tree_actions
+from custard.solvers.dqn.behaviour import collect, make_behaviour, tree_actions
 from custard.solvers.dqn.judge import Judge
 from custard.solvers.dqn.node_values import make_node_cache, node_values, with_weights
 from custard.solvers.dqn.paper import PaperSettings
 from custard.task.compiled_rollouts import tree_arrays
 from custard.task.problem import Problem, Snapshot
+from custard.task.runners import make_episodes
 from custard.tree.tree import Tree
 
 __all__ = ["PRESETS", "SETTINGS", "Learner", "Settings", "solve"]
@@ -180,11 +181,10 @@ class Learner:
         self.memory = Replay(min(settings.buffer, budget), row)
         self.tree_states = Replay(MAX_TREE_STATES, {"x": np.zeros(n)})  # visited while following the tree
         self.nodes = make_node_cache(rules, q, self.frequencies, streams([seeds["nodes"]])[0], MAX_CACHED_NODES)
-        self.env: CompiledSteps | PythonSteps = (
-            CompiledSteps(problem, seeds["environment"])
-            if problem.is_compiled
-            else PythonSteps(problem.with_scaled_rewards, seeds["environment"], problem.episode_cap(budget))
-        )
+        self.episodes = make_episodes(
+            problem.with_scaled_rewards, seeds["environment"], max_steps=problem.episode_cap(budget),
+            limit_terminates=not settings.bootstrap_at_limit,
+        )  # fmt: skip
         self.tree, _ = self.extract()
         self.behaviour = make_behaviour(
             tree_arrays(self.tree), critic, self.frequencies, streams([seeds["actions"]])[0], n, rules.n_base
@@ -218,8 +218,8 @@ class Learner:
         """Step the environment for a round, in the first one by random actions, and remember the transitions."""
         s, is_first = self.settings, self.rounds == 0
         self.behaviour.exploring_share[0] = 1.0 if is_first else s.explore + (s.explore_end - s.explore) * progress
-        rows, on_tree = self.env.collect(self.behaviour, self.warmup if is_first else self.steps_per_round)
-        self.memory.add(rows.columns(s.bootstrap_at_limit))
+        rows, on_tree = collect(self.episodes, self.behaviour, self.warmup if is_first else self.steps_per_round)
+        self.memory.add(rows._asdict())
         if on_tree.any():
             self.tree_states.add({"x": rows.x[on_tree]})
         if is_first:
@@ -301,7 +301,7 @@ class Learner:
         """Return the arrays that a checkpoint keeps, not copied."""
         b = self.behaviour
         own = {"scaling": b.scaling, "rng": b.rng, "exploring_share": b.exploring_share, **b.episode._asdict()}
-        return {"nodes.rng": self.nodes.rng, **{f"behaviour.{k}": v for k, v in own.items()}, **self.env.arrays()}
+        return {"nodes.rng": self.nodes.rng, **{f"behaviour.{k}": v for k, v in own.items()}, **self.episodes.arrays()}
 
     def state(self) -> dict[str, np.ndarray]:
         """Return everything as arrays, copied."""

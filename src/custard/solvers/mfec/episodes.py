@@ -1,8 +1,8 @@
 """What MFEC learns from each base step and each episode, compiled; the same functions serve every environment.
 
 `choose_base_action` updates Q over bounds in a base state and chooses a base action, `record_reward` takes its reward,
-`learn_episode` learns the omniscient Q_o backward when the episode is over. `run_native` is the loop over them for
-native environments; `custard.solvers.mfec.runners.PythonRunner` is the same loop in Python.
+`learn_episode` learns the omniscient Q_o backward when the episode is over. `run_compiled` is the loop over them for
+compiled environments; `custard.solvers.mfec.runners.run_episodes` is the same loop in Python.
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -12,7 +12,6 @@ import numpy as np
 from numba import njit
 
 from custard.core.numba_tools import without_refcounts
-from custard.envs.native import advance, begin, observe
 from custard.envs.pcg64 import uniform
 from custard.solvers.common.key_table import NONE, find, insert, nearest
 from custard.solvers.mfec.bounds_table import child_node, greedy_base_action, learning_rate, root_node, update_node
@@ -26,6 +25,7 @@ from custard.solvers.mfec.tables import (
     MAX_STEPS_WITHOUT_CHANGE,
     UNDECIDED,
 )
+from custard.task.compiled_episodes import start_episode, step_episode
 from custard.tree.compiled import leaf_of
 
 __all__ = [
@@ -35,7 +35,7 @@ __all__ = [
     "next_action",
     "recompute_values",
     "record_reward",
-    "run_native",
+    "run_compiled",
     "update_bounds_table",
 ]
 
@@ -352,29 +352,21 @@ def next_action(held, x, last_step, k):
 
 
 @njit(cache=True)
-def run_native(tables, world, params, limit, limit_terminates, state, env_rng, elapsed, x, steps, k):
-    """Learn from episodes in a native environment, all compiled.
+def run_compiled(tables, episodes, steps, k):
+    """Learn from episodes in a compiled environment for a number of steps.
 
     tables: `Tables`
-    world, params: the environment's number and parameters
-    limit, limit_terminates: its time limit, and whether that counts as termination
-    state, env_rng, elapsed [1], x [n]: where its episode stands; updated
-    steps: how many to take
+    episodes: `CompiledEpisodes` of one environment
     k: neighbours of a new base state
     """
-    tables, params, state, env_rng, x = without_refcounts((tables, params, state, env_rng, x))
-    counters = tables.counters[0]
+    tables, episodes = without_refcounts((tables, episodes))
+    counters, x = tables.counters[0], episodes.x[0]
     for _ in range(steps):
         action = choose_base_action(tables, x, k)
-        reward, terminated = advance(world, params, state, action, env_rng)
-        observe(world, state, x)
-        elapsed[0] += 1
+        reward, terminated, done = step_episode(episodes, 0, action)
         record_reward(tables, reward)
-        terminated = terminated or (limit_terminates and elapsed[0] >= limit)
-        is_over = terminated or elapsed[0] >= limit or counters.steps_without_change >= MAX_STEPS_WITHOUT_CHANGE
+        is_over = done or counters.steps_without_change >= MAX_STEPS_WITHOUT_CHANGE
         if is_over or counters.recorded_steps == MAX_RECORDED_STEPS:
             learn_episode(tables, x, terminated, is_over, k)
         if is_over:
-            begin(world, state, env_rng)
-            observe(world, state, x)
-            elapsed[0] = 0
+            start_episode(episodes, 0)

@@ -35,9 +35,10 @@ from custard.solvers.common.selection import Selection
 from custard.solvers.mfec import episodes, paper
 from custard.solvers.mfec.bounds_table import TablePolicy
 from custard.solvers.mfec.paper import PaperSettings
-from custard.solvers.mfec.runners import default_budget, make_runner
+from custard.solvers.mfec.runners import default_budget, run_episodes
 from custard.solvers.mfec.tables import Tables, begin_cycle, grid_and_scale, load, make_tables, save
 from custard.task.problem import Problem, Snapshot
+from custard.task.runners import make_episodes
 from custard.tree.extract import extract
 from custard.tree.leaf_actions import LeafActions
 from custard.tree.shape import shape_of, tree_of
@@ -165,9 +166,9 @@ class Learner:
         self.rules = self._rules(self.widest)
         grid, scale = grid_and_scale(self.widest, seen, self.rules.width, settings.cells)
         self.tables = make_tables(self.rules, grid, scale, settings.capacity, seeds["learner"])
-        self.runner: Any = make_runner(
-            problem, seeds["environment"], episodes.run_native, episodes.next_action, self.budget,
-            settings.bootstrap_at_limit,
+        self.episodes = make_episodes(
+            problem, seeds["environment"], max_steps=problem.episode_cap(self.budget),
+            limit_terminates=not settings.bootstrap_at_limit,
         )  # fmt: skip
         # A depth limit keeps trees small by itself: there only the return counts.
         margin = 1.0 if problem.max_depth is None else 0.0
@@ -258,7 +259,7 @@ class Learner:
         tau = progress.cycle_steps / length
         set_schedule(tables, self.settings, tau, progress.cycle, CYCLE_KINDS[progress.kind], self.rules.gamma_b)
         steps = max(1, min(length // CALLS_PER_CYCLE, length - progress.cycle_steps))
-        taken = self.runner.run(tables, steps, self.settings.k)
+        taken = self.run(steps)
         progress.cycle_steps += taken
         progress.steps += taken
         progress.steps_since_recompute += taken
@@ -279,6 +280,11 @@ class Learner:
             if not self.message:
                 self._begin_cycle()
         return True
+
+    def run(self, steps: int) -> int:
+        """Learn for a number of environment steps; return how many were taken."""
+        compiled, turn = episodes.run_compiled, episodes.next_action
+        return run_episodes(self.episodes, compiled, turn, self.tables, steps, self.settings.k)
 
     def _end_cycle(self) -> None:
         """Choose the kind of the next cycle, or set the message with which the run stops."""
@@ -394,7 +400,7 @@ class Learner:
             "learner.kind_values": self.kind_values,
             "learner.was_first_split": self.was_first_split,
         }
-        copied = {name: array.copy() for name, array in {**own, **self.runner.arrays()}.items()}
+        copied = {name: array.copy() for name, array in {**own, **self.episodes.arrays()}.items()}
         return {**save(self.tables), **self.selection.state(), **copied}
 
     def _restore(self, state: dict[str, np.ndarray]) -> None:
@@ -405,7 +411,7 @@ class Learner:
         self._use_bounds(state["learner.bounds"].copy())
         self.tables = load(self.tables, state)._replace(rules=compiled_rules(self.rules))
         self.selection.restore(state)
-        for name, array in self.runner.arrays().items():
+        for name, array in self.episodes.arrays().items():
             array[...] = state[name]
 
 

@@ -20,7 +20,6 @@ from numba import njit
 
 from custard.core.errors import require_least, require_shares
 from custard.core.numba_tools import without_refcounts
-from custard.envs.native import advance, begin, observe
 from custard.envs.pcg64 import streams, uniform
 from custard.ibmdp import splits
 from custard.ibmdp.kernels import CompiledRules, compiled_rules, narrowed, project, threshold_of
@@ -28,8 +27,10 @@ from custard.ibmdp.splits import Rules
 from custard.solvers.common.bounds_survey import fill_missing_bounds
 from custard.solvers.common.key_table import Keys, find, insert, make_keys, nearest, restore_keys
 from custard.solvers.common.selection import Selection
-from custard.solvers.mfec.runners import CONTINUES, EPISODE_OVER, STARTED, TERMINATED, default_budget, make_runner
+from custard.solvers.mfec.runners import CONTINUES, EPISODE_OVER, STARTED, TERMINATED, default_budget, run_episodes
+from custard.task.compiled_episodes import start_episode, step_episode
 from custard.task.problem import Problem, Snapshot
+from custard.task.runners import make_episodes
 from custard.tree.extract import extract
 
 __all__ = ["PRESET", "PaperPolicy", "PaperSettings", "PaperTables", "make_paper_tables", "solve"]
@@ -296,20 +297,17 @@ def next_action(held, x, last_step, k):
 
 
 @njit(cache=True)
-def run_native(tables, world, params, limit, limit_terminates, state, env_rng, elapsed, x, steps, k):
-    """Learn from episodes in a native environment: see `episodes.run_native`."""
-    tables, params, state, env_rng, x = without_refcounts((tables, params, state, env_rng, x))
+def run_compiled(tables, episodes, steps, k):
+    """Learn from episodes in a compiled environment: see `episodes.run_compiled`."""
+    tables, episodes = without_refcounts((tables, episodes))
+    x = episodes.x[0]
     for _ in range(steps):
         action = choose_base_action(tables, x, k)
-        reward, terminated = advance(world, params, state, action, env_rng)
-        observe(world, state, x)
-        elapsed[0] += 1
+        reward, terminated, done = step_episode(episodes, 0, action)
         record_reward(tables, reward)
-        if terminated or elapsed[0] >= limit:
-            end_episode(tables, x, terminated or limit_terminates, k)
-            begin(world, state, env_rng)
-            observe(world, state, x)
-            elapsed[0] = 0
+        if done:
+            end_episode(tables, x, terminated, k)
+            start_episode(episodes, 0)
 
 
 # -- runs -----------------------------------------------------------------------------------------------------------
@@ -360,17 +358,20 @@ def solve(problem: Problem, settings: PaperSettings, state: dict[str, np.ndarray
     rules = Rules(features, problem.base.actions, s.splits, s.zeta, s.gamma_b, s.gamma_w, problem.max_depth, s.mask)
     seeds = problem.seeds("learner", "environment")
     tables = make_paper_tables(rules, s, seeds["learner"])
-    runner: Any = make_runner(problem, seeds["environment"], run_native, next_action, budget, s.bootstrap_at_limit)
+    episodes = make_episodes(
+        problem, seeds["environment"], max_steps=problem.episode_cap(budget), limit_terminates=not s.bootstrap_at_limit
+    )
     selection = Selection(problem, budget=budget)
     if state is not None:
         steps = int(state["steps"])
         _load(tables, state)
-        for name, array in runner.arrays().items():
+        for name, array in episodes.arrays().items():
             array[...] = state[name]
         selection.restore(state)
     message = ""
     while not message:
-        steps += runner.run(tables, max(1, min(budget // 20, budget - steps)), s.k)
+        n_next = max(1, min(budget // 20, budget - steps))
+        steps += run_episodes(episodes, run_compiled, next_action, tables, n_next, s.k)
         final, steps_before = extract(PaperPolicy(tables, rules, s.k), rules), selection.steps
         if s.keep or steps >= budget:
             selection.show(final) if s.keep else selection.replace(final)
@@ -385,8 +386,8 @@ def solve(problem: Problem, settings: PaperSettings, state: dict[str, np.ndarray
             "unseen": counters.misses / lookups, "traversal_limit": int(counters.traversals_cut),
         }  # fmt: skip
         counters.returns, counters.episodes = 0.0, 0
-        kept = {**_save(tables), **{name: array.copy() for name, array in runner.arrays().items()}, **selection.state()}
-        kept["steps"] = np.array(steps)
+        copied = {name: array.copy() for name, array in episodes.arrays().items()}
+        kept = {**_save(tables), **copied, **selection.state(), "steps": np.array(steps)}
         yield Snapshot(
             steps, best.tree if best else final, best.mean if best else float("nan"), budget, metrics, final, message,
             lambda kept=kept: kept,  # type: ignore[misc]

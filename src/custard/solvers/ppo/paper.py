@@ -35,13 +35,7 @@ from custard.solvers.common.bounds_survey import choose_bounds
 from custard.solvers.common.network_trees import extract_limited
 from custard.solvers.common.selection import Selection
 from custard.solvers.ppo.policy import ExtractablePolicy, PolicyNetwork
-from custard.solvers.ppo.rollouts import (
-    Environments,
-    NativeEnvironments,
-    make_environments,
-    start_episode,
-    step_environment,
-)
+from custard.solvers.ppo.rollouts import Environments, break_episodes, make_environments
 from custard.solvers.ppo.traversal import (
     NONE,
     CompiledRules,
@@ -53,6 +47,7 @@ from custard.solvers.ppo.traversal import (
     move_to_root,
 )
 from custard.solvers.ppo.update import clipped_surrogate, minibatch_order
+from custard.task.compiled_episodes import CompiledEpisodes, start_episode, step_episode
 from custard.task.problem import Problem, Snapshot
 
 __all__ = ["PRESETS", "PaperSettings", "lambda_returns", "solve"]
@@ -113,7 +108,7 @@ def solve(problem: Problem, settings: PaperSettings, state: dict[str, np.ndarray
     moments: Any = ADAM.init(nets)
     envs = make_environments(problem, s.num_envs, seeds["environment"], not s.bootstrap_at_limit)
     rollouts = Rollouts(rules, envs, nets[0], seeds["learner"])
-    steps = make_steps(rollouts.rules, s.num_steps, envs.num_envs)
+    steps = make_steps(rollouts.rules, s.num_steps, len(envs.x))
     selection = Selection(problem, max_episodes=SNAPSHOT_EPISODES, budget=s.budget)
     ibmdp_steps = iteration = 0
     if state is not None:
@@ -139,7 +134,7 @@ def solve(problem: Problem, settings: PaperSettings, state: dict[str, np.ndarray
         tree = extract_limited(ExtractablePolicy(policy, rules), rules)
         selection.replace(tree)
         base_steps += selection.steps - judging_steps
-        envs.break_episodes()
+        break_episodes(envs)
         metrics = {
             "ibmdp_steps": ibmdp_steps, "tree_return": selection.last_mean, "depth": tree.depth,
             "leaves": tree.n_leaves,
@@ -314,15 +309,15 @@ def record_outcome(rules, gamma_b, node, base_state, steps, i, t, reward, termin
 
 @njit_outer
 def fill_steps(rules, zeta, gamma_b, gamma_w, policy, node, rng, envs, steps, i):
-    """Take all steps of native environment i; return the number of base actions. `rng` is the environment's stream."""
+    """Take all steps of compiled environment i, with its stream `rng`; return the number of base actions."""
     n_actions = 0
     t = np.int64(0)
     while True:
-        base_state = envs.base_state[i]
+        base_state = envs.x[i]
         t, action = record_splits(rules, zeta, gamma_w, policy, node, rng, base_state, envs.is_new, steps, i, t)
         if t == len(steps.action):
             return n_actions
-        reward, terminated, done = step_environment(envs, i, float(action))
+        reward, terminated, done = step_episode(envs, i, float(action))
         n_actions += 1
         record_outcome(rules, gamma_b, node, base_state, steps, i, t, reward, terminated, done)
         if done:
@@ -336,8 +331,8 @@ class Rollouts:
     def __init__(self, rules: Rules, envs: Environments, actor: Weights, seed: int) -> None:
         self.rules, self.envs, self.first_action = compile_rules(rules), envs, rules.actions.start
         self.zeta, self.gamma_b, self.gamma_w = rules.zeta, rules.gamma_b, rules.gamma_w
-        *self.nodes, self.spare = make_nodes(self.rules, actor, 0, envs.num_envs + 1)
-        self.rng = streams(np.random.SeedSequence(seed).spawn(envs.num_envs))
+        *self.nodes, self.spare = make_nodes(self.rules, actor, 0, len(envs.x) + 1)
+        self.rng = streams(np.random.SeedSequence(seed).spawn(len(envs.x)))
 
     def collect(self, policy: PolicyNetwork, steps: Steps) -> int:
         """Take all steps; return the number of base actions among them."""
@@ -346,17 +341,17 @@ class Rollouts:
         forget_outputs(rules, self.spare)
         for node in nodes:
             node.place["cache_index"] = NONE  # it may be dropped from the cache
-        if isinstance(envs, NativeEnvironments):
+        if isinstance(envs, CompiledEpisodes):
             own = ((node, rng[i], envs, steps, i) for i, node in enumerate(nodes))
             return sum(fill_steps(rules, zeta, gamma_b, gamma_w, policy, *each) for each in own)
 
         def choose(i: int, t: int) -> tuple[int, int]:
-            x = envs.base_state[i]
+            x = envs.x[i]
             t, action = record_splits(rules, zeta, gamma_w, policy, nodes[i], rng[i], x, envs.is_new, steps, i, t)
             return t, action + self.first_action
 
         def record(i: int, t: int, reward: float, terminated: bool, done: bool) -> None:
-            record_outcome(rules, gamma_b, nodes[i], envs.base_state[i], steps, i, t, reward, terminated, done)
+            record_outcome(rules, gamma_b, nodes[i], envs.x[i], steps, i, t, reward, terminated, done)
 
         return envs.step_all(len(steps.action), choose, record)
 

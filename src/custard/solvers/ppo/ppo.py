@@ -34,7 +34,7 @@ from custard.solvers.common.selection import Selection
 from custard.solvers.ppo import paper
 from custard.solvers.ppo.paper import PaperSettings
 from custard.solvers.ppo.policy import ExtractablePolicy, PolicyNetwork, perturb_tree
-from custard.solvers.ppo.rollouts import Exploration, Rollouts, make_environments
+from custard.solvers.ppo.rollouts import Exploration, Rollouts, break_episodes, make_environments
 from custard.solvers.ppo.update import ADAM, Networks, Schedule, UpdateConfig, improve, minibatch_order
 from custard.task.problem import Problem, Snapshot
 from custard.tree.extract import extract
@@ -197,7 +197,7 @@ class Learner:
         envs = make_environments(
             problem.with_scaled_rewards, s.num_envs, seeds["environment"], not s.bootstrap_at_limit
         )
-        count, one_per_minibatch = envs.num_envs, -(-s.minibatches // envs.num_envs)
+        count, one_per_minibatch = len(envs.x), -(-s.minibatches // len(envs.x))
         rows_per_env = min(s.num_steps, max(one_per_minibatch, self.budget // (MIN_ITERATIONS * count)))
         self.rollouts = Rollouts(self.rules, envs, self.nets.actor, s.frequencies, rows_per_env, self.seed)
         self.is_exploring = np.arange(count) < max(round(s.explore * count), min(count - 1, s.explore > 0))
@@ -277,7 +277,7 @@ class Learner:
             self.steps_at_best = self.steps
         if s.keep and not self.message:
             self.message = self._stop_reason()
-        self.rollouts.envs.break_episodes()
+        break_episodes(self.rollouts.envs)
 
     def _set_judging_episodes(self) -> None:
         """Judge trees on few episodes at first and on more and more: many are sampled, and few may tell them apart."""

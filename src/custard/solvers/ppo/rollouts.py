@@ -5,7 +5,7 @@ the environment's own steps, `record_traversal` follows one traversal for the ac
 becomes a row, with the greedy traversal behind every split afforded there: the base action at its leaf, and how many
 splits lie between.
 
-Native environments are stepped inside one compiled loop, any other Gymnasium environments from Python.
+Compiled environments are stepped inside one compiled loop, any other Gymnasium environments from Python.
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -17,10 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from custard.core.numba_tools import njit_inlined, njit_inner, njit_outer
-from custard.core.spaces import describe
-from custard.envs.native import advance, begin, observe
 from custard.envs.pcg64 import streams, uniform
-from custard.ibmdp.base_environments import base_environments_of
 from custard.ibmdp.splits import Rules
 from custard.nn.networks import Weights
 from custard.solvers.ppo.policy import PolicyNetwork
@@ -40,12 +37,13 @@ from custard.solvers.ppo.traversal import (
     vector_component,
 )
 from custard.solvers.ppo.update import make_rows
+from custard.task.compiled_episodes import CompiledEpisodes, make_compiled_episodes, start_episode, step_episode
 from custard.task.problem import Problem
+from custard.task.runners import PythonEpisodes
 from custard.task.source import DEFAULT_TIME_LIMIT
 
 __all__ = [
-    "Exploration", "NativeEnvironments", "PythonEnvironments", "Rollouts", "make_environments", "start_episode",
-    "step_environment",
+    "Environments", "Exploration", "PythonEnvironments", "Rollouts", "break_episodes", "make_environments",
 ]  # fmt: skip
 
 MAX_PYTHON_ENVIRONMENTS = 8
@@ -71,34 +69,6 @@ class UpcomingActions(NamedTuple):
 # -- environments -----------------------------------------------------------------------------------------------------
 
 
-class NativeEnvironments(NamedTuple):
-    """Native environments, stepped by compiled loops; all arrays have one entry per environment."""
-
-    world: int
-    params: np.ndarray
-    limit: int
-    limit_terminates: bool  # whether a time limit counts as termination
-    state: np.ndarray
-    rng: np.ndarray
-    base_state: np.ndarray  # [environments, n]
-    elapsed: np.ndarray
-    episode_return: np.ndarray
-    is_new: np.ndarray  # whether the policy has not seen this episode yet
-
-    @property
-    def num_envs(self) -> int:
-        """The number of environments."""
-        return len(self.elapsed)
-
-    def break_episodes(self) -> None:
-        """Do nothing: these environments' states can be stored."""
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Return the arrays a checkpoint keeps."""
-        names = ("state", "rng", "base_state", "elapsed", "episode_return", "is_new")
-        return {f"env.{name}": getattr(self, name) for name in names}
-
-
 class PythonEnvironments:
     """Any Gymnasium environments. Each episode has its own seed and is broken off where a checkpoint may be made.
 
@@ -107,18 +77,14 @@ class PythonEnvironments:
     """
 
     def __init__(self, problem: Problem, count: int, seed: int, limit_terminates: bool) -> None:
-        venv = problem.source.make_vec(min(count, MAX_PYTHON_ENVIRONMENTS))
-        self.num_envs, self.seed = venv.num_envs, seed
-        self.parts = base_environments_of(venv, describe(venv, features=problem.encoder))
-        self.limit, self.limit_terminates = problem.source.time_limit or DEFAULT_TIME_LIMIT, limit_terminates
-        self.episodes, self.elapsed = np.zeros(self.num_envs, dtype=np.int64), np.zeros(self.num_envs, dtype=np.int64)
-        self.episode_return, self.is_new = np.zeros(self.num_envs), np.ones(self.num_envs, dtype=bool)
+        count = 1 if problem.source.is_single_instance else min(count, MAX_PYTHON_ENVIRONMENTS)
+        max_steps = problem.source.time_limit or DEFAULT_TIME_LIMIT
+        self.episodes = [
+            PythonEpisodes(problem, seed, i, max_steps=max_steps, limit_terminates=limit_terminates)
+            for i in range(count)
+        ]
+        self.x, self.is_new = np.zeros((count, problem.base.features.n)), np.ones(count, dtype=bool)
         self.restart_all = True
-
-    @property
-    def base_state(self) -> np.ndarray:
-        """The current base states, [environments, n]."""
-        return self.parts.x
 
     def step_all(
         self, rows_per_env: int, choose: Callable[[int, int], tuple[int, Any]], record: Callable[..., None]
@@ -128,78 +94,43 @@ class PythonEnvironments:
         `choose(i, t)` returns the row of environment i's next base action, t or a later one, and the action; or
         `rows_per_env`, if splits fill the rows before. `record(i, t, reward, terminated, done)` gets its outcome.
         """
-        parts, n_actions, nobody = self.parts, 0, np.arange(0)
-        for i in range(self.num_envs):
+        n_actions = 0
+        for i, episode in enumerate(self.episodes):
             if self.restart_all:
-                self._start_episode(i)
-            only_this = np.array([i])
+                self.x[i], self.is_new[i] = episode.reset(), True
             t, action = choose(i, 0)
             while t < rows_per_env:
-                parts.move(only_this, [action], nobody)
-                reward, terminated, truncated = float(parts.reward[i]), bool(parts.terminated[i]), parts.truncated[i]
-                self.elapsed[i] += 1
-                self.episode_return[i] += reward
+                self.x[i], reward, terminated, truncated = episode.step(action)
                 n_actions += 1
-                done = bool(terminated or truncated or self.elapsed[i] >= self.limit)
-                record(i, t, reward, bool(terminated or (truncated and self.limit_terminates)), done)
+                done = terminated or truncated
+                record(i, t, reward, terminated, done)
                 if done:
-                    self._start_episode(i)
+                    self.x[i], self.is_new[i] = episode.reset(), True
                 if t + 1 == rows_per_env:
                     break
                 t, action = choose(i, t + 1)
         self.restart_all = False
         return n_actions
 
-    def break_episodes(self) -> None:
-        """Start new episodes everywhere before the next rows."""
-        self.restart_all = True
-
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the arrays a checkpoint keeps."""
-        return {"env.episodes": self.episodes}
-
-    def _start_episode(self, i: int) -> None:
-        seed = int(np.random.SeedSequence([self.seed, i, int(self.episodes[i])]).generate_state(1)[0])
-        self.episodes[i] += 1
-        self.parts.reset([seed] * self.num_envs, {"reset_mask": np.arange(self.num_envs) == i})
-        self.elapsed[i], self.episode_return[i], self.is_new[i] = 0, 0.0, True
+        return {f"env.{i}.seed_and_episodes": episode.seed_and_episodes for i, episode in enumerate(self.episodes)}
 
 
-Environments = NativeEnvironments | PythonEnvironments
+Environments = CompiledEpisodes | PythonEnvironments
 
 
 def make_environments(problem: Problem, count: int, seed: int, limit_terminates: bool) -> Environments:
-    """Return environments side by side: native ones where there are, otherwise at most 8 stepped from Python."""
-    if not problem.is_compiled:
-        return PythonEnvironments(problem, count, seed, limit_terminates)
-    venv: Any = problem.source.make_vec(count)
-    venv.reset(seed=seed)
-    has_limit = problem.source.time_limit is not None
-    limit = venv.limit if has_limit else min(venv.limit, DEFAULT_TIME_LIMIT)
-    return NativeEnvironments(
-        venv.world, venv.params, limit, limit_terminates and has_limit, venv.state, venv.rng, venv.x, venv.elapsed,
-        episode_return=np.zeros(count), is_new=np.ones(count, dtype=bool),
-    )  # fmt: skip
+    """Return environments side by side: compiled ones where there are, otherwise at most 8 stepped from Python."""
+    if problem.is_compiled:
+        return make_compiled_episodes(problem, seed, limit_terminates=limit_terminates, count=count)
+    return PythonEnvironments(problem, count, seed, limit_terminates)
 
 
-@njit_inlined
-def step_environment(envs, i, action):
-    """Take a base action in native environment i: return the reward, whether it terminates and whether it is done."""
-    reward, terminated = advance(envs.world, envs.params, envs.state[i], action, envs.rng[i])
-    observe(envs.world, envs.state[i], envs.base_state[i])
-    envs.elapsed[i] += 1
-    envs.episode_return[i] += reward
-    done = terminated or envs.elapsed[i] >= envs.limit
-    return reward, terminated or (done and envs.limit_terminates), done
-
-
-@njit_inlined
-def start_episode(envs, i):
-    """Start the next episode of native environment i."""
-    begin(envs.world, envs.state[i], envs.rng[i])
-    observe(envs.world, envs.state[i], envs.base_state[i])
-    envs.elapsed[i], envs.episode_return[i] = 0, 0.0
-    envs.is_new[i] = True
+def break_episodes(envs: Environments) -> None:
+    """Start new episodes before the next rows in environments whose state cannot be stored."""
+    if isinstance(envs, PythonEnvironments):
+        envs.restart_all = True
 
 
 # -- rows -------------------------------------------------------------------------------------------------------------
@@ -368,7 +299,7 @@ def record_outcome(
 
 @njit_outer
 def fill_rows(rules, policy, node, child, rng, envs, upcoming, exploration, rows, finished):
-    """Fill all rows from native environments; return the number of base actions taken.
+    """Fill all rows from compiled environments; return the number of base actions taken.
 
     `node` and `child` are buffers, `rng` [environments, 4] are streams. The returns of episodes that end in
     environments that do not explore are added to finished[0], their number to finished[1].
@@ -376,20 +307,20 @@ def fill_rows(rules, policy, node, child, rng, envs, upcoming, exploration, rows
     n_actions = 0
     forget_outputs(rules, node)
     for i in range(rows.has_action.shape[0]):
-        t, base_state = np.int64(0), envs.base_state[i]
+        t, base_state = np.int64(0), envs.x[i]
         while t < rows.has_action.shape[1]:
             t, number = choose_base_action(
                 rules, policy, node, child, rng[i], base_state, upcoming, exploration, rows, i, t
             )  # fmt: skip
             action = node.vector[0] if len(node.vector) else float(number)
-            reward, terminated, done = step_environment(envs, i, action)
+            reward, terminated, done = step_episode(envs, i, action)
             n_actions += 1
             record_outcome(
                 rules, policy, node, rng[i], base_state, upcoming, exploration, rows, i, t, reward, terminated, done
             )  # fmt: skip
             if done:
                 if exploration.random_shares[i] == 0.0:
-                    finished[0] += envs.episode_return[i]
+                    finished[0] += envs.returns[i]
                     finished[1] += 1
                 start_episode(envs, i)
             t += 1
@@ -404,12 +335,10 @@ class Rollouts:
     ) -> None:  # fmt: skip
         self.rules, self.envs, self.base_actions = compile_rules(rules), envs, rules.actions
         self.node, self.child = make_nodes(self.rules, actor, frequencies)
-        self.rng = streams(np.random.SeedSequence(seed).spawn(envs.num_envs))
-        self.rows = make_rows(self.rules, envs.num_envs, rows_per_env)
-        zeros, vector = (
-            np.zeros(envs.num_envs, dtype=np.int64),
-            np.zeros((envs.num_envs, len(self.rules.vector_components))),
-        )
+        count = len(envs.x)
+        self.rng = streams(np.random.SeedSequence(seed).spawn(count))
+        self.rows = make_rows(self.rules, count, rows_per_env)
+        zeros, vector = np.zeros(count, dtype=np.int64), np.zeros((count, len(self.rules.vector_components)))
         self.upcoming = UpcomingActions(envs.is_new, zeros, zeros.copy(), vector)
         self.finished = np.zeros(2)  # sum of the returns, and number, of episodes that ended
 
@@ -417,17 +346,17 @@ class Rollouts:
         """Fill the rows; return the number of base actions taken. Episodes that end are added to `finished`."""
         rules, node, child, rng, envs = self.rules, self.node, self.child, self.rng, self.envs
         shared = self.upcoming, exploration, self.rows
-        if isinstance(envs, NativeEnvironments):
+        if isinstance(envs, CompiledEpisodes):
             return fill_rows(rules, policy, node, child, rng, envs, *shared, self.finished)
 
         def choose(i: int, t: int) -> tuple[int, Any]:
-            t, number = choose_base_action(rules, policy, node, child, rng[i], envs.base_state[i], *shared, i, t)
+            t, number = choose_base_action(rules, policy, node, child, rng[i], envs.x[i], *shared, i, t)
             return t, number + self.base_actions.start if self.base_actions.discrete else node.vector.copy()
 
         def record(i: int, t: int, reward: float, terminated: bool, done: bool) -> None:
-            record_outcome(rules, policy, node, rng[i], envs.base_state[i], *shared, i, t, reward, terminated, done)
+            record_outcome(rules, policy, node, rng[i], envs.x[i], *shared, i, t, reward, terminated, done)
             if done and exploration.random_shares[i] == 0.0:
-                self.finished += (envs.episode_return[i], 1.0)
+                self.finished += (envs.episodes[i].total, 1.0)
 
         forget_outputs(rules, node)
         return envs.step_all(self.rows.has_action.shape[1], choose, record)

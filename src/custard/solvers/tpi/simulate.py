@@ -9,15 +9,12 @@ environment or, where that cannot be copied, by repeating an episode up to the s
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any, Protocol
 
-import gymnasium as gym
 import numpy as np
 from numba import njit
 
 from custard.core.numba_tools import without_refcounts
-from custard.core.spaces import describe
 from custard.core.threads import in_parts
 from custard.envs.native import NativeVectorEnv
 from custard.envs.pcg64 import seeded, streams, uniform
@@ -34,6 +31,7 @@ from custard.task.compiled_rollouts import (
 )
 from custard.task.copies import can_copy, can_repeat, copy_env
 from custard.task.problem import Problem
+from custard.task.runners import PythonEpisodes
 from custard.task.source import DEFAULT_TIME_LIMIT
 from custard.tree.compiled import leaf_of
 from custard.tree.leaf_actions import LeafActions
@@ -168,12 +166,8 @@ class PythonSimulator:
 
     def __init__(self, problem: Problem, budget: int | None = None) -> None:
         self.actions, self.n_features = problem.base.actions, problem.base.features.n
-        self.env: Any = problem.source.make()
-        self.base = describe(self.env, features=problem.encoder)
-        self.observe = self.base.observe
-        if isinstance(self.env.observation_space, gym.spaces.Discrete):  # few observations: encoded once each
-            once = lru_cache(100_000)(self.base.observe)
-            self.observe = lambda seen: once(seen) if isinstance(seen, int | np.integer) else self.base.observe(seen)
+        self.episode = PythonEpisodes(problem)
+        self.env, self.base, self.observe = self.episode.env, self.episode.base, self.episode.observe
         self.leaf_actions = LeafActions(self.actions)
         self.episode_cap = problem.source.time_limit or DEFAULT_TIME_LIMIT  # steps after which we cut an episode
         self.max_valuing_steps = np.inf
@@ -235,27 +229,23 @@ class PythonSimulator:
         `act` chooses an action for a feature vector [n]; `rng`, if given, replaces it by a random one with probability
         `noise`. `on_step` is called with feature vector, action, reward, next feature vector and terminated.
         """
-        total, t, over = 0.0, 0, False
-        observe, env_action, step = self.observe, self.base.action, self.env.step
-        observation, _ = self.env.reset(seed=seed)
-        x = observe(observation)
-        while not over and t < self.episode_cap:
+        episode, step, over = self.episode, self.episode.step, False
+        x = episode.reset(seed)
+        while not over and episode.length < self.episode_cap:
             action = act(x) if rng is None or rng.random() >= noise else self.leaf_actions.random(rng)
-            observation, reward, terminated, truncated, _ = step(env_action(action))
-            t += 1
-            total += reward
+            next_x, reward, terminated, truncated = step(action)
             if reward > self.max_step_reward:
                 self.max_step_reward = reward
-            next_x = observe(observation)
-            on_step(x, action, reward, next_x, bool(terminated))
+            on_step(x, action, reward, next_x, terminated)
             x = next_x
             over = terminated or truncated
+        t = episode.length
         if over and truncated and not terminated:
             self.truncation_step = t if self.truncation_step in (NO_TRUNCATION, t) else VARYING_TRUNCATION
         if t > self.max_episode_steps:  # the step at which the first episodes were truncated is not a limit of all
             self.truncation_step, self.max_episode_steps = VARYING_TRUNCATION, self.episode_cap
         self.steps += t
-        return total
+        return episode.total
 
     def action_values(
         self, tree: Tree, seed: int, count: int, noise: float, actions: np.ndarray
