@@ -18,7 +18,7 @@ from custard.experts import dqn
 from custard.experts.expert import Expert
 from custard.experts.kinds import experts
 from custard.task.problem import Problem, Snapshot
-from custard.task.runners import run_episodes
+from custard.task.runners import run_episodes, visited_states
 from custard.task.settings import settings_for
 from custard.task.source import episode_seeds
 from custard.tree.export.sklearn import from_sklearn
@@ -161,26 +161,18 @@ class _Runner:
 
     def visited_states(self, policy: Expert | Tree, seeds: np.ndarray) -> np.ndarray:
         """Return the states [N, n] that a policy visits in one rollout per seed."""
-        visited: list[np.ndarray] = []
         start = self.problem.base.actions.start
         act = policy.predict if isinstance(policy, Tree) else lambda x: policy.act(x) + start
-
-        def recorded(x: np.ndarray) -> np.ndarray:
-            visited.append(x.copy())
-            return act(x)
-
-        self._run(recorded, seeds)
-        return np.concatenate(visited)
+        visited, results = visited_states(act, self.problem, seeds, self.max_episode_steps)
+        self.steps += int(results.lengths.sum())
+        return visited
 
     def mean_return(self, tree: Tree, seeds: np.ndarray) -> float:
         """Return the mean return of a tree over one rollout per seed."""
-        return float(self._run(tree.predict, seeds).mean())
-
-    def _run(self, policy: Any, seeds: np.ndarray) -> np.ndarray:
         where, features = self.problem.source, self.problem.encoder
-        returns, lengths, *_ = run_episodes(policy, where, seeds, features=features, max_steps=self.max_episode_steps)
-        self.steps += int(lengths.sum())
-        return returns
+        results = run_episodes(tree.predict, where, seeds, features=features, max_steps=self.max_episode_steps)
+        self.steps += int(results.lengths.sum())
+        return float(results.returns.mean())
 
 
 def _expert_training(problem: Problem, settings: Settings) -> dqn.Settings:

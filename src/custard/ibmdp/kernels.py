@@ -12,15 +12,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
+from custard.envs.pcg64 import uniform
 from custard.ibmdp import splits
 
 __all__ = [
     "CompiledRules",
     "ask",
+    "best_afforded",
     "compiled_rules",
     "narrowed",
     "normalise",
     "project",
+    "random_afforded",
     "restart",
     "separable",
     "separates",
@@ -86,6 +89,28 @@ def threshold_of(rules, c, j, lower, upper):
     if rules.mask_useless and not separates(rules.integer[c], rules.low[c], lower, upper, v_p):
         return np.nan
     return v_p
+
+
+@njit(cache=True)
+def best_afforded(values, mask):
+    """Return the first afforded action with the largest value."""
+    best = -1
+    for a in range(len(values)):
+        if mask[a] and (best < 0 or values[a] > values[best]):
+            best = a
+    return best
+
+
+@njit(cache=True)
+def random_afforded(rng, mask):
+    """Return a random afforded action."""
+    rank = int(uniform(rng, 0.0, 1.0) * mask.sum())
+    for a in range(len(mask)):
+        if mask[a]:
+            if rank == 0:
+                return a
+            rank -= 1
+    return rank
 
 
 @njit(cache=True)

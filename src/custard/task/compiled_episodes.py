@@ -12,7 +12,7 @@ from custard.envs.native import advance, begin, observe
 from custard.task.compiled_rollouts import world_of
 from custard.task.problem import Problem
 
-__all__ = ["CompiledEpisodes", "make_compiled_episodes", "start_episode", "step_episode"]
+__all__ = ["CompiledEpisodes", "compiled_episodes_of", "make_compiled_episodes", "start_episode", "step_episode"]
 
 
 class CompiledEpisodes(NamedTuple):
@@ -40,10 +40,14 @@ def make_compiled_episodes(
     """Make environments and start an episode in each; `Problem.is_compiled` must hold."""
     venv: Any = problem.source.make_vec(count)
     venv.reset(seed=seed)
+    return compiled_episodes_of(venv, limit_terminates and problem.source.time_limit is not None)
+
+
+def compiled_episodes_of(venv: Any, limit_terminates: bool) -> CompiledEpisodes:
+    """Return the environments of a `NativeVectorEnv` that was reset; its arrays are shared."""
     kind, params, time_limit, _ = world_of(venv)
-    ends = limit_terminates and problem.source.time_limit is not None
-    arrays = venv.state, venv.rng, venv.x, venv.elapsed, np.zeros(count), np.ones(count, dtype=bool)
-    return CompiledEpisodes(kind, params, time_limit, ends, *arrays)
+    arrays = venv.state, venv.rng, venv.x, venv.elapsed, np.zeros(venv.num_envs), np.ones(venv.num_envs, dtype=bool)
+    return CompiledEpisodes(kind, params, time_limit, limit_terminates, *arrays)
 
 
 @njit_inlined

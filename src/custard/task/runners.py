@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EpisodeResults", "EpisodeRunner", "Policy", "PythonEpisodes", "make_episodes", "require_fit", "run_episodes",
-    "step_episodes",
+    "step_episodes", "visited_states",
 ]  # fmt: skip
 
 Policy = Tree | Callable[[np.ndarray], Any]  # a tree, or a function from features [B, n] to actions [B] or [B, k]
@@ -99,6 +99,20 @@ def run_episodes(
             venv.close()
 
 
+def visited_states(
+    act: Callable[[np.ndarray], Any], problem: Problem, seeds: np.ndarray, max_steps: int | None
+) -> tuple[np.ndarray, EpisodeResults]:
+    """Run one episode per seed; return the states [N, n] visited, in the order they were acted on, and the results."""
+    visited: list[np.ndarray] = []
+
+    def record(x: np.ndarray) -> Any:
+        visited.append(x.copy())
+        return act(x)
+
+    results = run_episodes(record, problem.source, seeds, features=problem.encoder, max_steps=max_steps)
+    return np.concatenate(visited), results
+
+
 def step_episodes(
     act: Callable[[np.ndarray], Any],
     environments: BaseEnvironments,
@@ -109,7 +123,7 @@ def step_episodes(
     """Run one episode per seed in environments that exist already.
 
     act            function from features [B, n] to actions [B] or [B, k]
-    environments          the environments; an episode starts in whichever is free
+    environments   the environments; an episode starts in whichever is free
     seeds          [episodes] int64
     max_steps      steps after which an episode is cut; None leaves that to the environment
     record_states  whether to report the states met

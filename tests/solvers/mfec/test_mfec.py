@@ -18,7 +18,7 @@ from custard.planning.solve import value_iteration
 from custard.solvers.common.mutations import shift_threshold
 from custard.solvers.common.selection import FLAWLESS_EPISODES_FACTOR, Judged, Selection, better
 from custard.solvers.mfec import mfec
-from custard.solvers.mfec.bounds_table import TablePolicy, greedy_base_action
+from custard.solvers.mfec.bounds_table import greedy_base_action, table_policy
 from custard.solvers.mfec.episodes import recompute_values
 from custard.task.problem import Problem
 from custard.task.runners import run_episodes
@@ -59,7 +59,7 @@ def test_the_extracted_tree_is_the_tables_own_policy():
     while learner.progress.cycle_steps < 0.8 * learner.cycle_length and learner.progress.cycle == 0:
         learner.advance()
     table = learner.tables.bounds
-    tree = extract(TablePolicy(table, learner.rules), learner.rules)
+    tree = extract(table_policy(table, learner.rules), learner.rules)
     rng = np.random.default_rng(0)
     x = rng.uniform(learner.rules.features.low, learner.rules.features.high, size=(500, 4))
     x = np.vstack([x, tree.threshold[:, None] * np.ones(4)])

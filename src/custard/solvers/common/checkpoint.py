@@ -1,7 +1,8 @@
-"""A dataclass of plain fields as arrays, for checkpoints."""
+"""Checkpoints: arrays that change in place, and dataclasses of plain fields as arrays."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
@@ -10,9 +11,20 @@ import numpy as np
 from custard.tree.store import ARRAYS
 from custard.tree.tree import Tree
 
-__all__ = ["from_arrays", "to_arrays"]
+__all__ = ["copied", "from_arrays", "refill", "to_arrays"]
 
 Record = TypeVar("Record")
+
+
+def copied(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return copies of named arrays."""
+    return {name: array.copy() for name, array in arrays.items()}
+
+
+def refill(arrays: Mapping[str, np.ndarray], data: Mapping[str, np.ndarray]) -> None:
+    """Write what `copied` returned, and maybe more, back into the same arrays."""
+    for name, array in arrays.items():
+        array[...] = data[name]
 
 
 def to_arrays(record: Any) -> dict[str, np.ndarray]:

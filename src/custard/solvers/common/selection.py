@@ -97,6 +97,13 @@ class Selection:
         self.compiled_env: Any = self.problem.source.make_vec(1) if is_compiled else None
         self.streams = streams(self.seeds.tolist()) if is_compiled else None
 
+    def judge(self, tree: Tree, keep: bool) -> bool:
+        """Judge the last tree and return whether it is the best of all; without `keep` the last is what counts."""
+        if keep:
+            return self.show(tree)
+        self.replace(tree)
+        return False
+
     def show(self, tree: Tree) -> bool:
         """Judge a tree and return whether it is the best from now on."""
         simplified = simplify(tree)

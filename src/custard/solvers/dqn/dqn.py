@@ -34,6 +34,7 @@ from custard.nn.checkpoints import from_arrays, to_arrays
 from custard.nn.networks import Weights
 from custard.nn.replay import Replay, Transitions
 from custard.solvers.common.bounds_survey import default_splits, fill_missing_bounds
+from custard.solvers.common.checkpoint import copied, refill
 from custard.solvers.common.network_trees import MAX_NODES, extract_from_network, prune
 from custard.solvers.dqn import paper
 from custard.solvers.dqn.behaviour import collect, make_behaviour, tree_actions
@@ -305,15 +306,14 @@ class Learner:
 
     def state(self) -> dict[str, np.ndarray]:
         """Return everything as arrays, copied."""
-        data = {name: array.copy() for name, array in self._arrays().items()}
+        data = copied(self._arrays())
         data |= {"zeta": np.array([self.zeta, self.lowest_zeta]), "rounds": np.array(self.rounds)}
         data |= to_arrays((self.critic, self.q))
         return {**data, **self.memory.state("memory"), **self.tree_states.state("tree_states")}
 
     def restore(self, data: Mapping[str, np.ndarray]) -> None:
         """Continue from what `state` returned."""
-        for name, array in self._arrays().items():
-            array[...] = data[name]
+        refill(self._arrays(), data)
         self.zeta, self.lowest_zeta = data["zeta"].tolist()
         self.critic, self.q = from_arrays((self.critic, self.q), data)
         self.rounds = int(data["rounds"])

@@ -94,9 +94,7 @@ class Judge:
         """Judge the policy's tree, then pruned trees if that is the best or a snapshot is due, then drawn trees."""
         selection, keep, steps_before = self.selection, self.settings.keep, self.selection.steps
         self.final, base_actions = learner.extract()
-        if not keep:
-            selection.replace(self.final)
-        is_best = keep and selection.show(self.final)
+        is_best = selection.judge(self.final, keep)
         self.final_return = selection.last_mean
         for tree in learner.pruned_trees(self.final, base_actions) if is_best or is_due else ():
             selection.show(tree)

@@ -21,9 +21,8 @@ from numba import njit
 
 from custard.core.errors import require_least, require_shares
 from custard.core.numba_tools import without_refcounts
-from custard.envs.native import advance, observe
 from custard.envs.pcg64 import streams, uniform
-from custard.ibmdp.kernels import ask, restart
+from custard.ibmdp.kernels import ask, best_afforded, random_afforded, restart
 from custard.ibmdp.splits import Rules
 from custard.ibmdp.vector import VectorIBMDP
 from custard.nn import networks
@@ -33,6 +32,7 @@ from custard.nn.replay import Replay
 from custard.solvers.common.bounds_survey import fill_missing_bounds
 from custard.solvers.common.network_trees import extract_from_network
 from custard.solvers.dqn.judge import make_selection, tree_metrics
+from custard.task.compiled_episodes import compiled_episodes_of, step_episode
 from custard.task.problem import Problem, Snapshot
 
 __all__ = ["PRESETS", "PaperLearner", "PaperSettings", "solve", "targets"]
@@ -252,10 +252,7 @@ class PaperLearner:
         self.episodes = self.calls = self.steps = self.steps_not_learned = 0
         self.loss = float("nan")
         self._start_episode()
-        self.native: Any = None
-        if problem.is_compiled:
-            limits = min(base.limit, self.limit), self.limit_ends
-            self.native = base.world, base.params, *limits, rules.gamma_b, base.state, base.rng, base.elapsed
+        self.compiled = compiled_episodes_of(base, self.limit_ends) if problem.is_compiled else None
 
     def _start_episode(self) -> None:
         """Begin an episode with its own seed. Between episodes a run can be resumed."""
@@ -292,8 +289,9 @@ class PaperLearner:
     def _play(self, epsilon: np.ndarray) -> tuple[int, bool]:
         """Take a step for each epsilon, at most to the end of the episode, into `rows`; return how many, and whether
         the episode is over."""
-        if self.native is not None:
-            return play_compiled(self.weights, self.room, self.rng, epsilon, self.env.compiled, self.native, self.rows)
+        if self.compiled is not None:
+            base = self.compiled, self.rules.gamma_b
+            return play_compiled(self.weights, self.room, self.rng, epsilon, self.env.compiled, *base, self.rows)
         n = self.rules.features.n
         for t, share in enumerate(epsilon):
             action = choose_action(self.weights, self.obs[0, n:], self.mask[0], share, self.rng, self.room)
@@ -344,34 +342,24 @@ def choose_action(weights, bounds, mask, epsilon, rng, room):
     room: `networks.scratch` of the weights
     """
     if uniform(rng, 0.0, 1.0) < epsilon:
-        left = int(uniform(rng, 0.0, 1.0) * mask.sum())
-        for a in range(len(mask)):
-            left -= mask[a]
-            if left < 0:
-                return a
-    advantage = forward_row(weights, bounds, room, True)[1:]
-    best = 0
-    for a in range(1, len(mask)):
-        if mask[a] and advantage[a] > advantage[best]:
-            best = a
-    return best
+        return random_afforded(rng, mask)
+    return best_afforded(forward_row(weights, bounds, room, True)[1:], mask)
 
 
 @njit(cache=True)
-def play_compiled(weights, room, rng, epsilon, ibmdp, native, rows):
+def play_compiled(weights, room, rng, epsilon, ibmdp, episodes, gamma_b, rows):
     """Take a step of the IBMDP for each epsilon, at most to the end of the episode; return how many, and whether it is
     over.
 
     weights, room, rng: see `choose_action`
     epsilon: [T]
     ibmdp: `VectorIBMDP.compiled`
-    native: number and parameters of the native environment, time limit, whether that ends episodes, gamma_b; its
-        state, random stream and elapsed steps
+    episodes: `CompiledEpisodes` of its base environment
+    gamma_b: discount of a base action
     rows: Steps to fill
     """
-    weights, ibmdp, rows = without_refcounts((weights, ibmdp, rows))
+    weights, ibmdp, episodes, rows = without_refcounts((weights, ibmdp, episodes, rows))
     rules, (low, high, width, integer, fractions), root, (x, lower, upper, depth, queries, obs, mask) = ibmdp
-    world, params, limit, limit_ends, gamma_b, state, env_rng, elapsed = native
     index, action, v, busy = np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1), np.zeros(1, np.bool_)
     acting, reward, discount, cut = np.zeros(1, np.int64), np.zeros(1), np.zeros(1), np.zeros(1, np.bool_)
     for t in range(len(epsilon)):
@@ -383,11 +371,8 @@ def play_compiled(weights, room, rng, epsilon, ibmdp, native, rows):
         )  # fmt: skip
         ended = False
         if action[0] < rules[0]:
-            reward[0], ended = advance(world, params, state[0], action[0], env_rng[0])
-            observe(world, state[0], x[0])
-            elapsed[0] += 1
-            discount[0], cut[0] = gamma_b, elapsed[0] >= limit
-            ended = ended or (limit_ends and cut[0])
+            reward[0], ended, cut[0] = step_episode(episodes, 0, action[0])
+            discount[0] = gamma_b
             restart(index, low, high, width, root[0], root[1], x, lower, upper, depth, queries, obs, mask)
         rows.action[t], rows.reward[t], rows.discount[t], rows.ended[t] = action[0], reward[0], discount[0], ended
         rows.after[t], rows.mask[t] = obs[0], mask[0]

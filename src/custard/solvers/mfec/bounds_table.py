@@ -13,20 +13,20 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from custard.ibmdp import splits
 from custard.ibmdp.kernels import narrowed, threshold_of
 from custard.ibmdp.splits import Rules
 from custard.solvers.common.key_table import NONE, Keys, find, insert, make_keys, restore_keys
+from custard.solvers.common.level_policy import LevelPolicy
 
 __all__ = [
     "BoundsTable",
-    "TablePolicy",
     "child_node",
     "greedy_base_action",
     "keep_most_visited_nodes",
     "learning_rate",
     "make_bounds_table",
     "root_node",
+    "table_policy",
     "update_node",
 ]
 
@@ -244,58 +244,33 @@ def update_node(table, rules, o, x, q_o, zeta, kappa, alpha_b, only_action):
 # -- extraction -----------------------------------------------------------------------------------------------------
 
 
-class TablePolicy:
-    """The greedy policy over bounds, as `custard.extract` calls it: level by level, never with a base state.
-
-    Extraction passes bounds without depth. As it goes level by level, this policy keeps the nodes its own splits lead
-    to, and finds each node of the next level among them.
+def table_policy(
+    table: BoundsTable, rules: Rules, noise: float = 0.0, rng: np.random.Generator | None = None
+) -> LevelPolicy:
+    """Return the greedy policy over bounds for `custard.extract`.
 
     With `noise` each node's values are perturbed first, by that many times their own spread: the tree is then a sample
     of those that look nearly as good.
     """
+    base = rules.n_base
+    sampled: dict[int, int] = {}  # a node met again on a level takes the same action again
 
-    def __init__(
-        self, table: BoundsTable, rules: Rules, noise: float = 0.0, rng: np.random.Generator | None = None
-    ) -> None:
-        self.table, self.rules, self.noise, self.rng = table, rules, noise, rng
-        self.sampled: dict[int, int] = {}  # a node met again on a level takes the same action again
-        # Normalised bounds -> row of the node (or NONE), and its action as a leaf.
-        self.level: dict[bytes, tuple[int, int]] = {rules.normalised(*rules.root()).tobytes(): (0, 0)}
-
-    def __call__(self, bounds: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        """Return the IBMDP actions of nodes with bounds [B, 2n] and mask [B, n_actions]."""
-        next_level: dict[bytes, tuple[int, int]] = {}
-        actions = np.zeros(len(bounds), dtype=np.int64)
-        for i, row in enumerate(bounds):
-            o, leaf_action = self.level[row.tobytes()]
-            actions[i] = self._action(o, leaf_action, mask[i], next_level)
-        if next_level:
-            self.level = next_level
-        return actions
-
-    def _action(self, o: int, leaf_action: int, mask: np.ndarray, next_level: dict[bytes, tuple[int, int]]) -> int:
-        """Return the action of node o; the children of a split are added to the next level."""
-        table, base = self.table, self.rules.n_base
-        if o < 0 or table.visits[o] == 0:
-            return leaf_action
-        a = self._greedy_or_sampled(o)
-        if a < base or not mask[a]:
-            return a if a < base else int(np.argmax(table.q[o, :base]))
-        n, m = self.rules.features.n, a - base
-        c, v_p = m // self.rules.per_feature, table.threshold[o, m]
-        for side in (0, 1):
-            lower, upper = table.keys.key[o, :n].copy(), table.keys.key[o, n : 2 * n].copy()
-            lower[c], upper[c] = splits.narrowed(lower[c], upper[c], v_p, side == 0)
-            child = int(table.child[o, m, side]), int(table.child_action[o, m, side])
-            next_level[self.rules.normalised(lower, upper).tobytes()] = child
-        return a
-
-    def _greedy_or_sampled(self, o: int) -> int:
-        """Return the greedy action of node o, with noise that of its perturbed values."""
-        if self.noise == 0.0 or self.rng is None:
-            return int(self.table.greedy[o])
-        if o not in self.sampled:
-            q = self.table.q[o]
+    def greedy_or_sampled(o: int) -> int:
+        if rng is None:
+            return int(table.greedy[o])
+        if o not in sampled:
+            q = table.q[o]
             spread = np.std(q[np.isfinite(q)])
-            self.sampled[o] = int(np.argmax(q + self.noise * spread * self.rng.gumbel(size=len(q))))
-        return self.sampled[o]
+            sampled[o] = int(np.argmax(q + noise * spread * rng.gumbel(size=len(q))))
+        return sampled[o]
+
+    def decide(node: tuple[int, int], lower: Any, upper: Any, depth: int, mask: np.ndarray) -> tuple[int, Any]:
+        o, leaf_action = node  # its row, or NONE, and its action as a leaf
+        if o < 0 or table.visits[o] == 0:
+            return leaf_action, ()
+        a = greedy_or_sampled(o)
+        if a < base or not mask[a]:
+            return a if a < base else int(np.argmax(table.q[o, :base])), ()
+        return a, tuple(zip(table.child[o, a - base].tolist(), table.child_action[o, a - base].tolist(), strict=True))
+
+    return LevelPolicy(rules, (0, 0), decide)

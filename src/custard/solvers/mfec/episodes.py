@@ -331,12 +331,8 @@ def record_reward(tables, reward):
 def next_action(held, x, last_step, k):
     """Take one turn of the loop for an environment that Python steps: learn from its last step, then choose.
 
-    held: a `HeldTuple` of `Tables`
-    x [n]: the base state
-    last_step [2]: the reward that led there, and the episode's status: STARTED, CONTINUES, TRUNCATED or TERMINATED
-    k: neighbours of a new base state
-
-    Returns the base action to take, or EPISODE_OVER.
+    `held` is a `HeldTuple` of `Tables`, `last_step` [2] the reward that led to the base state x [n], and the episode's
+    status: STARTED, CONTINUES, TRUNCATED or TERMINATED. Returns the base action to take, or EPISODE_OVER.
     """
     tables = without_refcounts(held.values)
     reward, status = last_step[0], last_step[1]
@@ -353,12 +349,7 @@ def next_action(held, x, last_step, k):
 
 @njit(cache=True)
 def run_compiled(tables, episodes, steps, k):
-    """Learn from episodes in a compiled environment for a number of steps.
-
-    tables: `Tables`
-    episodes: `CompiledEpisodes` of one environment
-    k: neighbours of a new base state
-    """
+    """Learn for a number of steps in a compiled environment; `k` neighbours stand in for a new base state."""
     tables, episodes = without_refcounts((tables, episodes))
     counters, x = tables.counters[0], episodes.x[0]
     for _ in range(steps):

@@ -30,10 +30,11 @@ from custard.envs.pcg64 import uniform
 from custard.ibmdp.kernels import compiled_rules
 from custard.ibmdp.splits import Rules
 from custard.solvers.common.bounds_survey import default_splits, replace_bounds, survey_bounds
+from custard.solvers.common.checkpoint import copied, refill
 from custard.solvers.common.mutations import mutate_shape, shift_threshold
 from custard.solvers.common.selection import Selection
 from custard.solvers.mfec import episodes, paper
-from custard.solvers.mfec.bounds_table import TablePolicy
+from custard.solvers.mfec.bounds_table import table_policy
 from custard.solvers.mfec.paper import PaperSettings
 from custard.solvers.mfec.runners import default_budget, run_episodes
 from custard.solvers.mfec.tables import Tables, begin_cycle, grid_and_scale, load, make_tables, save
@@ -316,11 +317,8 @@ class Learner:
 
     def _judge_greedy_tree(self) -> None:
         steps_before = self.selection.steps
-        self.final = extract(TablePolicy(self.tables.bounds, self.rules), self.rules)
-        if self.settings.keep:
-            self.selection.show(self.final)
-        else:
-            self.selection.replace(self.final)
+        self.final = extract(table_policy(self.tables.bounds, self.rules), self.rules)
+        self.selection.judge(self.final, self.settings.keep)
         self.final_value = self.selection.last_mean
         self.progress.steps += self.selection.steps - steps_before
 
@@ -331,7 +329,7 @@ class Learner:
             if not self._has_steps(MAX_SAMPLING_SHARE):
                 break
             noise = SAMPLE_NOISE * 2.0 ** -(i % 4)
-            self._judge(extract(TablePolicy(self.tables.bounds, self.rules, noise, rng), self.rules))
+            self._judge(extract(table_policy(self.tables.bounds, self.rules, noise, rng), self.rules))
 
     def _judge_changes(self) -> None:
         """Judge the best tree with a small change, while judging takes at most half of all steps.
@@ -400,8 +398,7 @@ class Learner:
             "learner.kind_values": self.kind_values,
             "learner.was_first_split": self.was_first_split,
         }
-        copied = {name: array.copy() for name, array in {**own, **self.episodes.arrays()}.items()}
-        return {**save(self.tables), **self.selection.state(), **copied}
+        return {**save(self.tables), **self.selection.state(), **copied({**own, **self.episodes.arrays()})}
 
     def _restore(self, state: dict[str, np.ndarray]) -> None:
         """Go on from what `_state` returned."""
@@ -411,8 +408,7 @@ class Learner:
         self._use_bounds(state["learner.bounds"].copy())
         self.tables = load(self.tables, state)._replace(rules=compiled_rules(self.rules))
         self.selection.restore(state)
-        for name, array in self.episodes.arrays().items():
-            array[...] = state[name]
+        refill(self.episodes.arrays(), state)
 
 
 def set_schedule(tables: Tables, s: Settings, tau: float, cycle: int, kind: CycleKind, gamma_b: float) -> None:

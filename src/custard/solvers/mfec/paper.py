@@ -21,11 +21,20 @@ from numba import njit
 from custard.core.errors import require_least, require_shares
 from custard.core.numba_tools import without_refcounts
 from custard.envs.pcg64 import streams, uniform
-from custard.ibmdp import splits
-from custard.ibmdp.kernels import CompiledRules, compiled_rules, narrowed, project, threshold_of
+from custard.ibmdp.kernels import (
+    CompiledRules,
+    best_afforded,
+    compiled_rules,
+    narrowed,
+    project,
+    random_afforded,
+    threshold_of,
+)
 from custard.ibmdp.splits import Rules
 from custard.solvers.common.bounds_survey import fill_missing_bounds
+from custard.solvers.common.checkpoint import copied, refill
 from custard.solvers.common.key_table import Keys, find, insert, make_keys, nearest, restore_keys
+from custard.solvers.common.level_policy import LevelPolicy
 from custard.solvers.common.selection import Selection
 from custard.solvers.mfec.runners import CONTINUES, EPISODE_OVER, STARTED, TERMINATED, default_budget, run_episodes
 from custard.task.compiled_episodes import start_episode, step_episode
@@ -33,7 +42,7 @@ from custard.task.problem import Problem, Snapshot
 from custard.task.runners import make_episodes
 from custard.tree.extract import extract
 
-__all__ = ["PRESET", "PaperPolicy", "PaperSettings", "PaperTables", "make_paper_tables", "solve"]
+__all__ = ["PRESET", "PaperSettings", "PaperTables", "make_paper_tables", "paper_policy", "solve"]
 
 
 @dataclass(frozen=True)
@@ -190,28 +199,6 @@ def _fill_mask(rules, lower, upper, depth, mask):
         mask[a] = depth < rules.depth_limit and not np.isnan(threshold_of(rules, c, j, lower[c], upper[c]))
 
 
-@njit(cache=True)
-def _greedy(q, mask):
-    """Return the first afforded action with the largest value."""
-    best = -1
-    for a in range(len(q)):
-        if mask[a] and (best < 0 or q[a] > q[best]):
-            best = a
-    return best
-
-
-@njit(cache=True)
-def _random_afforded_action(rng, mask):
-    """Return a random afforded action."""
-    rank = int(uniform(rng, 0.0, 1.0) * mask.sum())
-    for a in range(len(mask)):
-        if mask[a]:
-            if rank == 0:
-                return a
-            rank -= 1
-    return rank
-
-
 # -- learning -------------------------------------------------------------------------------------------------------
 
 
@@ -236,17 +223,17 @@ def choose_base_action(tables, x, k):
     while True:
         o, s = _rows_of(tables, x, lower, upper, depth, k)
         _fill_mask(rules, lower, upper, depth, mask)
-        a = _greedy(tables.q[o], mask)
+        a = best_afforded(tables.q[o], mask)
         if pending.bounds_row >= 0:  # the step that led here
             was_split = pending.action >= base
             reward, gamma = (rates.zeta, rules.gamma_w) if was_split else (pending.reward, rates.gamma_b)
             _update(tables, reward + gamma * tables.q_o[s, a])
         transitions = counters.splits + counters.base_actions
         if uniform(tables.rng, 0.0, 1.0) < max(rates.epsilon, FIRST_EPSILON * (1.0 - transitions / EPSILON_STEPS)):
-            a = _random_afforded_action(tables.rng, mask)
+            a = random_afforded(tables.rng, mask)
         if depth >= tables.max_queries:  # act, and count it
             counters.traversals_cut += 1
-            a = _greedy(tables.q[o, :base], mask)
+            a = best_afforded(tables.q[o, :base], mask)
         pending.bounds_row, pending.state_row, pending.action = o, s, a
         if a < base:
             return a
@@ -275,7 +262,7 @@ def end_episode(tables, x, terminated, k):
         o, s = _rows_of(tables, x, rules.low, rules.high, 0, k)
         mask = np.empty(tables.q.shape[1], np.bool_)
         _fill_mask(rules, rules.low, rules.high, 0, mask)
-        target += tables.rates[0].gamma_b * tables.q_o[s, _greedy(tables.q[o], mask)]
+        target += tables.rates[0].gamma_b * tables.q_o[s, best_afforded(tables.q[o], mask)]
     _update(tables, target)
     pending.bounds_row = -1
     counters.episodes += 1
@@ -313,42 +300,22 @@ def run_compiled(tables, episodes, steps, k):
 # -- runs -----------------------------------------------------------------------------------------------------------
 
 
-class PaperPolicy:
-    """The greedy policy over bounds for `custard.extract`; a node never visited takes its nearest neighbours' action.
+def paper_policy(tables: PaperTables, rules: Rules, k: int) -> LevelPolicy:
+    """Return the greedy policy over bounds for `custard.extract`.
 
-    Extraction goes level by level and passes bounds in single precision: the exact ones are kept beside.
+    A node never visited takes the action of its k nearest neighbours.
     """
 
-    def __init__(self, tables: PaperTables, rules: Rules, k: int) -> None:
-        self.tables, self.rules, self.k = tables, rules, k
-        self.depth, self.level = 0, {rules.normalised(*rules.root()).tobytes(): rules.root()}
-
-    def __call__(self, bounds: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        """Return the IBMDP actions of nodes with bounds [B, 2n] and mask [B, n_actions]."""
-        next_level: dict[bytes, tuple[np.ndarray, np.ndarray]] = {}
-        actions = np.zeros(len(bounds), dtype=np.int64)
-        for i, row in enumerate(bounds):
-            lower, upper = self.level[row.tobytes()]
-            actions[i] = a = self._action(lower, upper, mask[i])
-            if a >= self.rules.n_base:
-                (c,), (v_p,) = self.rules.thresholds(lower[None], upper[None], np.array([a]), np.zeros(1))
-                for is_left in (True, False):
-                    child = lower.copy(), upper.copy()
-                    child[0][c], child[1][c] = splits.narrowed(lower[c], upper[c], v_p, is_left)
-                    next_level[self.rules.normalised(*child).tobytes()] = child
-        self.depth, self.level = self.depth + 1, next_level or self.level
-        return actions
-
-    def _action(self, lower: np.ndarray, upper: np.ndarray, mask: np.ndarray) -> int:
-        """Return the action of the node with these bounds."""
-        tables, base = self.tables, self.rules.n_base
-        key, _ = _keys_of(tables, lower, lower, upper, self.depth)
+    def decide(_: None, lower: np.ndarray, upper: np.ndarray, depth: int, mask: np.ndarray) -> tuple[int, Any]:
+        key, _state_key = _keys_of(tables, lower, lower, upper, depth)
         row = int(find(tables.bounds, key))
         if row >= 0:
-            return int(np.argmax(np.where(mask, tables.q[row], -np.inf)))
-        rows, distances = np.empty(self.k, dtype=np.int64), np.empty(self.k)
+            return int(np.argmax(np.where(mask, tables.q[row], -np.inf))), (None, None)
+        rows, distances = np.empty(k, dtype=np.int64), np.empty(k)
         found = int(nearest(tables.bounds, key, rows, distances))
-        return int(np.argmax(tables.q[rows[:found], :base].mean(axis=0))) if found else 0
+        return int(np.argmax(tables.q[rows[:found], : rules.n_base].mean(axis=0))) if found else 0, ()
+
+    return LevelPolicy(rules, None, decide)
 
 
 def solve(problem: Problem, settings: PaperSettings, state: dict[str, np.ndarray] | None = None) -> Iterator[Snapshot]:
@@ -365,16 +332,15 @@ def solve(problem: Problem, settings: PaperSettings, state: dict[str, np.ndarray
     if state is not None:
         steps = int(state["steps"])
         _load(tables, state)
-        for name, array in episodes.arrays().items():
-            array[...] = state[name]
+        refill(episodes.arrays(), state)
         selection.restore(state)
     message = ""
     while not message:
         n_next = max(1, min(budget // 20, budget - steps))
         steps += run_episodes(episodes, run_compiled, next_action, tables, n_next, s.k)
-        final, steps_before = extract(PaperPolicy(tables, rules, s.k), rules), selection.steps
+        final, steps_before = extract(paper_policy(tables, rules, s.k), rules), selection.steps
         if s.keep or steps >= budget:
-            selection.show(final) if s.keep else selection.replace(final)
+            selection.judge(final, s.keep)
             steps += selection.steps - steps_before
         message = "budget used" if steps >= budget else ""
         counters, best = tables.counters[0], selection.best
@@ -386,8 +352,7 @@ def solve(problem: Problem, settings: PaperSettings, state: dict[str, np.ndarray
             "unseen": counters.misses / lookups, "traversal_limit": int(counters.traversals_cut),
         }  # fmt: skip
         counters.returns, counters.episodes = 0.0, 0
-        copied = {name: array.copy() for name, array in episodes.arrays().items()}
-        kept = {**_save(tables), **copied, **selection.state(), "steps": np.array(steps)}
+        kept = {**_save(tables), **copied(episodes.arrays()), **selection.state(), "steps": np.array(steps)}
         yield Snapshot(
             steps, best.tree if best else final, best.mean if best else float("nan"), budget, metrics, final, message,
             lambda kept=kept: kept,  # type: ignore[misc]

@@ -11,6 +11,7 @@ from custard.envs.pcg64 import streams, uniform
 from custard.ibmdp.kernels import CompiledRules, compiled_rules
 from custard.ibmdp.splits import Rules
 from custard.solvers.common.bounds_survey import MAX_DECLARED_TO_SEEN
+from custard.solvers.common.checkpoint import copied, refill
 from custard.solvers.common.key_table import Keys, make_keys, restore_keys
 from custard.solvers.mfec.bounds_table import BoundsTable, keep_most_visited_nodes, make_bounds_table
 from custard.task.compiled_rollouts import tree_arrays
@@ -215,7 +216,7 @@ def _parts(tables: Tables) -> dict[str, np.ndarray]:
 
 def save(tables: Tables) -> dict[str, np.ndarray]:
     """Return copies of the parts in use, by name."""
-    data = {name: array.copy() for name, array in _parts(tables).items()}
+    data = copied(_parts(tables))
     for name, keys in (("bounds", tables.bounds.keys), ("states", tables.state_keys)):
         data[f"{name}.keys"] = keys.key[: int(keys.size[0])].copy()
     return data | {f"guide.{i}": array.copy() for i, array in enumerate(tables.guide)}
@@ -225,8 +226,7 @@ def load(tables: Tables, data: dict[str, np.ndarray]) -> Tables:
     """Return empty tables filled with what `save` returned."""
     restore_keys(tables.bounds.keys, data["bounds.keys"])
     restore_keys(tables.state_keys, data["states.keys"])
-    for name, array in _parts(tables).items():
-        array[...] = data[name]
+    refill(_parts(tables), data)
     guide = tuple(data[f"guide.{i}"].copy() for i in range(len(tables.guide)))
     for array, like in zip(guide, tables.guide, strict=True):
         array.flags.writeable = like.flags.writeable  # part of the type that compiled code was made for

@@ -32,6 +32,7 @@ from custard.nn.checkpoints import from_arrays, to_arrays
 from custard.nn.descent import descend
 from custard.nn.networks import Weights, dueling, forward, make
 from custard.solvers.common.bounds_survey import choose_bounds
+from custard.solvers.common.checkpoint import copied, refill
 from custard.solvers.common.network_trees import extract_limited
 from custard.solvers.common.selection import Selection
 from custard.solvers.ppo.policy import ExtractablePolicy, PolicyNetwork
@@ -114,8 +115,7 @@ def solve(problem: Problem, settings: PaperSettings, state: dict[str, np.ndarray
     if state is not None:
         base_steps, ibmdp_steps, iteration = (int(number) for number in state["counts"])
         nets, moments = from_arrays((nets, moments), state)
-        for name, array in rollouts.arrays().items():
-            array[...] = state[name]
+        refill(rollouts.arrays(), state)
         selection.restore(state)
     is_compiled = False
     while ibmdp_steps < s.budget:
@@ -139,7 +139,7 @@ def solve(problem: Problem, settings: PaperSettings, state: dict[str, np.ndarray
             "ibmdp_steps": ibmdp_steps, "tree_return": selection.last_mean, "depth": tree.depth,
             "leaves": tree.n_leaves,
         }  # fmt: skip
-        kept = {name: array.copy() for name, array in rollouts.arrays().items()}
+        kept = copied(rollouts.arrays())
         counts = np.array([base_steps, ibmdp_steps, iteration])
         kept |= {"counts": counts, **to_arrays((nets, moments)), **selection.state()}
         message = "budget used" if ibmdp_steps >= s.budget else ""

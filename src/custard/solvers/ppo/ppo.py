@@ -30,6 +30,7 @@ from custard.ibmdp.splits import PARAMETERISED, Rules
 from custard.nn.checkpoints import from_arrays, to_arrays
 from custard.nn.networks import make
 from custard.solvers.common.bounds_survey import choose_bounds, default_splits
+from custard.solvers.common.checkpoint import copied, refill
 from custard.solvers.common.selection import Selection
 from custard.solvers.ppo import paper
 from custard.solvers.ppo.paper import PaperSettings
@@ -260,10 +261,7 @@ class Learner:
         if self.rules.parameterised:
             self._set_judging_episodes()
         self.greedy_tree = extract(ExtractablePolicy(self.policy, self.rules), self.rules)
-        if s.keep:
-            selection.show(self.greedy_tree)
-        else:
-            selection.replace(self.greedy_tree)
+        selection.judge(self.greedy_tree, s.keep)
         self.greedy_return = selection.last_mean
         rng = np.random.default_rng([self.seed, 1, self.iteration])
         for k in range(s.draws if s.keep else 0):
@@ -338,7 +336,7 @@ class Learner:
 
     def _state(self) -> dict[str, np.ndarray]:
         counts = np.array([self.steps, self.iteration, self.steps_at_best])
-        arrays = {name: array.copy() for name, array in self.rollouts.arrays().items()}
+        arrays = copied(self.rollouts.arrays())
         return {"counts": counts, **to_arrays(self.nets), **self.selection.state(), **arrays}
 
     def _restore(self, state: dict[str, np.ndarray]) -> None:
@@ -346,8 +344,7 @@ class Learner:
         self.nets = from_arrays(self.nets, state)
         self.policy = self.policy._replace(weights=_numpy(self.nets.actor))
         self.selection.restore(state)
-        for name, array in self.rollouts.arrays().items():
-            array[...] = state[name]
+        refill(self.rollouts.arrays(), state)
 
 
 def _numpy(weights: Any) -> tuple[np.ndarray, ...]:

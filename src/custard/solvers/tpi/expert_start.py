@@ -27,7 +27,7 @@ from custard.solvers.tpi.simulate import CompiledSimulator
 from custard.solvers.tpi.table_model import GAMMA, StateNumbering
 from custard.task.compiled_rollouts import copy_row, observe_features, start_episode, take_action
 from custard.task.problem import Problem
-from custard.task.runners import run_episodes
+from custard.task.runners import visited_states
 from custard.task.source import episode_seeds
 from custard.tree.fit import fit_tree
 from custard.tree.tree import Tree
@@ -180,13 +180,8 @@ def imitations(
 
     def follow(act: Callable[[np.ndarray], np.ndarray]) -> tuple[np.ndarray, float, int]:
         """Return the states that a policy meets, its mean return and the steps taken."""
-        met: list[np.ndarray] = []
-        seeds = episode_seeds(int(rng.integers(2**31)), episodes)
-        returns, lengths, *_ = run_episodes(
-            lambda x: met.append(x.copy()) or act(x),  # type: ignore[func-returns-value]
-            problem.source, seeds, features=problem.encoder, max_steps=max_steps,
-        )  # fmt: skip
-        return np.concatenate(met), float(returns.mean()), int(lengths.sum())
+        met, results = visited_states(act, problem, episode_seeds(int(rng.integers(2**31)), episodes), max_steps)
+        return met, float(results.returns.mean()), int(results.lengths.sum())
 
     x, _, expert_steps = follow(lambda x: expert.act(x) + actions.start)
     for _ in range(DAGGER_ROUNDS):
