@@ -106,8 +106,8 @@ def test_compiled_steps_are_those_of_the_ibmdp(env, kwargs, depth):
     for compiled in (True, False):
         problem = problem_of(env, kwargs, 0, depth, low=settings.low, high=settings.high)
         learner = paper_learner(problem, settings)
-        assert learner.native is not None
-        learner.native = learner.native if compiled else None
+        assert learner.compiled is not None
+        learner.compiled = learner.compiled if compiled else None
         while learner.steps < 1000:
             learner.learn()
         learners.append(learner)
