@@ -56,7 +56,7 @@ class Settings:
     min_leaf: int = 1  # states in a leaf, at least
     variants: bool = True  # also fit by the other impurity and to states drawn by weight; validation chooses
     leaf_ladder: bool = False  # also fit trees of 2, 4, 8, … leaves; validation chooses
-    expert: str | Callable[..., Any] = "dqn"  # "dqn", "bi", a file (.npz, .zip) or a function (`custard.experts.kinds`)
+    expert: str | Callable[..., Any] = "dqn"  # "dqn", "linear", "bi", a file or a function (`custard.experts.kinds`)
     expert_preset: str = "tuned"  # preset of the DQN expert
     expert_settings: dict[str, Any] = field(default_factory=dict)  # settings of the DQN expert over its preset's
     expert_out: str | None = None  # file in which to save the trained DQN expert (.npz)

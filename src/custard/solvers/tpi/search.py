@@ -80,8 +80,8 @@ class Settings:
     where fits are exact."""
 
     expert: str | Callable[..., Any] | None = None
-    """An expert to begin from: dqn (trained first), a file (.npz, or .zip of Stable-Baselines3), a function to Q, none.
-    Unless given, a DQN where environments are stepped from Python and no table is learned, if jax is installed."""
+    """An expert to begin from: dqn or linear (trained first), a file (.npz, or .zip of Stable-Baselines3), none, or a
+    function to Q. Unless given, a DQN where Python steps environments and no table is learned, if jax is installed."""
 
     def __post_init__(self) -> None:
         require_least(self, 1, "max_leaves", "episodes", "states", "cuts", "polish", "patience")
