@@ -7,33 +7,25 @@ ends with the row {"error": …}. Closing the generator ends the jobs that still
 
 from __future__ import annotations
 
-import importlib
-import json
 import logging
 import os
 import queue
 import signal
 import socket
-import subprocess
 import sys
-import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
 from typing import Any
 
 from custard.core.errors import CustardError, one_line, one_of
+from custard.core.processes import ONE_THREAD, Worker, cores, find_function
 
 __all__ = ["ENGINES", "Event", "events"]
 
 Event = tuple[str, int, dict[str, Any] | None]
 ENGINES = ("local", "ray")
 
-#: One native thread per process: workers that each use every core slow each other down.
-ONE_THREAD_VARIABLES = {
-    **{f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "NUMBA", "VECLIB_MAXIMUM", "NUMEXPR")},
-    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
-}
 HAND_IN_SECONDS = 20.0  # that interrupted jobs have to return what they found so far
 MAX_RAY_RETRIES = 3  # of a task whose node or process was lost
 
@@ -63,19 +55,8 @@ def events(
     return _in_worker_processes(jobs, run, min(count, len(jobs)), hand_in) if count else _in_this_process(jobs, run)
 
 
-def cores() -> int:
-    """Return the number of cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def function_named(run: str) -> Any:
-    """Return the function that "module:name" names."""
-    module, _, name = run.partition(":")
-    return getattr(importlib.import_module(module), name)
-
-
 def _in_this_process(jobs: Sequence[Mapping[str, Any]], run: str) -> Iterator[Event]:
-    call = function_named(run)
+    call = find_function(run)
     for number, job in enumerate(jobs):
         yield "started", number, None
         with redirect_stdout(sys.stderr):  # an environment may print anything: that is not part of the result
@@ -83,91 +64,42 @@ def _in_this_process(jobs: Sequence[Mapping[str, Any]], run: str) -> Iterator[Ev
         yield "finished", number, row
 
 
-class _Worker:
-    """A Python process that runs one job after another; messages are lines of JSON on its own socket."""
-
-    def __init__(self, run: str) -> None:
-        self.run, self.number = run, -1
-        self.socket, theirs = socket.socketpair()
-        self.output = tempfile.TemporaryFile()  # noqa: SIM115  # its last line may tell why it died
-        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", __name__, str(theirs.fileno()), run],
-            stdin=subprocess.DEVNULL, stdout=self.output, stderr=self.output, pass_fds=[theirs.fileno()],
-            start_new_session=True,  # an interrupt at the terminal is the driver's to handle
-            env={**os.environ, **ONE_THREAD_VARIABLES, "PYTHONPATH": path},  # with -P, the only place for modules
-        )  # fmt: skip
-        theirs.close()
-        self.lines = self.socket.makefile("r", encoding="utf-8")
-
-    def give(self, number: int, job: Mapping[str, Any]) -> None:
-        self.number = number
-        with suppress(OSError):  # a dead worker is noticed when its answer is read
-            self.socket.sendall(json.dumps(dict(job)).encode() + b"\n")
-
-    def answer(self) -> dict[str, Any] | None:
-        """Return the row of the job given, or None if the process died."""
-        with suppress(OSError, json.JSONDecodeError):
-            return json.loads(self.lines.readline())
-        return None
-
-    def how_it_died(self) -> str:
-        code = self.process.wait()
-        how = f"ended with code {code}"
-        if code < 0:
-            with suppress(ValueError):
-                how = f"was killed by {signal.Signals(-code).name}"
-        self.output.seek(0)
-        words = [line for line in self.output.read().decode(errors="replace").splitlines() if line.strip()]
-        return f"the process {how}" + (f": {one_line(words[-1])}" if words else "")
-
-    def end(self) -> None:
-        with suppress(OSError):  # and whatever processes its environments started
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.kill()
-        self.process.wait()
-        self.lines.close()
-        self.socket.close()
-        self.output.close()
-
-
 def _in_worker_processes(jobs: Sequence[Mapping[str, Any]], run: str, count: int, hand_in: bool) -> Iterator[Event]:
-    answers: queue.SimpleQueue[tuple[_Worker, dict[str, Any] | None]] = queue.SimpleQueue()
+    answers: queue.SimpleQueue[tuple[Worker, dict[str, Any] | None]] = queue.SimpleQueue()
+    workers: dict[Worker, int] = {}  # and the job each runs, or ran last
 
-    def listen(worker: _Worker) -> None:
-        answers.put((worker, worker.answer()))
+    def listen(worker: Worker) -> None:
+        answers.put((worker, worker.receive()))
 
-    def start(worker: _Worker, number: int) -> None:
-        worker.give(number, jobs[number])
+    def start(number: int, worker: Worker | None = None) -> None:
+        worker = worker or Worker(f"{__name__}:serve_jobs", run)
+        workers[worker] = number
+        worker.send(dict(jobs[number]))
         threading.Thread(target=listen, args=(worker,), daemon=True).start()
 
-    workers: set[_Worker] = set()
     busy = 0
     waiting = iter(range(len(jobs)))
     try:
         for number in waiting:
-            workers.add(worker := _Worker(run))
-            start(worker, number)
+            start(number)
             busy += 1
             yield "started", number, None
             if busy == count:
                 break
         while busy:
             worker, row = answers.get()
-            number = worker.number
+            number = workers[worker]
+            idle: Worker | None = worker
             if row is None:
-                row = {"error": worker.how_it_died()}
+                row, idle = {"error": worker.cause_of_death()}, None
                 worker.end()
-                workers.discard(worker)
-                worker = None  # type: ignore[assignment]
+                del workers[worker]
             yield "finished", number, row
             following = next(waiting, None)
             if following is None:
                 busy -= 1
                 continue
-            if worker is None:
-                workers.add(worker := _Worker(run))
-            start(worker, following)
+            start(following, idle)
             yield "started", following, None
     except KeyboardInterrupt:
         if not hand_in:
@@ -177,27 +109,16 @@ def _in_worker_processes(jobs: Sequence[Mapping[str, Any]], run: str, count: int
         with suppress(queue.Empty):
             for _ in range(busy):
                 worker, row = answers.get(timeout=HAND_IN_SECONDS)
-                yield "handed in", worker.number, row or {"error": "interrupted"}
+                yield "handed in", workers[worker], row or {"error": "interrupted"}
     finally:
         for worker in workers:
             worker.end()
 
 
-def _worker_main(handle: int, run: str) -> None:
-    """Run jobs from the socket until it closes, even during a job, so that no worker outlives its parent."""
-    link = socket.socket(fileno=handle)
-    jobs: queue.SimpleQueue[str] = queue.SimpleQueue()
-
-    def read() -> None:
-        with suppress(OSError):
-            for line in link.makefile("r", encoding="utf-8"):
-                jobs.put(line)
-        os.killpg(0, signal.SIGKILL)  # this process, and whatever its environments started
-
-    threading.Thread(target=read, daemon=True).start()
-    call = function_named(run)
-    while True:
-        link.sendall(json.dumps(call(json.loads(jobs.get()))).encode() + b"\n")
+def serve_jobs(run: str, tick: Callable[[], None]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Return the function that a worker process calls with each job."""
+    function: Callable[[dict[str, Any]], dict[str, Any]] = find_function(run)
+    return function
 
 
 def _on_ray(jobs: Sequence[Mapping[str, Any]], run: str, workers: int | None, address: str | None) -> Iterator[Event]:
@@ -218,7 +139,7 @@ def _on_ray(jobs: Sequence[Mapping[str, Any]], run: str, workers: int | None, ad
             ) from None
     try:
         task = ray.remote(_run_job).options(
-            num_cpus=1, max_retries=MAX_RAY_RETRIES, runtime_env={"env_vars": ONE_THREAD_VARIABLES}, name=run
+            num_cpus=1, max_retries=MAX_RAY_RETRIES, runtime_env={"env_vars": ONE_THREAD}, name=run
         )  # fmt: skip
         waiting, running = iter(range(len(jobs))), dict[Any, int]()
         while True:
@@ -250,9 +171,5 @@ def _require_listener(address: str | None) -> None:
 
 
 def _run_job(run: str, job: dict[str, Any]) -> dict[str, Any]:
-    row: dict[str, Any] = function_named(run)(job)
+    row: dict[str, Any] = find_function(run)(job)
     return row
-
-
-if __name__ == "__main__":
-    _worker_main(int(sys.argv[1]), sys.argv[2])

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from custard.lab.engines import cores, events
+from custard.core.processes import cores
+from custard.lab.engines import events
 from custard.lab.trial_file import Row, TrialFile, read_rows, with_numbers
 from custard.lab.trial_table import TrialTable
 from custard.lab.trials import KEY, Trial, as_json, code_fingerprint, identity
