@@ -92,7 +92,7 @@ class Command:
             "out": out, "resume": self.resume,
             **{k: v for k, v in (("max_leaves", self.max_leaves), ("expert", self.expert)) if v is not None},
         }  # fmt: skip
-        known = ["max_depth", "low", "high", *setting_names(module)]
+        known = list(dict.fromkeys(["max_depth", "low", "high", *setting_names(module)]))
         if self.max_leaves is not None and "max_leaves" not in known:
             limited = ", ".join(other for other in METHODS if _limits_leaves(other))
             raise CustardError(f"{name} has no limit of leaves: give --max-depth, or a method that has one ({limited})")
