@@ -1,5 +1,7 @@
 """Direct search over linear policies: known answers, the same with any number of workers, resumed from any point."""
 
+from dataclasses import replace
+
 import gymnasium as gym
 import numpy as np
 
@@ -51,7 +53,7 @@ SETTINGS = DirectSearchSettings(steps=60_000, population=20)
 
 def found(env, workers=0, state=None, settings=SETTINGS, seed=0):
     problem = problem_of(env)
-    runner = make_runner(problem, workers)
+    runner = make_runner(replace(problem, workers=workers))
     progress = list(search_linear_policy(problem, runner, settings, seed, state=state))
     runner.close()
     return progress

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 import warnings
+from dataclasses import replace
 
 import gymnasium as gym
 import numpy as np
@@ -83,11 +84,11 @@ def test_the_same_episodes_with_any_number_of_workers():
         EpisodeRequest(policy, seeds, noise, 20, keep_states=True)
         for policy in policies(problem) for noise in (0.0, 0.3)
     ]  # fmt: skip
-    here = make_runner(problem, 0)
+    here = make_runner(replace(problem, workers=0))
     assert isinstance(here, InProcess)
     expected = here.run(requests)
     for count in (1, 3):
-        pool = make_runner(problem, count)
+        pool = make_runner(replace(problem, workers=count))
         assert isinstance(pool, WorkerPool)
         for result, wanted in zip(pool.run(requests), expected, strict=True):
             for name in ("returns", "lengths", "terminated", "truncated", "forbidden", "states"):
@@ -102,8 +103,8 @@ def test_the_same_episodes_with_any_number_of_workers():
 def test_a_lost_worker_is_replaced_and_its_episodes_run_again(tmp_path):
     problem, seeds = problem_of(), episode_seeds(0, 8)
     request = EpisodeRequest(policies(problem)[0], seeds)
-    expected = make_runner(problem, 0).run([request])[0]
-    pool = make_runner(problem_of(Walk, mishap="kill", at=3, marker=str(tmp_path / "once")), 2)
+    expected = make_runner(replace(problem, workers=0)).run([request])[0]
+    pool = make_runner(replace(problem_of(Walk, mishap="kill", at=3, marker=str(tmp_path / "once")), workers=2))
     assert np.array_equal(pool.run([request])[0].returns, expected.returns)
     pool.close()
 
@@ -119,7 +120,7 @@ def test_a_lost_worker_is_replaced_and_its_episodes_run_again(tmp_path):
 )
 def test_failures_are_one_clear_line(mishap, message):
     problem = problem_of(Walk, mishap=mishap)
-    pool = make_runner(problem, 2, step_timeout=1.0)
+    pool = make_runner(replace(problem, workers=2, step_timeout=1.0))
     with pytest.raises(CustardError, match=message) as caught:
         pool.run([EpisodeRequest(policies(problem)[0], episode_seeds(0, 4))])
     assert "\n" not in str(caught.value)
@@ -129,10 +130,10 @@ def test_failures_are_one_clear_line(mishap, message):
 def test_what_no_other_process_can_make_runs_here_and_says_so():
     for env in (lambda: Walk(), Walk()):
         with pytest.warns(UserWarning, match="is stepped in this process alone"):
-            assert isinstance(make_runner(problem_of(env), 2), InProcess)
+            assert isinstance(make_runner(replace(problem_of(env), workers=2)), InProcess)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert isinstance(make_runner(problem_of(lambda: Walk()), 0), InProcess)
+        assert isinstance(make_runner(replace(problem_of(lambda: Walk()), workers=0)), InProcess)
 
 
 def test_forbidden_actions_are_counted():
@@ -146,8 +147,9 @@ def test_forbidden_actions_are_counted():
 def test_no_worker_outlives_its_parent():
     code = """
 import sys, time
+from dataclasses import replace
 from tests.task.test_workers import problem_of, make_runner
-pool = make_runner(problem_of(), 1)
+pool = make_runner(replace(problem_of(), workers=1))
 print(pool.workers[0].process.pid, flush=True)
 time.sleep(60)
 """

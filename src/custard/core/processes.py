@@ -24,19 +24,25 @@ import numpy as np
 
 from custard.core.errors import one_line
 
-__all__ = ["ONE_THREAD", "Worker", "cores", "find_function", "receive", "send"]
+__all__ = ["ONE_THREAD", "Worker", "cores", "find_function", "is_worker", "receive", "send"]
 
 #: One native thread per process: workers that each use every core slow each other down.
 ONE_THREAD = {
     **{f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "NUMBA", "VECLIB_MAXIMUM", "NUMEXPR")},
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
 }
+WORKER_MARK = "CUSTARD_WORKER"  # environment variable of worker processes
 LENGTHS = struct.Struct("<QQ")  # bytes of the JSON text, bytes of all arrays
 
 
 def cores() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def is_worker() -> bool:
+    """Return whether this process was started by `Worker`: it has a core of its own, not all of them."""
+    return WORKER_MARK in os.environ
 
 
 def find_function(name: str) -> Any:
@@ -123,7 +129,8 @@ class Worker:
             [sys.executable, "-P", "-m", __name__, *map(str, handles), target],
             stdin=subprocess.DEVNULL, stdout=self.output, stderr=self.output, pass_fds=handles,
             start_new_session=True,  # an interrupt at the terminal is the parent's to handle
-            env={**os.environ, **ONE_THREAD, "PYTHONPATH": path},  # with -P that alone says where modules are
+            # With -P, PYTHONPATH alone says where modules are.
+            env={**os.environ, **ONE_THREAD, WORKER_MARK: "1", "PYTHONPATH": path},
         )  # fmt: skip
         theirs.close()
         self.send(setup)

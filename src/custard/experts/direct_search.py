@@ -20,6 +20,7 @@ from custard.task.source import episode_seeds
 
 __all__ = ["DirectSearchSettings", "SearchProgress", "direct_search"]
 
+MAX_COVARIANCE_SIZE = 200  # parameters up to which the optimiser learns how they depend on each other
 RECENT_GENERATIONS = 5  # over which noise and differences between policies are measured
 
 
@@ -114,7 +115,8 @@ def direct_search(
     import cmaes
 
     history = _History() if state is None else _History.from_arrays(state)
-    optimiser = cmaes.SepCMA(
+    kind = cmaes.CMA if size <= MAX_COVARIANCE_SIZE else cmaes.SepCMA
+    optimiser = kind(
         mean=np.zeros(size), sigma=settings.initial_deviation, population_size=settings.population, seed=seed % 2**32
     )
     centres: dict[int, np.ndarray] = {}  # by generation

@@ -92,15 +92,13 @@ def search_linear_policy(
         yield LinearProgress(replace(progress, steps=progress.steps + used), policy, {**own, **progress.state})
 
 
-def train(
-    problem: Problem, settings: DirectSearchSettings, seed: int, workers: int | None = None
-) -> Iterator[Progress]:
+def train(problem: Problem, settings: DirectSearchSettings, seed: int) -> Iterator[Progress]:
     """Search for a linear policy with discrete actions as an expert; the last progress holds the best one.
 
     The scores of its actions, as those of a softmax policy, say how much better one is than another.
     """
     problem.require_discrete_actions("a linear expert")
-    runner = make_runner(problem, workers)
+    runner = make_runner(problem)
     try:
         for found in search_linear_policy(problem, runner, settings, seed, problem.episode_cap(settings.steps)):
             expert = None if found.policy is None else _expert(found.policy)

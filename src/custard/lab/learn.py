@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import platform
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from time import perf_counter
 from typing import Any, overload
 
 import numpy as np
@@ -18,7 +18,8 @@ from custard.lab.methods import method as find_method
 from custard.lab.multi_seed import learn_seeds
 from custard.lab.progress import Display
 from custard.lab.run import Run, RunDirectory
-from custard.task.problem import Problem, Snapshot
+from custard.task.budget import budget_of_time, parse_time
+from custard.task.problem import DEFAULT_STEP_TIMEOUT, Problem, Snapshot
 from custard.task.settings import settings_for
 from custard.task.source import source
 from custard.tree.balance import balance
@@ -41,6 +42,7 @@ def learn(
     max_depth: int | None = None,
     seed: int = 0,
     budget: int | None = None,
+    time: str | float | None = None,
     preset: str | None = None,
     low: Any = None,
     high: Any = None,
@@ -52,17 +54,21 @@ def learn(
     progress: bool = False,
     seeds: int | Sequence[int] | None = None,
     workers: int | None = None,
+    step_timeout: float | None = DEFAULT_STEP_TIMEOUT,
     **settings: Any,
 ) -> Run | list[Run]:
     """Learn a decision tree policy.
 
     `env` is an id, an environment or a function that makes one; `method` one of `custard.lab.methods.METHODS`.
-    `budget` limits environment steps, `max_depth` the tree. Further keywords are settings of the method (`splits`,
-    `zeta`, `gamma_b`, …: each method's `Settings` documents them), over those of the `preset`. With `out` the run is
-    stored in a directory and can be resumed; an interrupt (Ctrl-C) ends the run with the best tree so far.
+    `budget` limits environment steps, `max_depth` the tree; `time` ("10m", or seconds) stands for the steps that take
+    about so long. Environments that Python steps run in `workers` processes (one per core unless given, 0 for none),
+    which give up a step after `step_timeout` seconds; results do not depend on their number. Further keywords are
+    settings of the method (`splits`, `zeta`, `gamma_b`, …: each method's `Settings` documents them), over those of the
+    `preset`. With `out` the run is stored in a directory and can be resumed; an interrupt (Ctrl-C) ends the run with
+    the best tree so far.
 
     With `seeds` (a number of seeds, counted from `seed`, or a list of them) there is one run per seed, side by side in
-    `workers` processes (one per core), and a list is returned; each run is the one that its seed gives alone.
+    the `workers` processes, and a list is returned; each run is the one that its seed gives alone.
 
     >>> import custard
     >>> run = custard.learn("custard/PrereqWorld-v0", "mfec", env_kwargs={"m": 4}, seed=0)
@@ -79,11 +85,14 @@ def learn(
         given = {
             "max_depth": max_depth, "budget": budget, "preset": preset, "low": _plain_data(low),
             "high": _plain_data(high), "feature_names": _plain_data(feature_names), "env_kwargs": env_kwargs,
-            "resume": resume, **settings,
+            "resume": resume, "time": time, "step_timeout": step_timeout, **settings,
         }  # fmt: skip
         return learn_seeds(env, method, seeds=numbers, workers=workers, out=out, **given)
     name, module = find_method(method)
     where = source(env, env_kwargs)
+    require_whole(0, workers=workers)
+    if time is not None and budget is not None:
+        raise CustardError("give a budget or a time, not both: the time stands for a number of steps")
     given = {k: v for k, v in {"budget": budget, **settings}.items() if v is not None}
     chosen = settings_for(module, where.preset_key if features is None else "", preset, given)
     require_whole(1, budget=getattr(chosen, "budget", None))
@@ -94,7 +103,10 @@ def learn(
     base = describe(venv, low=low, high=high, features=features, feature_names=feature_names, seed=seed)
     if not where.is_single_instance:
         venv.close()
-    problem = Problem(where, base, seed, max_depth, features)
+    problem = Problem(where, base, seed, max_depth, features, workers, step_timeout)
+    if time is not None:
+        stored = RunDirectory(out).stored_budget() if resume and out is not None else None
+        chosen = dataclasses.replace(chosen, budget=stored or budget_of_time(module, problem, chosen, parse_time(time)))
     config = {
         "env": where.name, "env_kwargs": _plain_data(dict(where.kwargs)), "method": name, "preset": preset or "tuned",
         "seed": seed, "max_depth": max_depth, "low": _plain_data(low), "high": _plain_data(high),
@@ -162,21 +174,21 @@ def _follow(
     known      the snapshot an earlier part ended with, if there is one
     display    the progress display
     """
-    started = time.perf_counter() - before
+    started = perf_counter() - before
     saved_at = float("-inf")  # so that the first tree is saved at once
     rows: list[dict[str, float]] = directory.rows if directory else []
     last, message, stopped, finished = known, "", None, False
     with display:
         try:
             for last in solving:
-                seconds = time.perf_counter() - started
+                seconds = perf_counter() - started
                 if directory is None:
                     rows.append({"steps": last.steps, "seconds": seconds, "value": last.value, **last.metrics})
                 else:
                     directory.log(last, seconds)
-                    if time.perf_counter() - saved_at > CHECKPOINT_SECONDS:
+                    if perf_counter() - saved_at > CHECKPOINT_SECONDS:
                         directory.checkpoint(last, seconds)
-                        saved_at = time.perf_counter()
+                        saved_at = perf_counter()
                 display.show(last, seconds)
             finished = True
         except (KeyboardInterrupt, SystemError) as error:
@@ -184,7 +196,7 @@ def _follow(
                 raise
             message, stopped = "interrupted", error
         finally:
-            seconds = time.perf_counter() - started
+            seconds = perf_counter() - started
             if directory is not None and last is not None and last is not known:
                 directory.checkpoint(last, seconds, finished)
     if last is None or last.tree is None:

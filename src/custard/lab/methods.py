@@ -12,6 +12,7 @@ __all__ = ["DEFAULT", "METHODS", "method"]
 #: name -> module
 METHODS: dict[str, str] = {
     "tpi": "custard.solvers.tpi",
+    "direct": "custard.solvers.direct",
     "mfec": "custard.solvers.mfec",
     "ppo": "custard.solvers.ppo",
     "dqn": "custard.solvers.dqn",

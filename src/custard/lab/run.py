@@ -91,6 +91,13 @@ class RunDirectory:
             raise CustardError(f"the checkpoint in {self.path} cannot be read: {error}") from None
         return config, state, progress
 
+    def stored_budget(self) -> int | None:
+        """Return the budget of the run in this directory; None if there is no run or it has none."""
+        if not (self.path / "config.json").exists():
+            return None
+        budget = self.reopen()[0]["settings"].get("budget")
+        return budget if isinstance(budget, int) else None
+
     def last(self, progress: Mapping[str, Any]) -> Snapshot | None:
         """Return the last snapshot of a reopened run, for when it is finished or interrupted before its next one."""
         tree, final = self.path / "checkpoint" / "tree.json", self.path / "final.json"

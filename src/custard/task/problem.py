@@ -24,7 +24,9 @@ from custard.task.probe import Probe, probe_environment
 from custard.task.source import DEFAULT_TIME_LIMIT, Source
 from custard.tree.tree import Tree
 
-__all__ = ["Problem", "Snapshot", "final_seed"]
+__all__ = ["DEFAULT_STEP_TIMEOUT", "Problem", "Snapshot", "final_seed"]
+
+DEFAULT_STEP_TIMEOUT = 300.0  # seconds that one step or reset may take before its worker process is given up
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,8 @@ class Problem:
     seed: int = 0
     max_depth: int | None = None
     encoder: Callable[[Any], Any] | None = None  # the user's features= function
+    workers: int | None = None  # processes that step environments: one per core unless given; results are the same
+    step_timeout: float | None = DEFAULT_STEP_TIMEOUT
 
     @property
     def is_compiled(self) -> bool:

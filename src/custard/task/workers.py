@@ -19,16 +19,15 @@ from typing import Any, cast
 import numpy as np
 
 from custard.core.errors import CustardError
-from custard.core.processes import Worker, cores
+from custard.core.processes import Worker, cores, is_worker
 from custard.core.spaces import describe
 from custard.task.episodes import EpisodeRequest, Episodes, InProcess, Runner, play_episodes
 from custard.task.policies import policy_data, policy_from_data
-from custard.task.problem import Problem
+from custard.task.problem import DEFAULT_STEP_TIMEOUT, Problem
 from custard.task.recipes import function_recipe, recipe_function
 
-__all__ = ["DEFAULT_STEP_TIMEOUT", "WorkerPool", "make_runner"]
+__all__ = ["WorkerPool", "make_runner"]
 
-DEFAULT_STEP_TIMEOUT = 300.0  # seconds one step or reset may take before its worker is given up
 MAX_ATTEMPTS = 3  # times the same episodes are given to a worker that then dies
 CHUNKS_PER_WORKER = 4  # parts into which a request is cut for each worker, so that all end at about the same time
 CHECK_SECONDS = 1.0  # between two looks at workers that do not answer
@@ -118,16 +117,14 @@ class WorkerPool:
             )
 
 
-def make_runner(
-    problem: Problem, workers: int | None = None, step_timeout: float | None = DEFAULT_STEP_TIMEOUT
-) -> Runner:
+def make_runner(problem: Problem) -> Runner:
     """Return what runs a problem's episodes: worker processes, or this process where no other can make the environment.
 
-    `workers` is how many processes, one per core by default; 0 runs everything here.
+    `problem.workers` is how many processes; by default one per core, or none in a process that is a worker itself.
     """
     recipe = getattr(problem.source.make, "recipe", None)
     encoder = None if problem.encoder is None else function_recipe(problem.encoder)
-    count = cores() if workers is None else workers
+    count = (0 if is_worker() else cores()) if problem.workers is None else problem.workers
     can_remake = recipe is not None and (problem.encoder is None or encoder is not None)
     if count > 1 and not can_remake:
         warnings.warn(
@@ -138,7 +135,7 @@ def make_runner(
     if count == 0 or recipe is None or not can_remake:
         env = problem.source.make()
         return InProcess(env, describe(env, features=problem.encoder))
-    return WorkerPool({**recipe, "features": encoder}, problem.source.name, count, step_timeout)
+    return WorkerPool({**recipe, "features": encoder}, problem.source.name, count, problem.step_timeout)
 
 
 def serve_episodes(setup: Mapping[str, Any], tick: Callable[[], None]) -> Callable[[dict[str, Any]], dict[str, Any]]:

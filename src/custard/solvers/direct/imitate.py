@@ -1,0 +1,107 @@
+"""Trees that imitate a teacher on its own states and on the states that the trees themselves meet (DAgger).
+
+Every round fits trees of several sizes to one data set, runs them, and adds the states they met. The fit is greedy
+(CART): a state counts as much as the teacher's second-best action loses, and for action vectors as all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from custard.core.spaces import Base
+from custard.solvers.direct.race import Racer
+from custard.task.policies import LinearPolicy
+from custard.tree.export.sklearn import from_sklearn
+from custard.tree.tree import Tree
+
+__all__ = ["Imitation", "Teacher", "imitations", "teacher_of"]
+
+MAX_FIT_STATES = 40_000
+MAX_ROUNDS = 25
+TEACHER_EPISODES = 20  # before the first round
+STUDENT_EPISODES = 6  # of each tree in its round, at most
+MIN_ROUNDS = 5  # for which trees run fewer episodes where steps are few
+RECENT_PARTS = 24  # sets of states, the latest ones, that a round fits to, beside the teacher's first
+
+
+@dataclass(frozen=True, eq=False)
+class Teacher:
+    """What trees imitate."""
+
+    predict: Callable[[np.ndarray], np.ndarray]  # feature vectors [B, n] -> actions [B] or [B, k]
+    scores: Callable[[np.ndarray], np.ndarray] | None  # [B, n] -> [B, A]: how good actions are, if it says so
+    states: Callable[[int], np.ndarray]  # number of fresh episodes -> states met, [M, n]
+
+
+def teacher_of(policy: LinearPolicy, racer: Racer) -> Teacher:
+    """Return a linear policy as a teacher."""
+    scores = policy.scores if policy.actions.discrete else None
+    return Teacher(policy.predict, scores, lambda count: racer.screen([policy], count, keep_states=True)[0].states)
+
+
+@dataclass(eq=False)
+class Imitation:
+    """What came of one round."""
+
+    trees: list[tuple[float, Tree]]  # with the mean return of a few episodes
+    states: np.ndarray  # [M, n]: all that were met so far
+
+
+def imitations(
+    teacher: Teacher,
+    base: Base,
+    racer: Racer,
+    max_leaves: Sequence[int],
+    max_depth: int,
+    seed: int,
+    max_steps: float,
+    length: float,
+) -> Iterator[Imitation]:
+    """Yield the trees of every round, as many rounds as environment steps allow.
+
+    `max_leaves` are the sizes that every round fits, `max_depth` limits them all, `max_steps` are the environment steps
+    that it may take, `length` the steps of an episode, about.
+    """
+    rng, begun = np.random.default_rng(seed), racer.steps
+    parts = [teacher.states(int(np.clip(max_steps / (MIN_ROUNDS * length), 2, TEACHER_EPISODES)))]
+    for _ in range(MAX_ROUNDS):
+        x = np.concatenate([parts[0], *parts[1:][-RECENT_PARTS:]])
+        x = x[rng.permutation(len(x))[:MAX_FIT_STATES]]
+        trees = [tree for leaves in max_leaves for tree in fit_trees(teacher, x, base, leaves, max_depth)]
+        affordable = max_steps / (MIN_ROUNDS * len(trees) * length)
+        results = racer.screen(trees, int(np.clip(affordable, 1, STUDENT_EPISODES)), keep_states=True)
+        parts += [result.states for result in results]
+        parts.append(teacher.states(1))
+        scored = [(float(result.returns.mean()), tree) for result, tree in zip(results, trees, strict=True)]
+        yield Imitation(scored, np.concatenate(parts))
+        if racer.steps - begun > max_steps:
+            break
+
+
+def fit_trees(teacher: Teacher, x: np.ndarray, base: Base, max_leaves: int, max_depth: int) -> list[Tree]:
+    """Return trees with at most so many leaves that do what the teacher does in states x [N, n]."""
+    from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
+
+    def grown(estimator: Any, target: np.ndarray, weight: np.ndarray | None) -> Tree:
+        return from_sklearn(estimator.fit(x, target, sample_weight=weight), base.features, base.actions)
+
+    actions = teacher.predict(x)
+    if max_leaves < 2 or max_depth < 1:
+        value = np.bincount(actions).argmax() if base.actions.discrete else np.median(actions, axis=0)
+        return [Tree.leaf(value, base.features, base.actions)]
+    limits: dict[str, Any] = {"max_leaf_nodes": max_leaves, "max_depth": max_depth, "random_state": 0}
+    if not base.actions.discrete:
+        return [grown(DecisionTreeRegressor(**limits), actions, None)]
+    if teacher.scores is None:
+        return [grown(DecisionTreeClassifier(**limits), actions, None)]
+    ordered = np.sort(teacher.scores(x), axis=1)
+    margin = ordered[:, -1] - ordered[:, -2] + 1e-12 if ordered.shape[1] > 1 else np.ones(len(x))
+    capped = np.minimum(margin, np.median(margin))
+    return [
+        grown(DecisionTreeClassifier(criterion=criterion, **limits), actions, weight)
+        for criterion, weight in (("gini", margin), ("entropy", margin), ("gini", capped))
+    ]

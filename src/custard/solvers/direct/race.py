@@ -1,0 +1,133 @@
+"""Policies compared on fresh common episodes, few at first and more for those that may be the best."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from custard.task.episodes import EpisodeRequest, Episodes, Runner
+from custard.task.policies import Policy
+from custard.task.source import episode_seeds
+from custard.tree.tree import Tree
+
+__all__ = ["BudgetUsed", "Racer", "Winner"]
+
+STAGE_SHARES = 0.125, 0.375, 1.0  # of a comparison's episodes, after which challengers drop out
+STAGE_SURVIVORS = 3  # one in so many goes on to the next stage
+
+
+class BudgetUsed(Exception):
+    """No environment steps are left for what was asked."""
+
+
+@dataclass(frozen=True, eq=False)
+class Winner:
+    """Who won a comparison, and what it returned on its episodes."""
+
+    tree: Tree
+    returns: np.ndarray  # [episodes]
+    is_new: bool  # whether a challenger won
+
+    @property
+    def mean(self) -> float:
+        """The mean return: of a challenger that won it is the largest of several noisy numbers."""
+        return float(self.returns.mean())
+
+
+class Racer:
+    """Runs episodes of policies, never the same ones for two comparisons, and counts their steps.
+
+    It is a `Runner` itself, with a limit: when `limit` steps are used it raises `BudgetUsed`, at most one episode late.
+    """
+
+    def __init__(self, runner: Runner, seed: int, max_steps: int | None, limit: int) -> None:
+        """`max_steps` cuts episodes of environments without a time limit."""
+        self.runner, self.seed, self.max_steps, self.limit = runner, seed, max_steps, limit
+        self.steps = self.draws = 0  # environment steps, and lists of fresh seeds, so far
+        self.longest = 1  # steps of the longest episode so far
+
+    def fresh_seeds(self, count: int) -> np.ndarray:
+        """Return the seeds of episodes that nothing has run before."""
+        self.draws += 1
+        return episode_seeds(int(np.random.SeedSequence([self.seed, self.draws]).generate_state(1)[0]), count)
+
+    def run(self, requests: Sequence[EpisodeRequest]) -> list[Episodes]:
+        """Run all requests; raise `BudgetUsed` where the limit is reached before."""
+        longest = max(self.longest, self.max_steps or 1)
+        if sum(len(request.seeds) for request in requests) * longest <= self.limit - self.steps:
+            return self._count(self.runner.run(requests))
+        return [self._run_carefully(request) for request in requests]
+
+    def _run_carefully(self, request: EpisodeRequest) -> Episodes:
+        """Run the episodes of one request in parts that cannot exceed the limit, as far as is known of their length."""
+        parts, done = list[Episodes](), 0
+        while done < len(request.seeds) or not parts:
+            if self.steps >= self.limit:
+                raise BudgetUsed
+            longest = max(self.longest, self.max_steps or 1)
+            count = max(1, (self.limit - self.steps) // longest)
+            parts += self._count(self.runner.run([replace(request, seeds=request.seeds[done : done + count])]))
+            done += count
+        return Episodes.joined(parts)
+
+    def _count(self, results: list[Episodes]) -> list[Episodes]:
+        self.steps += sum(result.steps for result in results)
+        self.longest = max([self.longest, *(int(result.lengths.max()) for result in results if len(result.lengths))])
+        return results
+
+    def close(self) -> None:
+        """End what was started for it."""
+        self.runner.close()
+
+    def compare(self, policies: Sequence[Policy], seeds: np.ndarray, keep_states: bool = False) -> list[Episodes]:
+        """Run the same episodes with every policy."""
+        return self.run([EpisodeRequest(policy, seeds, 0.0, self.max_steps, keep_states) for policy in policies])
+
+    def screen(self, policies: Sequence[Policy], count: int, keep_states: bool = False) -> list[Episodes]:
+        """Run the same fresh episodes with every policy."""
+        return self.compare(policies, self.fresh_seeds(count), keep_states)
+
+    def rank(self, trees: Sequence[Tree], keep: int, first_episodes: int, rounds: int = 3) -> list[int]:
+        """Return the numbers of the `keep` best trees, best first, by successive halving.
+
+        Half of the trees go on to the next round, which has twice the episodes.
+        """
+        left, returns = np.arange(len(trees)), [np.zeros(0)] * len(trees)
+        for k in range(rounds):
+            results = self.screen([trees[i] for i in left.tolist()], first_episodes * 2**k)
+            for i, result in zip(left.tolist(), results, strict=True):
+                returns[i] = np.append(returns[i], result.returns)
+            order = np.argsort([-float(returns[i].mean()) for i in left.tolist()], kind="stable")
+            left = left[order[: max(keep, len(left) // 2)]]
+            if len(left) <= keep:
+                break
+        return left[:keep].tolist()
+
+    def improve(self, incumbent: Tree, challengers: Sequence[Tree], episodes: int, tolerance: float = 0.0) -> Winner:
+        """Return the incumbent, or a challenger that beats it on so many fresh episodes, the same for both.
+
+        Challengers drop out at each stage where they lie behind by more than `tolerance`. One wins if its mean gain
+        less a standard error exceeds minus the tolerance.
+        """
+        stages = [int(np.ceil(share * episodes)) for share in STAGE_SHARES]
+        seeds = self.fresh_seeds(episodes)
+        own = self.compare([incumbent], seeds)[0].returns
+        left = [(tree, np.zeros(0)) for tree in challengers]
+        done = 0
+        for stage in stages:
+            results = self.compare([tree for tree, _ in left], seeds[done:stage])
+            ran = [(tree, np.append(old, new.returns)) for (tree, old), new in zip(left, results, strict=True)]
+            ran.sort(key=lambda entry: -float(entry[1].mean()))
+            survivors = max(1, len(ran) // STAGE_SURVIVORS)
+            left = [(tree, r) for tree, r in ran if r.mean() > own[:stage].mean() - tolerance][:survivors]
+            done = stage
+            if not left:
+                return Winner(incumbent, own, False)
+        tree, returns = left[0]
+        gain = returns - own
+        error = float(gain.std()) / np.sqrt(len(gain))
+        if float(gain.mean()) - error > -tolerance:
+            return Winner(tree, returns, True)
+        return Winner(incumbent, own, False)

@@ -1,0 +1,97 @@
+"""Budgets in environment steps from a time: what a step costs is measured once, then the steps decide.
+
+>>> rounded_budget(3_400_000), rounded_budget(999), rounded_budget(0.4)
+(2000000, 500, 1)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import time
+from typing import Any
+
+import numpy as np
+
+from custard.core.errors import CustardError
+from custard.core.processes import cores
+from custard.task.problem import Problem
+from custard.tree.leaf_actions import LeafActions
+
+__all__ = ["budget_for", "budget_of_time", "parse_time", "rounded_budget", "seconds_per_step"]
+
+DEFAULT_SECONDS = 300.0  # that a run may take where steps are taken by Python
+MEASURED_SECONDS, MAX_MEASURED_STEPS = 0.7, 20_000  # for measuring what a step costs
+SEARCH_EFFICIENCY = 0.55  # steps per second of a search with its policies and comparisons, per step of the environment
+CALIBRATION_SECONDS, CALIBRATION_BUDGET = 2.0, 10**9  # of a method that runs to show how many steps it takes a second
+UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
+
+
+def parse_time(text: str | float) -> float:
+    """Return seconds from a number of them or a text such as 90, 45s, 10m or 1.5h.
+
+    >>> parse_time("10m"), parse_time("1.5h"), parse_time(30)
+    (600.0, 5400.0, 30.0)
+    """
+    if not isinstance(text, str):
+        seconds = float(text)
+    else:
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?)(?:in|ec)?\s*", text)
+        if match is None:
+            raise CustardError(f"time {text!r} is not understood: give seconds, or a number with s, m or h such as 10m")
+        seconds = float(match[1]) * UNITS[match[2]]
+    if not 0 < seconds < np.inf:
+        raise CustardError(f"time must be more than nothing, not {text!r}")
+    return seconds
+
+
+def rounded_budget(steps: float) -> int:
+    """Return the largest of 1, 2, 5, 10, 20, 50, … that is not above a number of steps."""
+    power = 10 ** int(np.floor(np.log10(max(1.0, steps))))
+    return int(max(factor for factor in (1, 2, 5) if factor * power <= max(1.0, steps)) * power)
+
+
+def seconds_per_step(problem: Problem) -> float:
+    """Measure what a step of random actions takes in this process, resets included."""
+    env = problem.source.make()
+    menu, rng = LeafActions(problem.base.actions), np.random.default_rng(problem.seed)
+    env.reset(seed=0)
+    steps, begun = 0, time.perf_counter()
+    while steps < MAX_MEASURED_STEPS and (steps < 1 or time.perf_counter() - begun < MEASURED_SECONDS):
+        observation, _, terminated, truncated, _ = env.step(problem.base.action(menu.random(rng)))
+        problem.base.observe(observation)
+        steps += 1
+        if terminated or truncated:
+            env.reset()
+    seconds = (time.perf_counter() - begun) / steps
+    if not problem.source.is_single_instance:
+        env.close()
+    return seconds
+
+
+def budget_of_time(module: Any, problem: Problem, settings: Any, seconds: float) -> int | None:
+    """Return the environment steps that a method takes in so many seconds; None if it is done before.
+
+    Direct search has its own way to know; others run for a moment to find out, and begin again afterwards.
+    """
+    if not hasattr(settings, "budget"):
+        name = module.__name__.rpartition(".")[2]
+        raise CustardError(f"{name} has no budget of environment steps, so a time cannot be given for it")
+    if hasattr(module, "searches_directly") and module.searches_directly(problem, settings):
+        return budget_for(problem, seconds)
+    solving = iter(module.solve(problem, dataclasses.replace(settings, budget=CALIBRATION_BUDGET)))
+    first = next(solving, None)
+    begun = time.perf_counter()
+    for snapshot in solving:
+        passed = time.perf_counter() - begun
+        if first is not None and passed > CALIBRATION_SECONDS and snapshot.steps > first.steps:
+            rate = (snapshot.steps - first.steps) / passed
+            return rounded_budget(rate * max(1.0, seconds - CALIBRATION_SECONDS))
+    return None
+
+
+def budget_for(problem: Problem, seconds: float | None) -> int:
+    """Return the environment steps that a search can take in so many seconds (by default five minutes), rounded."""
+    processes = max(1, cores() if problem.workers is None else problem.workers)
+    rate = SEARCH_EFFICIENCY * min(processes, cores()) / seconds_per_step(problem)
+    return rounded_budget(rate * (DEFAULT_SECONDS if seconds is None else seconds))
