@@ -80,7 +80,7 @@ def draw_text(tree: Tree, max_lines: int = 1000) -> str:
             break
         node, lead, rest, answer = stack.pop()
         if tree.feature[node] < 0:
-            lines.append(f"{lead}{answer}{one_line(tree.actions.name(tree.value[node]))}")
+            lines.append(f"{lead}{answer}{one_line(tree.leaf_text(node))}")
             continue
         lines.append(f"{lead}{answer}{one_line(tree.question(node))}?")
         stack.append((int(tree.children_right[node]), f"{rest}└─ ", f"{rest}   ", "no:  "))
