@@ -9,7 +9,7 @@ numbers. The optimiser is rebuilt from the returns it was told, so a search can 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -115,6 +115,8 @@ def direct_search(
     import cmaes
 
     history = _History() if state is None else _History.from_arrays(state)
+    if history.fitness:  # a search goes on as it began
+        settings = replace(settings, population=len(history.fitness[0]))
     kind = cmaes.CMA if size <= MAX_COVARIANCE_SIZE else cmaes.SepCMA
     optimiser = kind(
         mean=np.zeros(size), sigma=settings.initial_deviation, population_size=settings.population, seed=seed % 2**32

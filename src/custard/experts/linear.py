@@ -69,7 +69,7 @@ def search_linear_policy(
     state: Mapping[str, np.ndarray] | None = None,
 ) -> Iterator[LinearProgress]:
     """Search for a linear policy; yields after every judgement. See `direct_search`."""
-    actions, n = problem.base.actions, problem.base.features.n
+    actions, n = problem.base.actions, problem.base.features.n_raw
     used = 0
     if state is None:
         rng, neutral = np.random.default_rng([seed, 0]), Scaling(np.zeros(n), np.ones(n), actions)

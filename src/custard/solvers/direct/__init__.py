@@ -1,7 +1,8 @@
-"""Direct search over trees, for environments that Python steps. Read in this order: `direct` (settings, phases,
-judging), `race` (comparing on fresh episodes), `imitate` (trees of an expert), `evolve` (all numbers of a tree),
-`refine` (its shape)."""
+"""Direct search over trees, for environments that Python steps. Read in this order: `direct` (phases, judging),
+`settings`, `experts` (what trees imitate), `imitate`, `refine` (a tree's shape), `state` (between two units of work);
+in `solvers/common`: `race`, `evolve`, `linear_trees`."""
 
-from custard.solvers.direct.direct import PRESETS, Settings, solve
+from custard.solvers.direct.direct import solve
+from custard.solvers.direct.settings import PRESETS, Settings
 
 __all__ = ["PRESETS", "Settings", "solve"]

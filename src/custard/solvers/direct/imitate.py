@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 
 from custard.core.spaces import Base
-from custard.solvers.direct.race import Racer
-from custard.task.policies import LinearPolicy
+from custard.solvers.common.race import Racer
 from custard.tree.export.sklearn import from_sklearn
 from custard.tree.tree import Tree
 
-__all__ = ["Imitation", "Teacher", "imitations", "teacher_of"]
+__all__ = ["Imitation", "Teacher", "imitations"]
 
 MAX_FIT_STATES = 40_000
 MAX_ROUNDS = 25
@@ -35,12 +34,6 @@ class Teacher:
     predict: Callable[[np.ndarray], np.ndarray]  # feature vectors [B, n] -> actions [B] or [B, k]
     scores: Callable[[np.ndarray], np.ndarray] | None  # [B, n] -> [B, A]: how good actions are, if it says so
     states: Callable[[int], np.ndarray]  # number of fresh episodes -> states met, [M, n]
-
-
-def teacher_of(policy: LinearPolicy, racer: Racer) -> Teacher:
-    """Return a linear policy as a teacher."""
-    scores = policy.scores if policy.actions.discrete else None
-    return Teacher(policy.predict, scores, lambda count: racer.screen([policy], count, keep_states=True)[0].states)
 
 
 @dataclass(eq=False)
@@ -86,8 +79,10 @@ def fit_trees(teacher: Teacher, x: np.ndarray, base: Base, max_leaves: int, max_
     """Return trees with at most so many leaves that do what the teacher does in states x [N, n]."""
     from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
+    seen = base.features.extend(x)
+
     def grown(estimator: Any, target: np.ndarray, weight: np.ndarray | None) -> Tree:
-        return from_sklearn(estimator.fit(x, target, sample_weight=weight), base.features, base.actions)
+        return from_sklearn(estimator.fit(seen, target, sample_weight=weight), base.features, base.actions)
 
     actions = teacher.predict(x)
     if max_leaves < 2 or max_depth < 1:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from custard.solvers.common.mutations import mutate_shape, trees_without_one_split
-from custard.solvers.direct.race import Racer, Winner
+from custard.solvers.common.mutations import mutate_shape
+from custard.solvers.common.race import Racer, Winner
 from custard.tree.leaf_actions import LeafActions
 from custard.tree.shape import shape_of, tree_of
 from custard.tree.simplify import simplify
 from custard.tree.tree import Tree
 
-__all__ = ["change", "shrink"]
+__all__ = ["change"]
 
 CHALLENGERS = 24  # changed trees that are compared with the present one at a time
 SECOND_CHANGE_SHARE = 0.3  # share of them with a further change
@@ -30,6 +30,7 @@ def change(
 
     `states` [M, n] say where thresholds may lie; `max_depth` and `max_leaves` limit the tree.
     """
+    states = incumbent.features.extend(states)
     leaf_actions, spread = LeafActions(incumbent.actions), states.std(axis=0)
     challengers = []
     for _ in range(CHALLENGERS):
@@ -38,9 +39,3 @@ def change(
             shape = mutate_shape(shape, rng, states, spread, leaf_actions, max_depth, max_leaves)
         challengers.append(simplify(tree_of(shape, incumbent)))
     return racer.improve(incumbent, challengers, episodes)
-
-
-def shrink(incumbent: Tree, racer: Racer, episodes: int, tolerance: float) -> Winner:
-    """Return the incumbent, or a tree without one of its splits that loses no more than `tolerance` against it."""
-    smaller = [simplify(tree) for tree in trees_without_one_split(incumbent)]
-    return racer.improve(incumbent, smaller, episodes, tolerance)

@@ -2,71 +2,80 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 import numpy as np
 
 from custard.core.spaces import Base
-from custard.solvers.direct.evolve import Arm
+from custard.solvers.common.evolve import Arm
 from custard.task.policies import policy_data, policy_from_data
 from custard.tree.tree import Tree
 
-__all__ = ["SearchState"]
+__all__ = ["PLAIN", "SUMS", "Incumbent", "SearchState"]
 
-TREE_MARK, SEARCH_MARK = "tree.", "search."
+PLAIN, SUMS = "plain tests", "sums"  # forms of trees
+
+
+@dataclass(eq=False)
+class Incumbent:
+    """The best tree of a form, and its returns over episodes that chose nothing."""
+
+    tree: Tree
+    judged: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
 
 @dataclass(eq=False)
 class SearchState:
     """What the next unit of work depends on."""
 
-    tree: Tree  # the best so far
+    budget: int  # environment steps
     phase: str = "constants"
-    steps: int = 0  # environment steps used
-    draws: int = 0  # lists of fresh seeds drawn
+    counts: tuple[int, int, int] = (0, 0, 1)  # steps used, lists of fresh seeds drawn, longest episode so far
     constant_return: float = -np.inf  # of the best tree of one leaf
     episode_length: float = 1.0  # steps, of the episodes judged last
-    states: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))  # [M, n]: some that were met
-    judged: np.ndarray = field(default_factory=lambda: np.zeros(0))  # its returns over episodes that chose nothing
-    expert_search: dict[str, np.ndarray] = field(default_factory=dict)  # of the search for a linear policy
+    states: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))  # [M, n_raw]: some that were met
+    incumbents: dict[str, Incumbent] = field(default_factory=dict)  # by form
+    chosen_form: str = ""  # at the end
+    linear_search: dict[str, np.ndarray] = field(default_factory=dict)  # of the search for a linear policy
+    expert_weights: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))  # [k, n_raw + 1], the bias last
     expert_return: float = -np.inf
-    expert_weights: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))  # [k, n + 1], the bias last
+    has_trained_expert: bool = False  # whether trees imitate another expert than the linear policy
+    sums_round: int = 0  # of the search for trees over sums
+    failures: int = 0  # rounds of it in a row without another tree
     arms: list[Arm] = field(default_factory=list)  # trees that race
     rung: int = 0  # how often the worse half dropped out
     round: int = 0  # of refinement
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Return everything as arrays."""
-        data: dict[str, np.ndarray] = {}
-        for name in (entry.name for entry in fields(self)):
-            value = getattr(self, name)
-            if name == "arms":
-                data["arms"] = np.array([arm.steps for arm in value], dtype=np.int64)
-                for k, arm in enumerate(value):
-                    data |= _tree_arrays(f"arm{k}.start", arm.start) | _tree_arrays(f"arm{k}.tree", arm.tree)
-                    data |= {f"arm{k}.{SEARCH_MARK}{key}": entry for key, entry in arm.search.items()}
-            elif isinstance(value, dict):
-                data |= {f"{name}.{key}": entry for key, entry in value.items()}
-            elif name == "tree":
-                data |= _tree_arrays(name, value)
-            else:
-                data[name] = np.array(value)
-        return data
+        data = {"arm_steps": np.array([arm.steps for arm in self.arms], dtype=np.int64)}
+        for k, arm in enumerate(self.arms):
+            data |= _tree_arrays(f"arm{k}.start", arm.start) | _tree_arrays(f"arm{k}.tree", arm.tree)
+            data |= {f"arm{k}.search/{key}": entry for key, entry in arm.search.items()}
+        for form, incumbent in self.incumbents.items():
+            data |= {f"judged/{form}": incumbent.judged, **_tree_arrays(f"incumbent.{form}", incumbent.tree)}
+        data |= {f"linear_search/{key}": entry for key, entry in self.linear_search.items()}
+        plain = [entry.name for entry in fields(self) if entry.name not in ("arms", "incumbents", "linear_search")]
+        return data | {name: np.array(getattr(self, name)) for name in plain}
 
     @classmethod
     def from_arrays(cls, data: Mapping[str, np.ndarray], base: Base) -> SearchState:
         """Return the state that `to_arrays` was called of."""
-        state = cls(_tree("tree", data, base))
+        state = cls(int(data["budget"]))
         for name in (entry.name for entry in fields(cls)):
-            if name in ("arms", "tree") or isinstance(getattr(state, name), dict):
-                continue
-            value = data[name]
-            setattr(state, name, value.item() if value.ndim == 0 else value)
-        state.expert_search = _below("expert_search.", data)
-        for k, steps in enumerate(data["arms"].tolist()):
+            if name in data:
+                value = data[name]
+                setattr(state, name, value.item() if value.ndim == 0 else value)
+        state.counts = tuple(data["counts"].tolist())
+        state.linear_search = _below("linear_search/", data)
+        for form, judged in _below("judged/", data).items():
+            state.incumbents[form] = Incumbent(_tree(f"incumbent.{form}", data, base), judged)
+        for k, steps in enumerate(data["arm_steps"].tolist()):
             start, tree = (_tree(f"arm{k}.{part}", data, base) for part in ("start", "tree"))
-            state.arms.append(Arm(start, tree, steps, _below(f"arm{k}.{SEARCH_MARK}", data)))
+            state.arms.append(Arm(start, tree, steps, _below(f"arm{k}.search/", data)))
         return state
 
 
@@ -75,11 +84,16 @@ def _below(prefix: str, data: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]
 
 
 def _tree_arrays(name: str, tree: Tree) -> dict[str, np.ndarray]:
-    return {f"{name}.{TREE_MARK}{key}": np.asarray(value) for key, value in policy_data(tree).items()}
+    data = policy_data(tree)
+    if "derived" in data:
+        data["derived"] = json.dumps(data["derived"])
+    return {f"{name}/{key}": np.asarray(value) for key, value in data.items()}
 
 
 def _tree(name: str, data: Mapping[str, np.ndarray], base: Base) -> Tree:
-    parts = _below(f"{name}.{TREE_MARK}", data)
+    parts: dict[str, Any] = dict(_below(f"{name}/", data))
+    if "derived" in parts:
+        parts["derived"] = json.loads(str(parts["derived"]))
     found = policy_from_data({**parts, "kind": str(parts["kind"])}, base.features, base.actions)
     assert isinstance(found, Tree)
     return found

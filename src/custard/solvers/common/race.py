@@ -12,7 +12,7 @@ from custard.task.policies import Policy
 from custard.task.source import episode_seeds
 from custard.tree.tree import Tree
 
-__all__ = ["BudgetUsed", "Racer", "Winner"]
+__all__ = ["BudgetUsed", "Racer", "Winner", "number_count"]
 
 STAGE_SHARES = 0.125, 0.375, 1.0  # of a comparison's episodes, after which challengers drop out
 STAGE_SURVIVORS = 3  # one in so many goes on to the next stage
@@ -108,8 +108,8 @@ class Racer:
     def improve(self, incumbent: Tree, challengers: Sequence[Tree], episodes: int, tolerance: float = 0.0) -> Winner:
         """Return the incumbent, or a challenger that beats it on so many fresh episodes, the same for both.
 
-        Challengers drop out at each stage where they lie behind by more than `tolerance`. One wins if its mean gain
-        less a standard error exceeds minus the tolerance.
+        Challengers drop out at each stage where they lie behind; of the others the best go on. One wins if its mean
+        gain exceeds a standard error.
         """
         stages = [int(np.ceil(share * episodes)) for share in STAGE_SHARES]
         seeds = self.fresh_seeds(episodes)
@@ -121,13 +121,41 @@ class Racer:
             ran = [(tree, np.append(old, new.returns)) for (tree, old), new in zip(left, results, strict=True)]
             ran.sort(key=lambda entry: -float(entry[1].mean()))
             survivors = max(1, len(ran) // STAGE_SURVIVORS)
-            left = [(tree, r) for tree, r in ran if r.mean() > own[:stage].mean() - tolerance][:survivors]
+            left = [(tree, r) for tree, r in ran if r.mean() > own[:stage].mean()][:survivors]
             done = stage
             if not left:
                 return Winner(incumbent, own, False)
         tree, returns = left[0]
-        gain = returns - own
-        error = float(gain.std()) / np.sqrt(len(gain))
-        if float(gain.mean()) - error > -tolerance:
+        if _mean_less_error(returns - own) > 0.0:
             return Winner(tree, returns, True)
         return Winner(incumbent, own, False)
+
+    def simplest(self, incumbent: Tree, challengers: Sequence[Tree], episodes: int, tolerance: float) -> Winner:
+        """Return the incumbent, or the challenger with the fewest numbers that loses at most `tolerance` against it.
+
+        Challengers drop out at each stage where they clearly lose more than that; of the others the smallest go on.
+        """
+        stages = [int(np.ceil(share * episodes)) for share in STAGE_SHARES]
+        seeds = self.fresh_seeds(episodes)
+        own = self.compare([incumbent], seeds)[0].returns
+        left = [(tree, np.zeros(0)) for tree in sorted(challengers, key=number_count)]
+        done = 0
+        for stage in stages:
+            results = self.compare([tree for tree, _ in left], seeds[done:stage])
+            ran = [(tree, np.append(old, new.returns)) for (tree, old), new in zip(left, results, strict=True)]
+            slack = tolerance if stage < episodes else 0.0  # few episodes say little
+            ran = [(tree, r) for tree, r in ran if _mean_less_error(r - own[:stage]) > -tolerance - slack]
+            left, done = ran[: max(1, len(left) // STAGE_SURVIVORS)], stage
+            if not left:
+                return Winner(incumbent, own, False)
+        return Winner(*left[0], True)
+
+
+def number_count(tree: Tree) -> int:
+    """Return how many numbers a person must read to know a tree: thresholds, coefficients, actions at leaves."""
+    return tree.n_nodes - tree.n_leaves + tree.n_coefficients + tree.n_leaves * tree.actions.size
+
+
+def _mean_less_error(gain: np.ndarray) -> float:
+    """Return the mean of paired gains less its standard error."""
+    return float(gain.mean() - gain.std() / np.sqrt(len(gain)))

@@ -1,0 +1,145 @@
+"""What trees imitate: a linear policy found by direct search, a DQN that races against it, or the user's expert."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from custard.core.actions import Actions
+from custard.core.spaces import Base
+from custard.experts.expert import Expert
+from custard.experts.linear import search_linear_policy
+from custard.experts.numbered_actions import choice_of_vectors, with_numbered_actions
+from custard.solvers.common.mutations import random_shape
+from custard.solvers.direct.imitate import Teacher
+from custard.solvers.direct.state import PLAIN
+from custard.task.policies import LinearPolicy
+from custard.task.runners import visited_states
+from custard.tree.leaf_actions import LeafActions
+from custard.tree.shape import build_tree
+from custard.tree.simplify import simplify
+from custard.tree.tree import Tree
+
+if TYPE_CHECKING:
+    from custard.solvers.direct.direct import DirectSearch
+
+__all__ = ["linear_policy", "random_trees", "search", "teacher"]
+
+EXPERT_END = 0.25  # share of the budget
+MAX_DQN_STEPS, MIN_DQN_STEPS, DQN_SHARE = 100_000, 20_000, 0.1
+RANDOM_DEPTH = 3  # of random trees, where there is no expert
+
+
+def search(run: DirectSearch) -> Iterator[str]:
+    """Find the expert that the settings ask for; yields what it is doing."""
+    given = run.settings.expert
+    needs_linear = given in (None, "linear") or run.forms.has_sums
+    if needs_linear and run.problem.base.actions.kind != "multi":
+        yield from _search_linear(run)
+    if given is None and _should_race_dqn(run):
+        yield from _train(run, "dqn")
+    elif given not in (None, "linear", "none"):
+        yield from _train(run, given)
+
+
+def _search_linear(run: DirectSearch) -> Iterator[str]:
+    state, racer = run.state, run.racer
+    used = int(state.linear_search["search.steps"][0]) if state.linear_search else 0
+    settings = run.search_settings(run.steps_left(EXPERT_END) + used, run.problem.base.features.n_raw + 1)
+    for found in search_linear_policy(
+        run.problem, racer, settings, run.seed, racer.max_steps, state.linear_search or None
+    ):
+        state.linear_search, state.expert_return = found.state, found.search.value
+        if found.policy is not None:
+            state.expert_weights = np.column_stack([found.policy.weights, found.policy.bias])
+        yield f"searching a linear policy, now about {found.search.value:.4g}"
+
+
+def _should_race_dqn(run: DirectSearch) -> bool:
+    """Return whether a DQN is worth its time: it learns where a linear policy fails, but slowly."""
+    threshold = run.problem.source.reward_threshold
+    is_solved = threshold is not None and run.state.expert_return >= threshold
+    affordable = DQN_SHARE * run.budget >= MIN_DQN_STEPS
+    return affordable and not is_solved and bool(find_spec("jax") and find_spec("optax"))
+
+
+def _train(run: DirectSearch, given: Any) -> Iterator[str]:
+    """Train or load an expert; it becomes the teacher if it returns more than the linear policy."""
+    state, racer = run.state, run.racer
+    begun, best = racer.steps, np.inf  # an expert that is not trained here is taken as it is
+    for item in _training(run, given):
+        if isinstance(item, Expert):
+            run.trained_expert = item
+            break
+        racer.steps, best = begun + item.steps, item.value
+        yield f"training {given if isinstance(given, str) else 'an expert'}, now about {item.value:.4g}"
+    if best < state.expert_return and run.settings.expert is None:
+        run.trained_expert = None
+    elif np.isfinite(best):
+        state.expert_return = best
+    state.has_trained_expert = run.trained_expert is not None
+
+
+def _training(run: DirectSearch, given: Any) -> Iterator[Any]:
+    """Yield the progress of an expert's training, then the expert."""
+    from custard.experts import dqn
+    from custard.experts.kinds import experts
+    from custard.task.settings import settings_for
+
+    problem = run.problem
+    if not problem.base.actions.discrete:
+        problem, _ = with_numbered_actions(problem, run.state.incumbents[PLAIN].tree)
+    steps = int(min(MAX_DQN_STEPS, DQN_SHARE * run.budget))
+    training = {
+        "steps": steps, "steps_per_update": 1.0, "standardise": True, "checks": 8, "check_rollouts": 10, "judging": 0.4,
+        "check_steps": run.racer.max_steps,
+    }  # fmt: skip
+    yield from experts(problem, given, settings_for(dqn, problem.preset_key, "tuned", training), run.seed)
+
+
+def linear_policy(weights: np.ndarray, actions: Actions) -> LinearPolicy:
+    """Return the policy of weights [k, n + 1], the bias last."""
+    return LinearPolicy(weights[:, :-1], weights[:, -1], actions)
+
+
+def teacher(run: DirectSearch) -> Teacher | None:
+    """Return what trees are to imitate; None if there is nothing."""
+    actions, racer = run.problem.base.actions, run.racer
+    if run.state.has_trained_expert and run.trained_expert is None:  # the run was resumed: train the same one again
+        *_, run.trained_expert = _training(run, run.settings.expert or "dqn")
+    if run.trained_expert is not None:
+        return _teacher_of_expert(run, run.trained_expert)
+    if not len(run.state.expert_weights) or run.settings.expert == "none":
+        return None
+    policy = run.linear_policy
+    scores = policy.scores if actions.discrete else None
+    return Teacher(policy.predict, scores, lambda count: racer.screen([policy], count, keep_states=True)[0].states)
+
+
+def _teacher_of_expert(run: DirectSearch, expert: Expert) -> Teacher:
+    actions, racer = run.problem.base.actions, run.racer
+    vectors = None if actions.discrete else choice_of_vectors(actions)
+
+    def predict(x: np.ndarray) -> np.ndarray:
+        return expert.act(x) + actions.start if vectors is None else vectors[expert.act(x)]
+
+    def states(count: int) -> np.ndarray:
+        met, results = visited_states(predict, run.problem, racer.fresh_seeds(count), racer.max_steps)
+        racer.steps += int(results.lengths.sum())
+        return met
+
+    scores = (expert.q or expert.log_policy) if actions.discrete else None
+    return Teacher(predict, scores, states)
+
+
+def random_trees(
+    base: Base, states: np.ndarray, rng: np.random.Generator, count: int, max_leaves: int, max_depth: int
+) -> list[Tree]:
+    """Return random trees whose thresholds lie among states [M, n]."""
+    menu, x = LeafActions(base.actions), base.features.extend(states)
+    depth = max(1, min(RANDOM_DEPTH, max_depth, int(np.log2(max_leaves))))
+    shapes = [random_shape(rng, x, menu, depth) for _ in range(count)]
+    return [simplify(build_tree(shape, base.features, base.actions)) for shape in shapes]
