@@ -195,6 +195,15 @@ class Features:
                 'Pass low=/high=, or bounds="estimate".'
             )
 
+    def require_finite(self, x: np.ndarray) -> np.ndarray:
+        """Return observations [..., n]; raise if a value is infinite, since thresholds lie between values."""
+        if not np.isfinite(x).all():
+            name = self.names[int(np.argwhere(~np.isfinite(x))[0, -1])]
+            raise CustardError(
+                f"the environment gave an infinite value for feature {name!r}: clip it, so that it has a place"
+            )
+        return x
+
     def index(self, name: str) -> int:
         """Return the position of the feature called name."""
         if name not in self.names:

@@ -105,12 +105,13 @@ def direct_search(
     max_steps: int | None = None,
     threshold: float | None = None,
     state: Mapping[str, np.ndarray] | None = None,
+    pause_at: float = np.inf,
 ) -> Iterator[SearchProgress]:
     """Search around zero; yields after every judgement, and at the end with `is_final`.
 
     `policy_of` turns parameters [size] into a policy. `max_steps` cuts episodes of environments without a time limit.
     The search stops early where a judged centre earns the reward `threshold` in every episode. `state` is a former
-    progress' `state`.
+    progress' `state`. The search pauses, with nothing final, at the first judgement after `pause_at` steps.
     """
     import cmaes
 
@@ -163,6 +164,8 @@ def direct_search(
             history.improved_at = history.steps
         history.judged.append((generation, value))
         yield progress(is_flat=all(float(np.ptp(row)) == 0.0 for row in history.fitness))
+        if history.steps >= pause_at:
+            return
         if threshold is not None and float(judged.returns.min()) >= threshold:
             break
         if history.steps - history.improved_at > settings.patience * settings.steps:

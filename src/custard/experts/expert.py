@@ -15,7 +15,7 @@ import numpy as np
 
 from custard.core.errors import CustardError
 
-__all__ = ["Expert", "Progress", "from_q_function"]
+__all__ = ["Expert", "Progress", "from_action_function", "from_q_function"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Expert:
     """Acts, and rates actions: by Q-values, by the logarithm of their probabilities, or not at all."""
 
     name: str
-    act: Callable[[np.ndarray], np.ndarray]  # feature vectors [B, n] -> action numbers 0…A-1 [B]
+    act: Callable[[np.ndarray], np.ndarray]  # feature vectors [B, n] -> action numbers 0…A-1 [B], or vectors [B, k]
     q: Callable[[np.ndarray], np.ndarray] | None  # feature vectors [B, n] -> Q-values [B, A]
     log_policy: Callable[[np.ndarray], np.ndarray] | None = None  # feature vectors [B, n] -> log-probabilities [B, A]
     save: Callable[[str | Path], None] | None = None  # write a file that `custard.experts.kinds.experts` reads
@@ -36,6 +36,24 @@ class Progress:
     steps: int  # environment steps, those of checks included
     value: float  # mean return of the best expert so far
     expert: Expert | None  # the best expert so far
+
+
+def from_action_function(function: Callable[[np.ndarray], Any], size: int) -> Expert:
+    """Return an expert of vector actions that acts by a function, which is checked.
+
+    >>> from_action_function(lambda x: -x, 1).act(np.array([[1.0], [-1.0]])).tolist()
+    [[-1.0], [1.0]]
+    """
+
+    def act(x: np.ndarray) -> np.ndarray:
+        actions = np.asarray(function(x), dtype=np.float64)
+        if actions.shape != (len(x), size) or np.isnan(actions).any():
+            raise CustardError(
+                f"an expert must give actions of shape [B, {size}], no NaN; for {len(x)} states it gave {actions.shape}"
+            )
+        return actions
+
+    return Expert("function", act, None)
 
 
 def from_q_function(

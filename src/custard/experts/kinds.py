@@ -6,8 +6,8 @@
 | "linear" | scores linear in the features, by direct search on the return, on all cores (`custard.experts.linear`) |
 | "bi" | backward induction on the exact model, or on a grid of states (`custard.experts.backward_induction`) |
 | a file `.npz` | a DQN of ours, saved |
-| a file `.zip` | a Stable-Baselines3 or sb3-contrib model (DQN, PPO, …), with its `VecNormalize` statistics if given |
-| a function | from feature vectors [B, n] to Q-values [B, A] |
+| a file `.zip` | a Stable-Baselines3 or sb3-contrib model (DQN, PPO, SAC, …); `VecNormalize` statistics may be given |
+| a function | from feature vectors [B, n] to Q-values [B, A], or to actions [B, k] where actions are vectors |
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from custard.core.errors import CustardError
 from custard.experts import dqn, linear
 from custard.experts.backward_induction import by_backward_induction
 from custard.experts.direct_search import DirectSearchSettings
-from custard.experts.expert import Expert, Progress, from_q_function
+from custard.experts.expert import Expert, Progress, from_action_function, from_q_function
 from custard.experts.sb3 import load_sb3
 from custard.task.problem import Problem
 
@@ -51,10 +51,13 @@ def experts(
     normalise: file of `VecNormalize` statistics of a Stable-Baselines3 model
     out: file in which to save an expert that was trained
     """
-    problem.require_discrete_actions("an expert")
-    n_actions = problem.base.actions.n
+    actions = problem.base.actions
+    has_vectors = callable(given) or str(given).endswith(".zip")
+    if not has_vectors:
+        problem.require_discrete_actions(f"the expert {given!r}")
+    n_actions = actions.n
     if callable(given):
-        yield from_q_function(given, n_actions)
+        yield from_q_function(given, n_actions) if actions.discrete else from_action_function(given, actions.size)
     elif given == "bi":
         yield by_backward_induction(problem, ties, seed)
     elif given in ("dqn", "linear"):

@@ -6,7 +6,7 @@ Weights are searched for standardised features (`direct_search`) and folded back
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from custard.tree.leaf_actions import LeafActions
 
 __all__ = ["LinearProgress", "search_linear_policy", "train"]
 
+STARTS = 4  # searches that begin, fewer where they would have few generations in the first rung of the race
+MIN_GENERATIONS_PER_RUNG = 8
+RUNG_SHARE = 0.1  # of all steps for each search in the race, before the worse half drops out; the last has the rest
 FIRST_POLICIES, FIRST_EPISODES = 4, 4  # random linear policies whose states tell how features are scaled
 
 
@@ -60,6 +63,50 @@ class LinearProgress:
     state: dict[str, np.ndarray]  # all that is needed to go on
 
 
+@dataclass(eq=False)
+class Race:
+    """Searches from several starts, of which the worse half drops out again and again."""
+
+    mean: np.ndarray  # [n] of features
+    deviation: np.ndarray  # [n] of features
+    first_steps: int  # that showed them
+    rung: int = 0
+    running: list[int] = field(default_factory=list)  # numbers of the starts
+    searches: dict[int, dict[str, np.ndarray]] = field(default_factory=dict)  # by start: what it needs to go on
+
+    @property
+    def steps(self) -> int:
+        """Environment steps used so far."""
+        return self.first_steps + sum(map(self.used, self.searches))
+
+    def used(self, start: int) -> int:
+        """Return the environment steps that one search has used."""
+        return int(self.searches[start]["search.steps"][0]) if start in self.searches else 0
+
+    def best_value(self, start: int) -> float:
+        """Return the largest value that one search has found."""
+        return float(self.searches[start]["search.judged"][:, 1].max(initial=-np.inf))
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return everything as arrays."""
+        data = {f"start{k}/{name}": value for k, search in self.searches.items() for name, value in search.items()}
+        numbers = {"first_steps": self.first_steps, "rung": self.rung, "running": self.running, "steps": self.steps}
+        return data | {name: np.array(value) for name, value in numbers.items()} | {
+            "mean": self.mean, "deviation": self.deviation
+        }  # fmt: skip
+
+    @classmethod
+    def from_arrays(cls, data: Mapping[str, np.ndarray]) -> Race:
+        """Return the race that `arrays` was made of."""
+        race = cls(data["mean"], data["deviation"], int(data["first_steps"]), int(data["rung"]))
+        race.running = data["running"].tolist()
+        for key, value in data.items():
+            start, slash, name = key.partition("/")
+            if slash:
+                race.searches.setdefault(int(start.removeprefix("start")), {})[name] = value
+        return race
+
+
 def search_linear_policy(
     problem: Problem,
     runner: Runner,
@@ -68,28 +115,51 @@ def search_linear_policy(
     max_steps: int | None = None,
     state: Mapping[str, np.ndarray] | None = None,
 ) -> Iterator[LinearProgress]:
-    """Search for a linear policy; yields after every judgement. See `direct_search`."""
+    """Search for a linear policy from several starts; yields after every judgement. See `direct_search`.
+
+    Where a search begins decides much: some get stuck. So several begin, and the better half goes on.
+    """
     actions, n = problem.base.actions, problem.base.features.n_raw
-    used = 0
-    if state is None:
-        rng, neutral = np.random.default_rng([seed, 0]), Scaling(np.zeros(n), np.ones(n), actions)
-        episodes = episode_seeds(int(rng.integers(2**31)), FIRST_EPISODES)
-        policies = [neutral.policy(rng.normal(size=neutral.size)) for _ in range(FIRST_POLICIES)]
-        results = runner.run([EpisodeRequest(policy, episodes, 0.0, max_steps, True) for policy in policies])
-        states = np.concatenate([result.states for result in results])
-        mean, deviation, used = states.mean(axis=0), states.std(axis=0), len(states)
-    else:
-        mean, deviation = state["linear.mean"], state["linear.deviation"]
-        used = int(state["linear.used"])
-    is_constant = deviation <= 1e-8 * (1.0 + np.abs(mean))
-    scaling = Scaling(mean, np.where(is_constant, 1.0, deviation), actions)
-    own = {"linear.mean": mean, "linear.deviation": deviation, "linear.used": np.array(used)}
-    settings = replace(settings, steps=max(1, settings.steps - used))
-    for progress in direct_search(
-        scaling.policy, scaling.size, runner, settings, seed, max_steps, problem.source.reward_threshold, state
-    ):
-        policy = None if progress.parameters is None else scaling.policy(progress.parameters)
-        yield LinearProgress(replace(progress, steps=progress.steps + used), policy, {**own, **progress.state})
+    race = Race.from_arrays(state) if state is not None else _begun(problem, runner, settings, seed, max_steps)
+    is_constant = race.deviation <= 1e-8 * (1.0 + np.abs(race.mean))
+    scaling = Scaling(race.mean, np.where(is_constant, 1.0, race.deviation), actions)
+    assert len(race.mean) == n
+    shown: LinearProgress | None = None
+    while True:
+        is_last = len(race.running) == 1
+        pause_at = np.inf if is_last else (race.rung + 1) * RUNG_SHARE * settings.steps  # of each search
+        for k in race.running:
+            if race.used(k) >= pause_at:  # before the run was resumed
+                continue
+            steps = race.used(k) + settings.steps - race.steps if is_last else settings.steps
+            number = int(np.random.SeedSequence([seed, k]).generate_state(1)[0])
+            for progress in direct_search(
+                scaling.policy, scaling.size, runner, replace(settings, steps=max(1, steps)), number, max_steps,
+                problem.source.reward_threshold, race.searches.get(k), pause_at,
+            ):  # fmt: skip
+                race.searches[k] = progress.state
+                if shown is None or progress.value >= shown.search.value or progress.is_final:
+                    policy = None if progress.parameters is None else scaling.policy(progress.parameters)
+                    shown = LinearProgress(progress, policy, {})
+                yield replace(shown, search=replace(shown.search, steps=race.steps), state=race.arrays())
+                if progress.is_final:  # the steps are used, or every episode earns what was asked for
+                    return
+        race.rung += 1
+        race.running = sorted(race.running, key=lambda k: -race.best_value(k))[: max(1, len(race.running) // 2)]
+
+
+def _begun(problem: Problem, runner: Runner, settings: DirectSearchSettings, seed: int, max_steps: int | None) -> Race:
+    """Run random linear policies, whose states tell how features are scaled; decide how many searches can begin."""
+    actions, n = problem.base.actions, problem.base.features.n_raw
+    rng, neutral = np.random.default_rng([seed, 0]), Scaling(np.zeros(n), np.ones(n), actions)
+    episodes = episode_seeds(int(rng.integers(2**31)), FIRST_EPISODES)
+    policies = [neutral.policy(rng.normal(size=neutral.size)) for _ in range(FIRST_POLICIES)]
+    results = runner.run([EpisodeRequest(policy, episodes, 0.0, max_steps, True) for policy in policies])
+    states = np.concatenate([result.states for result in results])
+    episode_steps = len(states) / (FIRST_POLICIES * FIRST_EPISODES)
+    generations = RUNG_SHARE * settings.steps / (settings.population * settings.episodes * episode_steps)
+    starts = int(np.clip(generations / MIN_GENERATIONS_PER_RUNG * STARTS, 1, STARTS))
+    return Race(states.mean(axis=0), states.std(axis=0), len(states), running=list(range(starts)))
 
 
 def train(problem: Problem, settings: DirectSearchSettings, seed: int) -> Iterator[Progress]:

@@ -21,11 +21,11 @@ def load_sb3(path: Path, problem: Problem, normalise: Path | None = None) -> Exp
         import torch
     except ImportError:
         raise CustardError(f'reading {path} needs Stable-Baselines3: pip install "custard-rl[sb3]"') from None
-    algorithms: list[Any] = [sb3.DQN, sb3.PPO, sb3.A2C]
+    algorithms: list[Any] = [sb3.DQN, sb3.PPO, sb3.A2C, sb3.SAC, sb3.TD3]
     try:
         import sb3_contrib
 
-        algorithms += [sb3_contrib.QRDQN, sb3_contrib.TRPO, sb3_contrib.MaskablePPO, sb3_contrib.ARS]
+        algorithms += [sb3_contrib.QRDQN, sb3_contrib.TRPO, sb3_contrib.MaskablePPO, sb3_contrib.ARS, sb3_contrib.TQC]
     except ImportError:
         pass
     model = _load_model(path, algorithms)
@@ -33,12 +33,15 @@ def load_sb3(path: Path, problem: Problem, normalise: Path | None = None) -> Exp
     statistics = _load_statistics(normalise, problem) if normalise is not None else None
     model.policy.set_training_mode(False)
 
-    def observe(x: np.ndarray) -> Any:
+    def normalised(x: np.ndarray) -> Any:
         space = model.observation_space
         observation: Any = np.asarray(x).reshape(len(x), *space.shape).astype(space.dtype)
         if statistics is not None and statistics.norm_obs:
             observation = statistics.normalize_obs(observation)
-        return model.policy.obs_to_tensor(observation)[0]
+        return observation
+
+    def observe(x: np.ndarray) -> Any:
+        return model.policy.obs_to_tensor(normalised(x))[0]
 
     def q(x: np.ndarray) -> np.ndarray:
         with torch.no_grad():
@@ -51,6 +54,8 @@ def load_sb3(path: Path, problem: Problem, normalise: Path | None = None) -> Exp
             return model.policy.get_distribution(observe(x)).distribution.logits.double().numpy()
 
     name = f"{type(model).__name__} from {path.name}"
+    if not problem.base.actions.discrete:
+        return Expert(name, lambda x: model.predict(normalised(x), deterministic=True)[0].reshape(len(x), -1), None)
     if hasattr(model, "q_net") or hasattr(model, "quantile_net"):
         return Expert(name, lambda x: q(x).argmax(axis=1), q)
     return Expert(name, lambda x: log_policy(x).argmax(axis=1), None, log_policy)
@@ -63,7 +68,8 @@ def _require_same_spaces(model: Any, path: Path, problem: Problem) -> None:
             "a Stable-Baselines3 expert sees the environment's own observations: features= is not possible"
         )
     space = problem.base.action_space
-    if getattr(model.action_space, "n", None) != getattr(space, "n", -1):
+    kind = "n" if problem.base.actions.discrete else "shape"
+    if getattr(model.action_space, kind, None) != getattr(space, kind, -1):
         raise CustardError(f"the model in {path} was trained for actions {model.action_space}, not {space}")
     shape, n = model.observation_space.shape, problem.base.features.n
     if getattr(model.observation_space, "n", None) is not None:
@@ -104,6 +110,12 @@ def _load_model(path: Path, algorithms: list[Any]) -> Any:
         wanted = "DQN"
     elif "clip_range" in hyper_parameters:
         wanted = "MaskablePPO" if "maskable" in str((data or {}).get("policy_class", "")).lower() else "PPO"
+    elif "top_quantiles_to_drop_per_net" in hyper_parameters:
+        wanted = "TQC"
+    elif "target_entropy" in hyper_parameters:
+        wanted = "SAC"
+    elif "policy_delay" in hyper_parameters:
+        wanted = "TD3"
     elif "cg_max_steps" in hyper_parameters:
         wanted = "TRPO"
     else:

@@ -12,6 +12,5 @@ workers            the same in worker processes, on all cores
 runners            stepping: episodes of a policy, compiled or from Python
 compiled_episodes  the state of compiled environments, for a solver's own compiled loop
 compiled_rollouts  whole episodes of a tree in one compiled loop
-copies             environments brought back to a state, by copying or by repeating an episode
 evaluate           returns over seeded episodes, with a confidence interval
 """

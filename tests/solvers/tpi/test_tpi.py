@@ -9,9 +9,9 @@ from custard.core.spaces import describe
 from custard.planning.env import FiniteEnv
 from custard.planning.evaluate import tree_value
 from custard.solvers.common.mutations import mutate_shape, random_shape
-from custard.solvers.tpi.expert_start import TableExpert
 from custard.solvers.tpi.search import Settings, solve
 from custard.solvers.tpi.simulate import CompiledSimulator, PythonSimulator, make_simulator
+from custard.solvers.tpi.table_expert import TableExpert
 from custard.solvers.tpi.table_model import ExactSimulator, TransitionCounts, number_states
 from custard.task.problem import Problem
 from custard.task.source import episode_seeds, source
@@ -99,33 +99,11 @@ def test_compiled_and_python_simulators_agree(name, left, right):
     np.testing.assert_array_equal(native.returns(tree, seeds), stepped.returns(tree, seeds))
     assert native.steps == stepped.steps
     assert native.max_return == stepped.max_return
-    assert stepped.can_value_actions
     tried = LeafActions(task.base.actions).tried(np.random.default_rng(0), tree)
-    for sim in (native, stepped):
-        x, q = sim.action_values(tree, 3, 20, 0.1, tried)
-        assert x.shape == (20, task.base.features.n)
-        assert q.shape == (20, len(tried))
-        assert (q >= 1).all() if name == "CartPole-v1" else (q < 0).all()
-
-
-class Sealed(gym.Wrapper):
-    """An environment that cannot be copied."""
-
-    def __deepcopy__(self, memo):
-        raise TypeError("one of a kind")
-
-
-def test_what_cannot_be_copied_is_repeated():
-    task = problem("CartPole-v1")
-    tree = custard.Tree.stump(2, 0.0, 0, 1, task.base.features, task.base.actions)
-    values = []
-    for make in (lambda: gym.make("CartPole-v1"), lambda: Sealed(gym.make("CartPole-v1"))):
-        sim = PythonSimulator(Problem(source(make), task.base))
-        assert sim.can_value_actions
-        values.append((sim.can_be_copied, *sim.action_values(tree, 3, 10, 0.0, np.arange(2))))
-    assert [entry[0] for entry in values] == [True, False]
-    np.testing.assert_array_equal(values[0][1], values[1][1])  # without chance, both ways give the same
-    np.testing.assert_array_equal(values[0][2], values[1][2])
+    x, q = native.action_values(tree, 3, 20, 0.1, tried)
+    assert x.shape == (20, task.base.features.n)
+    assert q.shape == (20, len(tried))
+    assert (q >= 1).all() if name == "CartPole-v1" else (q < 0).all()
 
 
 def test_the_tabular_expert_learns_the_optimum():

@@ -11,14 +11,11 @@ from custard.experts import dqn
 from custard.experts.kinds import experts
 from custard.experts.numbered_actions import choice_of_vectors
 from custard.lab.frontier import frontier
-from custard.solvers.tpi import expert_start
-from custard.solvers.tpi.expert_start import imitations
+from custard.solvers import direct
+from custard.solvers.direct import experts as direct_experts
 from custard.task.problem import Problem
-from custard.task.runners import run_episodes
 from custard.task.source import source
 from tests.task.test_probe import Push
-
-FEW = {"patience": 1, "polish": 10, "states": 50}
 
 
 def problem(name):
@@ -50,21 +47,13 @@ def test_a_file_of_ours(network):
     np.testing.assert_array_equal(found.act(x), made.q(x).argmax(axis=1))
     np.testing.assert_allclose(found.q(x), made.q(x))
     assert not progress
-    some = list(imitations(task, found, 3, None, 15, 0))
-    assert all(used > 0 and mean >= -200.0 for _, mean, used in some)
-    tree = some[-2][0]  # the last one fitted to what actions are worth
-    met = []
-    run_episodes(lambda x: met.append(x.copy()) or tree.predict(x), task.source, np.arange(5))
-    q = made.q(np.concatenate(met))
-    lost = q.max(axis=1) - q[np.arange(len(q)), tree.predict(np.concatenate(met))]
-    assert lost.mean() < 0.2 * (q.max(axis=1) - q.mean(axis=1)).mean()  # far better than any action
-    run = custard.learn("MountainCar-v0", "tpi", expert=file, max_leaves=3, budget=200_000, **FEW)
+    run = custard.learn("MountainCar-v0", "tpi", expert=file, tests="axis", max_leaves=3, budget=60_000, workers=0)
     assert run.tree.n_leaves <= 3
 
 
 def test_a_frontier_against_a_file(network):
     made, file = network
-    points = frontier("MountainCar-v0", max_leaves=2, budget=200_000, episodes=20, expert=file, **FEW)
+    points = frontier("MountainCar-v0", max_leaves=2, budget=60_000, episodes=20, expert=file, tests="axis")
     expert = custard.evaluate(lambda x: made.q(x).argmax(axis=1), "MountainCar-v0", 20, 0).mean
     assert expert == -200.0  # it never gets there, so that the gap is the same for all episodes
     assert points
@@ -80,7 +69,7 @@ def test_a_stable_baselines_file(tmp_path):
     np.testing.assert_array_equal(found.act(x.astype(np.float64)), model.predict(x, deterministic=True)[0])
     np.testing.assert_array_equal(found.q(x.astype(np.float64)).argmax(axis=1), found.act(x.astype(np.float64)))
     run = custard.learn(
-        "CartPole-v1", "tpi", expert=str(tmp_path / "dqn.zip"), max_leaves=3, budget=100_000, max_depth=2, **FEW
+        "CartPole-v1", "tpi", expert=str(tmp_path / "dqn.zip"), tests="axis", max_leaves=3, budget=30_000, workers=0
     )
     assert run.tree.n_leaves <= 3
 
@@ -92,8 +81,6 @@ def test_an_expert_trained_first():
     found, progress = expert_of(task, "dqn", steps=12_000, checks=8, standardise=True)
     assert progress[-1].steps >= 12_000  # the expert's own, and those of the episodes it was checked on
     assert custard.evaluate(found.act, where, 3, 0).mean == -2.0
-    for tree, mean, _ in list(imitations(task, found, 3, None, 15, 0))[-2:]:
-        assert custard.evaluate(tree, where, 3, 0).mean == mean == -2.0
 
 
 class Glide(Push):
@@ -124,33 +111,30 @@ def test_vectors_that_an_expert_chooses_among(actions, count, some):
     assert (vectors <= actions.high).all()
 
 
-def test_vector_actions_have_an_expert_too(monkeypatch):
+def test_vector_actions_have_an_expert_too():
     pytest.importorskip("jax", reason='needs the extra "neural"')
-    monkeypatch.setattr(expert_start, "MIN_BUDGET_FOR_EXPERT", 9000)
-    run = custard.learn(Glide, max_depth=2, budget=9000)
-    assert any("expert" in row for row in run.metrics)
+    run = custard.learn(Glide, budget=30_000, expert="dqn", leaves="constant", workers=0)
+    assert any("training dqn" in row for row in messages(Glide, expert="dqn", leaves="constant"))
     assert custard.evaluate(run.tree, Glide, 100, seed=1).mean > -4
-    with pytest.raises(custard.CustardError, match="discrete actions"):
-        custard.learn(Glide, budget=9000, expert=lambda x: x)
+    pushed = custard.learn(Glide, budget=9000, expert=lambda x: -x[:, [0, 0]].clip(-1, 1), leaves="constant", workers=0)
+    assert custard.evaluate(pushed.tree, Glide, 100, seed=1).mean > -4
 
 
-def test_where_steps_are_few_an_expert_is_trained_unasked(monkeypatch):
+def messages(env, **given):
+    """What a direct search says it is doing."""
+    where = source(env)
+    task = Problem(where, describe(where.make()), workers=0)
+    return [one.message for one in direct.solve(task, direct.Settings(budget=20_000, **given))]
+
+
+def test_an_expert_is_trained_unasked_where_a_linear_policy_may_not_do(monkeypatch):
     pytest.importorskip("jax", reason='needs the extra "neural"')
-    monkeypatch.setattr(expert_start, "MIN_BUDGET_FOR_EXPERT", 9000)
-    advised, alone, short = (
-        custard.learn(Push, max_depth=2, **given)
-        for given in ({"budget": 9000}, {"budget": 9000, "expert": "none"}, {"budget": 8000})
-    )
-    assert any("expert" in row for row in advised.metrics)
-    assert not any("expert" in row for run in (alone, short) for row in run.metrics)
-    assert custard.evaluate(advised.tree, Push, 100, seed=1).mean > -4  # -9.4 if nothing is done, -1.7 by a good rule
-
-
-def test_without_jax_a_word_says_what_an_expert_would_do(monkeypatch):
-    monkeypatch.setattr(expert_start, "MIN_BUDGET_FOR_EXPERT", 3000)
-    monkeypatch.setattr(expert_start, "find_spec", lambda name: None)
-    with pytest.warns(UserWarning, match=r"custard-rl\[neural\]"):
-        custard.learn(Push, max_depth=1, budget=3000)
+    monkeypatch.setattr(direct_experts, "MIN_DQN_STEPS", 1500)
+    assert any("training dqn" in text for text in messages(Push, tests="axis"))
+    for given in ({"expert": "linear", "tests": "axis"}, {"expert": "none", "tests": "axis"}, {"tests": "linear"}):
+        assert not any("training dqn" in text for text in messages(Push, **given))
+    monkeypatch.setattr(direct_experts, "find_spec", lambda name: None)
+    assert not any("training dqn" in text for text in messages(Push, tests="axis"))
 
 
 def test_trees_for_the_same_task_and_seed_share_one_expert(monkeypatch):
@@ -160,7 +144,7 @@ def test_trees_for_the_same_task_and_seed_share_one_expert(monkeypatch):
     monkeypatch.setattr(dqn, "train", lambda *given: trained.append(given[2]) or train(*given))
     gym.register("Push-v0", Push)
     try:
-        given = {"expert": "dqn", "budget": 9000}
+        given = {"expert": "dqn", "budget": 9000, "tests": "axis", "workers": 0}
         first, again = (custard.learn("Push-v0", max_depth=2, **given) for _ in range(2))
         custard.learn("Push-v0", max_depth=1, **given)
         assert len(trained) == 1

@@ -60,10 +60,7 @@ def test_actions_are_named_by_their_numbers():
 
 
 def test_a_run_broken_off_in_a_round_goes_on_as_if_it_had_not_been(tmp_path, monkeypatch):
-    def env():
-        return Walk(gym.spaces.Box(-1, 1, (2,), np.float32))
-
-    given = dict(max_depth=2, budget=60_000, polish=20, episodes=20, states=20, expert="none")
+    env, given = Shift, dict(budget=30_000)
     whole = custard.learn(env, **given)
     judge, calls = tpi.Search.judge, []
 
@@ -145,6 +142,6 @@ def test_an_interrupt_in_the_first_round_leaves_a_tree(monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(tpi.Search, "judge", broken_off)
-    run = custard.learn(lambda: Walk(gym.spaces.Discrete(3)), max_depth=1, budget=5000)
+    run = custard.learn(Shift, max_depth=1, budget=5000)
     assert run.message == "interrupted"
     assert run.tree.depth <= 1

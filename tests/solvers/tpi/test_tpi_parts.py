@@ -105,7 +105,7 @@ def test_fits_find_the_best_tree_and_refit_branches():
     assert all(tree.feature[0] == 1 for tree in trees[2:])
     assert not list(candidates.fit_trees(SPACE, bad, ActionValues(x[:1], q[:1], np.arange(2)), -1e-3, 40))
     with pytest.raises(custard.CustardError, match="infinite value for feature 'b'"):
-        candidates.require_finite(np.array([[0.0, np.inf]]), FEATURES)
+        FEATURES.require_finite(np.array([[0.0, np.inf]]))
 
 
 def test_ranking_keeps_one_tree_for_each_order_of_features():

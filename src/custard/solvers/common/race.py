@@ -46,7 +46,7 @@ class Racer:
         """`max_steps` cuts episodes of environments without a time limit."""
         self.runner, self.seed, self.max_steps, self.limit = runner, seed, max_steps, limit
         self.steps = self.draws = 0  # environment steps, and lists of fresh seeds, so far
-        self.longest = 1  # steps of the longest episode so far
+        self.longest = 0  # steps of the longest episode so far
 
     def fresh_seeds(self, count: int) -> np.ndarray:
         """Return the seeds of episodes that nothing has run before."""
@@ -55,8 +55,8 @@ class Racer:
 
     def run(self, requests: Sequence[EpisodeRequest]) -> list[Episodes]:
         """Run all requests; raise `BudgetUsed` where the limit is reached before."""
-        longest = max(self.longest, self.max_steps or 1)
-        if sum(len(request.seeds) for request in requests) * longest <= self.limit - self.steps:
+        longest = self.max_steps or self.longest
+        if longest and sum(len(request.seeds) for request in requests) * longest <= self.limit - self.steps:
             return self._count(self.runner.run(requests))
         return [self._run_carefully(request) for request in requests]
 
@@ -66,8 +66,8 @@ class Racer:
         while done < len(request.seeds) or not parts:
             if self.steps >= self.limit:
                 raise BudgetUsed
-            longest = max(self.longest, self.max_steps or 1)
-            count = max(1, (self.limit - self.steps) // longest)
+            longest = self.max_steps or self.longest
+            count = max(1, (self.limit - self.steps) // longest) if longest else 1
             parts += self._count(self.runner.run([replace(request, seeds=request.seeds[done : done + count])]))
             done += count
         return Episodes.joined(parts)

@@ -32,7 +32,7 @@ from custard.solvers.common.race import BudgetUsed, Racer, Winner, number_count
 from custard.solvers.direct import experts
 from custard.solvers.direct.imitate import imitations
 from custard.solvers.direct.refine import change
-from custard.solvers.direct.settings import PRESETS, Forms, Settings
+from custard.solvers.direct.settings import Forms, Settings
 from custard.solvers.direct.state import PLAIN, SUMS, Incumbent, SearchState
 from custard.task.budget import budget_for
 from custard.task.episodes import Runner
@@ -42,7 +42,7 @@ from custard.tree.leaf_actions import LeafActions
 from custard.tree.simplify import centre_integer_thresholds, simplify
 from custard.tree.tree import Tree
 
-__all__ = ["PRESETS", "Settings", "solve"]
+__all__ = ["is_state", "solve"]
 
 DEFAULT_MAX_LEAVES = 32
 #: Shares of the budget at which phases are over. Judging has the rest.
@@ -62,14 +62,23 @@ CHOICE_MARGIN = 2.0  # standard errors by which the form with more numbers must 
 ROUNDING_DIGITS = 3, 2  # to which the numbers of sums are rounded if the return allows
 
 
-def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | None = None) -> Iterator[Snapshot]:
-    """Search until the budget is used or nothing better is found."""
+def solve(
+    problem: Problem, settings: Settings, state: dict[str, np.ndarray] | None = None, used_steps: int = 0
+) -> Iterator[Snapshot]:
+    """Search until the budget is used or nothing better is found; `used_steps` of it were used before."""
     runner = make_runner(problem)
     try:
         search = DirectSearch(problem, settings, runner, state)
+        if state is None:
+            search.racer.steps = used_steps
         yield from search.run()
     finally:
         runner.close()
+
+
+def is_state(state: dict[str, np.ndarray] | None) -> bool:
+    """Return whether a checkpoint is one of direct search."""
+    return state is not None and "phase" in state
 
 
 class DirectSearch:
@@ -91,6 +100,7 @@ class DirectSearch:
         self.budget = self.state.budget
         self.racer = Racer(runner, self.seed, problem.episode_cap(self.budget), int(SEARCH_END * self.budget))
         self.racer.steps, self.racer.draws, self.racer.longest = self.state.counts
+        self.saved: dict[str, np.ndarray] = {}  # the state at the beginning of the present unit of work
         self.trained_expert: Expert | None = None  # that trees imitate instead of the linear policy
 
     def run(self) -> Iterator[Snapshot]:
@@ -104,10 +114,12 @@ class DirectSearch:
         try:
             for name in names[names.index(self.state.phase) : -1]:
                 self.state.phase = name
+                self.save()
                 yield from phases[name]()
         except BudgetUsed:
             self.state.chosen_form = self.state.chosen_form or self.best_form
         self.state.phase, self.racer.limit = names[-1], self.budget
+        self.save()
         yield from self.judge_finally()
         yield self.snapshot(message=self.closing_message())
 
@@ -121,6 +133,7 @@ class DirectSearch:
             actions = np.rint(actions).astype(np.int64)
         chosen = [actions[i] for i in rng.permutation(len(actions))[:MAX_CONSTANTS]]
         trees = [Tree.leaf(action, base.features, base.actions) for action in chosen]
+        self.state.incumbents[PLAIN] = Incumbent(trees[0])
         affordable = CONSTANTS_SHARE * self.budget / (len(trees) * (self.racer.max_steps or 1))
         episodes = int(np.clip(affordable, 2, CONSTANT_EPISODES))
         results = self.racer.screen(trees, episodes, keep_states=True)
@@ -133,7 +146,9 @@ class DirectSearch:
 
     def search_expert(self) -> Iterator[Snapshot]:
         """Find what trees are to imitate."""
-        for message in experts.search(self):
+        for message, is_resumable in experts.search(self):
+            if is_resumable:
+                self.save()
             yield self.snapshot(message)
 
     def search_sums(self) -> Iterator[Snapshot]:
@@ -144,6 +159,7 @@ class DirectSearch:
         if SUMS not in state.incumbents:
             self.keep_states(self.racer.screen([self.linear_policy], 4, keep_states=True)[0].states)
             self.take(SUMS, linear_tree(self.linear_policy, self.problem.base.features, state.states))
+            self.save()
             yield self.snapshot("the linear policy as a tree")
         end = SUMS_END if self.forms.has_plain else REFINEMENT_END
         while self.steps_left(end) > 0 and state.failures < MAX_FAILURES:
@@ -158,6 +174,7 @@ class DirectSearch:
             elif state.sums_round % (CHANGES_PER_EVOLUTION + 1) == 0:
                 state.failures += 1
             state.sums_round += 1
+            self.save()
             yield self.snapshot("searching sums")
         for digits in ROUNDING_DIGITS if self.settings.digits is None else (self.settings.digits,):
             before = state.incumbents[SUMS].tree
@@ -222,6 +239,7 @@ class DirectSearch:
             state.arms = [state.arms[i] for i in ranked]
             state.rung += 1
             self.challenge(PLAIN, [arm.tree for arm in state.arms])
+            self.save()
             yield self.snapshot("racing trees")
 
     def refine(self) -> Iterator[Snapshot]:
@@ -240,6 +258,7 @@ class DirectSearch:
                     PLAIN, change(tree, self.racer, episodes, state.states, rng, self.max_depth, self.max_leaves)
                 )
             state.round += 1
+            self.save()
             yield self.snapshot("refining")
 
     def shrink(self) -> Iterator[Snapshot]:
@@ -251,6 +270,7 @@ class DirectSearch:
             smaller = self.allowed(smaller_trees(tree, self.state.states, moves_sums=False))
             winner = self.racer.simplest(tree, smaller, self.comparison_episodes, self.tolerance(PLAIN))
             self.accept(PLAIN, winner)
+            self.save()
             yield self.snapshot("shrinking")
             if not winner.is_new:
                 break
@@ -273,10 +293,15 @@ class DirectSearch:
     def judge_finally(self) -> Iterator[Snapshot]:
         """Judge the tree on as many fresh episodes as the budget has left."""
         form = self.best_form
-        while len(self.state.incumbents[form].judged) < MAX_JUDGING_EPISODES:
-            if self.steps_left(1.0) < self.judging_episodes * self.state.episode_length:
+        while (judged := len(self.state.incumbents[form].judged)) < MAX_JUDGING_EPISODES:
+            if judged and self.steps_left(1.0) < self.judging_episodes * self.state.episode_length:
+                break
+            if not judged:
+                self.racer.limit = self.racer.steps + 1  # one episode, whatever it takes
+                self.judge(form, 1)
                 break
             self.judge(form)
+            self.save()
             yield self.snapshot("judging")
 
     # -- parts of phases --------------------------------------------------------------------------------------------
@@ -312,17 +337,17 @@ class DirectSearch:
         self.state.incumbents[form] = Incumbent(tree)
         self.judge(form)
 
-    def judge(self, form: str) -> None:
+    def judge(self, form: str, episodes: int | None = None) -> None:
         """Run fresh episodes of the best tree of a form; they choose nothing."""
         incumbent = self.state.incumbents[form]
-        result = self.racer.screen([incumbent.tree], self.judging_episodes)[0]
+        result = self.racer.screen([incumbent.tree], episodes or self.judging_episodes)[0]
         incumbent.judged = np.append(incumbent.judged, result.returns)
         self.state.episode_length = max(1.0, float(result.lengths.mean()))
 
     def tolerance(self, form: str) -> float:
         """Return what a smaller tree may lose: less where the present one is already below the best linear policy."""
         state = self.state
-        mean = float(state.incumbents[form].judged.mean())
+        mean = state.incumbents[form].mean
         reference = max(mean, state.expert_return) if form == SUMS else mean
         allowed = TOLERATED_LOSS * max(0.0, reference - state.constant_return)
         return max(0.0, allowed - max(0.0, reference - mean) / 2)
@@ -330,7 +355,9 @@ class DirectSearch:
     def keep_states(self, states: np.ndarray) -> None:
         """Keep some of the states that were met."""
         rng = np.random.default_rng([self.seed, 4])
-        self.state.states = states[rng.permutation(len(states))[:MAX_KEPT_STATES]]
+        self.state.states = self.problem.base.features.require_finite(states)[
+            rng.permutation(len(states))[:MAX_KEPT_STATES]
+        ]
 
     @property
     def comparison_episodes(self) -> int:
@@ -368,7 +395,7 @@ class DirectSearch:
         """The form of the best tree."""
         incumbents = self.state.incumbents
         allowed = [form for form in incumbents if form == SUMS or self.forms.has_plain] or list(incumbents)
-        return self.state.chosen_form or max(allowed, key=lambda form: float(incumbents[form].judged.mean()))
+        return self.state.chosen_form or max(allowed, key=lambda form: incumbents[form].mean)
 
     def closing_message(self) -> str:
         """Say why the search is over, and what the other form would have earned."""
@@ -376,19 +403,23 @@ class DirectSearch:
         others = [form for form in self.state.incumbents if form != self.best_form]
         texts = []
         for form in others if self.forms.has_sums and self.forms.has_plain else []:
-            tree, judged = self.state.incumbents[form].tree, self.state.incumbents[form].judged
+            tree, mean = self.state.incumbents[form].tree, self.state.incumbents[form].mean
             size = f"{tree.n_leaves} leaves" + (f" and {tree.n_coefficients} coefficients" if form == SUMS else "")
-            texts.append(f"{form} {judged.mean():.4g} with {size}")
+            texts.append(f"{form} {mean:.4g} with {size}")
         return "; ".join([why, *texts])
+
+    def save(self) -> None:
+        """Keep the state as it is now: a run that is resumed begins its next unit of work from here."""
+        self.state.counts = self.racer.steps, self.racer.draws, self.racer.longest
+        self.saved = self.state.to_arrays()
 
     def snapshot(self, message: str = "") -> Snapshot:
         """Return where the search stands."""
         state, incumbent = self.state, self.state.incumbents[self.best_form]
-        state.counts = self.racer.steps, self.racer.draws, self.racer.longest
-        arrays, judged = state.to_arrays(), incumbent.judged
+        saved, judged = self.saved, incumbent.judged
         facts = {"judged": len(judged), "leaves": incumbent.tree.n_leaves, "expert": state.expert_return}
         facts["error"] = float(judged.std(ddof=1)) / np.sqrt(len(judged)) if len(judged) > 1 else np.nan
         return Snapshot(
-            self.racer.steps, centre_integer_thresholds(incumbent.tree), float(judged.mean()), self.budget,
-            {name: float(fact) for name, fact in facts.items()}, message=message, state=lambda: arrays,
+            self.racer.steps, centre_integer_thresholds(incumbent.tree), incumbent.mean, self.budget,
+            {name: float(fact) for name, fact in facts.items()}, message=message, state=lambda: saved,
         )  # fmt: skip

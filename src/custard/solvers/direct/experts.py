@@ -30,24 +30,26 @@ __all__ = ["linear_policy", "random_trees", "search", "teacher"]
 
 EXPERT_END = 0.25  # share of the budget
 MAX_DQN_STEPS, MIN_DQN_STEPS, DQN_SHARE = 100_000, 20_000, 0.1
+NEARLY_SOLVED = 0.9  # share of the way from a constant action to the reward threshold
 RANDOM_DEPTH = 3  # of random trees, where there is no expert
 
 
-def search(run: DirectSearch) -> Iterator[str]:
-    """Find the expert that the settings ask for; yields what it is doing."""
+def search(run: DirectSearch) -> Iterator[tuple[str, bool]]:
+    """Find the expert that the settings ask for; yields what it is doing, and whether it could go on from there."""
     given = run.settings.expert
     needs_linear = given in (None, "linear") or run.forms.has_sums
-    if needs_linear and run.problem.base.actions.kind != "multi":
+    if needs_linear and run.problem.base.actions.kind != "multi" and not run.state.has_linear_policy:
         yield from _search_linear(run)
+        yield "found a linear policy", True
     if given is None and _should_race_dqn(run):
         yield from _train(run, "dqn")
     elif given not in (None, "linear", "none"):
         yield from _train(run, given)
 
 
-def _search_linear(run: DirectSearch) -> Iterator[str]:
+def _search_linear(run: DirectSearch) -> Iterator[tuple[str, bool]]:
     state, racer = run.state, run.racer
-    used = int(state.linear_search["search.steps"][0]) if state.linear_search else 0
+    used = int(state.linear_search["steps"]) if state.linear_search else 0
     settings = run.search_settings(run.steps_left(EXPERT_END) + used, run.problem.base.features.n_raw + 1)
     for found in search_linear_policy(
         run.problem, racer, settings, run.seed, racer.max_steps, state.linear_search or None
@@ -55,18 +57,21 @@ def _search_linear(run: DirectSearch) -> Iterator[str]:
         state.linear_search, state.expert_return = found.state, found.search.value
         if found.policy is not None:
             state.expert_weights = np.column_stack([found.policy.weights, found.policy.bias])
-        yield f"searching a linear policy, now about {found.search.value:.4g}"
+        yield f"searching a linear policy, now about {found.search.value:.4g}", not found.search.is_final
+    state.has_linear_policy = True
 
 
 def _should_race_dqn(run: DirectSearch) -> bool:
     """Return whether a DQN is worth its time: it learns where a linear policy fails, but slowly."""
-    threshold = run.problem.source.reward_threshold
-    is_solved = threshold is not None and run.state.expert_return >= threshold
+    state, threshold = run.state, run.problem.source.reward_threshold
+    nearly = -np.inf if threshold is None else NEARLY_SOLVED * (threshold - state.constant_return)
+    is_solved = threshold is not None and state.expert_return - state.constant_return >= nearly
     affordable = DQN_SHARE * run.budget >= MIN_DQN_STEPS
-    return affordable and not is_solved and bool(find_spec("jax") and find_spec("optax"))
+    has_jax = bool(find_spec("jax") and find_spec("optax"))
+    return run.forms.has_plain and affordable and not is_solved and has_jax
 
 
-def _train(run: DirectSearch, given: Any) -> Iterator[str]:
+def _train(run: DirectSearch, given: Any) -> Iterator[tuple[str, bool]]:
     """Train or load an expert; it becomes the teacher if it returns more than the linear policy."""
     state, racer = run.state, run.racer
     begun, best = racer.steps, np.inf  # an expert that is not trained here is taken as it is
@@ -75,7 +80,7 @@ def _train(run: DirectSearch, given: Any) -> Iterator[str]:
             run.trained_expert = item
             break
         racer.steps, best = begun + item.steps, item.value
-        yield f"training {given if isinstance(given, str) else 'an expert'}, now about {item.value:.4g}"
+        yield f"training {given if isinstance(given, str) else 'an expert'}, now about {item.value:.4g}", False
     if best < state.expert_return and run.settings.expert is None:
         run.trained_expert = None
     elif np.isfinite(best):
@@ -90,7 +95,7 @@ def _training(run: DirectSearch, given: Any) -> Iterator[Any]:
     from custard.task.settings import settings_for
 
     problem = run.problem
-    if not problem.base.actions.discrete:
+    if given == "dqn":
         problem, _ = with_numbered_actions(problem, run.state.incumbents[PLAIN].tree)
     steps = int(min(MAX_DQN_STEPS, DQN_SHARE * run.budget))
     training = {
@@ -121,10 +126,12 @@ def teacher(run: DirectSearch) -> Teacher | None:
 
 def _teacher_of_expert(run: DirectSearch, expert: Expert) -> Teacher:
     actions, racer = run.problem.base.actions, run.racer
-    vectors = None if actions.discrete else choice_of_vectors(actions)
+    chosen_among = choice_of_vectors(actions) if run.settings.expert in (None, "dqn") and not actions.discrete else None
 
     def predict(x: np.ndarray) -> np.ndarray:
-        return expert.act(x) + actions.start if vectors is None else vectors[expert.act(x)]
+        if actions.discrete:
+            return expert.act(x) + actions.start
+        return expert.act(x) if chosen_among is None else chosen_among[expert.act(x)]
 
     def states(count: int) -> np.ndarray:
         met, results = visited_states(predict, run.problem, racer.fresh_seeds(count), racer.max_steps)

@@ -26,6 +26,11 @@ class Incumbent:
     tree: Tree
     judged: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
+    @property
+    def mean(self) -> float:
+        """The mean of these returns; minus infinity if there are none."""
+        return float(self.judged.mean()) if len(self.judged) else -np.inf
+
 
 @dataclass(eq=False)
 class SearchState:
@@ -33,7 +38,7 @@ class SearchState:
 
     budget: int  # environment steps
     phase: str = "constants"
-    counts: tuple[int, int, int] = (0, 0, 1)  # steps used, lists of fresh seeds drawn, longest episode so far
+    counts: tuple[int, int, int] = (0, 0, 0)  # steps used, lists of fresh seeds drawn, longest episode so far
     constant_return: float = -np.inf  # of the best tree of one leaf
     episode_length: float = 1.0  # steps, of the episodes judged last
     states: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))  # [M, n_raw]: some that were met
@@ -42,6 +47,7 @@ class SearchState:
     linear_search: dict[str, np.ndarray] = field(default_factory=dict)  # of the search for a linear policy
     expert_weights: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))  # [k, n_raw + 1], the bias last
     expert_return: float = -np.inf
+    has_linear_policy: bool = False  # whether the search for it is over
     has_trained_expert: bool = False  # whether trees imitate another expert than the linear policy
     sums_round: int = 0  # of the search for trees over sums
     failures: int = 0  # rounds of it in a row without another tree

@@ -1,7 +1,7 @@
 """Tree policy iteration. Read in this order: `search` (settings, rounds, judging), `candidates` (propose, polish,
-shrink, confirm), `arena` (where trees run, budget, time limit), `simulate` (episodes, action values), `expert_start`
-(trees of an expert's policy), `table_model` (few states: counted transitions, exact returns)."""
+shrink, confirm), `arena` (where trees run, budget, time limit), `simulate` (episodes, action values), `table_expert`
+(trees of a table's policy), `table_model` (few states: counted transitions, exact returns)."""
 
-from custard.solvers.tpi.search import PRESETS, Settings, solve
+from custard.solvers.tpi.search import PRESETS, Settings, searches_directly, solve
 
-__all__ = ["PRESETS", "Settings", "solve"]
+__all__ = ["PRESETS", "Settings", "searches_directly", "solve"]

@@ -13,7 +13,7 @@ from custard.task.problem import Problem
 from custard.task.source import episode_seeds
 from custard.tree.tree import Tree
 
-__all__ = ["Arena", "TableCheck"]
+__all__ = ["Arena", "TableCheck", "can_have_table"]
 
 COMPILED_BUDGET, PYTHON_BUDGET = 200_000_000, 500_000  # environment steps unless given
 SEARCH_BUDGET_SHARE = 0.85  # the rest is for judging what the last round finds
@@ -38,6 +38,14 @@ class TableCheck(NamedTuple):
     was_dropped: bool
 
 
+def can_have_table(problem: Problem, budget: int | None) -> bool:
+    """Return whether the budget suffices to learn what every action does in every state."""
+    numbering = number_states(problem)
+    if numbering is None:
+        return False
+    return MIN_VISITS_PER_PAIR * numbering.n_states * numbering.n_actions <= (budget or PYTHON_BUDGET)
+
+
 class Arena:
     """Runs trees in the environment or in a table learned from it, and knows the budget and the time limit."""
 
@@ -49,14 +57,10 @@ class Arena:
         self.simulator = self.environment  # where trees are run now
         self.time_limit = problem.source.time_limit  # steps; None if it is not known
         self.counts: TransitionCounts | None = None
-        numbering = number_states(problem)
-        if numbering is not None and not problem.is_compiled:
-            if MIN_VISITS_PER_PAIR * numbering.n_states * numbering.n_actions > self.budget:
-                numbering = None
-            else:
-                assert isinstance(self.environment, PythonSimulator)
-                self.counts = TransitionCounts(problem, numbering, self.environment)
-        self.numbering = numbering  # of states, where action values of all states can be learned
+        self.numbering = number_states(problem)  # where action values of all states can be learned
+        if self.numbering is not None and not problem.is_compiled:
+            assert isinstance(self.environment, PythonSimulator)
+            self.counts = TransitionCounts(problem, self.numbering, self.environment)
         self._given_episodes, self._is_surveyed = episodes, False
 
     # -- budget -----------------------------------------------------------------------------------------------------

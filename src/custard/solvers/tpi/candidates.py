@@ -7,14 +7,13 @@ Every function takes a simulator and plain values, and returns values. Proposals
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from custard.core.actions import Actions
-from custard.core.errors import CustardError
 from custard.core.features import Features
 from custard.solvers.common.mutations import mutate_shape, random_shape
 from custard.solvers.common.paired import Candidate, compare, is_perfect, run_candidate
@@ -39,7 +38,7 @@ from custard.tree.tree import Tree
 
 __all__ = [
     "MAX_LEAVES", "NEGLIGIBLE_SHARE", "ActionValues", "Confirmation", "TreeSpace", "Verdict", "confirm", "fit_trees",
-    "judge", "polish", "random_trees", "rank_trees", "remember_failing_seeds", "require_finite", "shrink",
+    "judge", "polish", "random_trees", "rank_trees", "remember_failing_seeds", "shrink",
     "states_or_random",
 ]  # fmt: skip
 
@@ -95,7 +94,7 @@ def fit_trees(space: TreeSpace, tree: Tree, values: ActionValues, zeta: float, c
     `zeta` is the price of a split in shares of what the best action gains over the worst, `cuts` the number of
     thresholds per feature.
     """
-    if len(require_finite(values.x, space.blank.features)) < 2:
+    if len(space.blank.features.require_finite(values.x)) < 2:
         return
     q = values.q - values.q.max(axis=1, keepdims=True)
     price = -zeta * float(-q.min(axis=1).mean())
@@ -136,21 +135,20 @@ def random_trees(space: TreeSpace, x: np.ndarray, rng: np.random.Generator, coun
 def rank_trees(
     simulator: Simulator,
     trees: Sequence[Tree],
-    known_means: Mapping[int, float],
     seeds: np.ndarray,
     max_steps: float,
     blank: Tree,
 ) -> list[Tree]:
     """Return the trees by mean return on a few episodes, the best first, then by size; `blank` is ranked last.
 
-    Of trees that split on the same features in the same order only the best is kept. `known_means` are the mean
-    returns of trees (by index) that were run before. Once the simulator has used `max_steps`, no more trees are run.
+    Of trees that split on the same features in the same order only the best is kept. Once the simulator has used
+    `max_steps`, no more trees are run.
     """
     episodes = max(2, len(seeds) // 8, 16 if simulator.is_compiled else 0)
     ranked = [(-np.inf, 0, 0, blank)]
-    for k, tree in enumerate(map(simplify, trees)):
-        if k in known_means or simulator.steps < max_steps:
-            mean = known_means[k] if k in known_means else float(simulator.returns(tree, seeds[:episodes]).mean())
+    for tree in map(simplify, trees):
+        if simulator.steps < max_steps:
+            mean = float(simulator.returns(tree, seeds[:episodes]).mean())
             ranked.append((mean, -tree.n_leaves, -tree.depth, tree))
     ranked.sort(key=lambda entry: entry[:3], reverse=True)
     best_by_splits: dict[tuple[int, ...], Tree] = {}
@@ -162,20 +160,10 @@ def rank_trees(
 def states_or_random(x: np.ndarray, features: Features, rng: np.random.Generator) -> np.ndarray:
     """Return the states x [N, n], or random ones if there are none."""
     if len(x):
-        return require_finite(x, features)
+        return features.require_finite(x)
     spread = np.where(features.unbounded, 2.0, features.high - features.low)
     low = np.where(features.unbounded, -1.0, features.low)
     return low + rng.random((FALLBACK_RANDOM_STATES, features.n)) * spread
-
-
-def require_finite(x: np.ndarray, features: Features) -> np.ndarray:
-    """Return the states; raise if one is infinite, since thresholds lie between states."""
-    if not np.isfinite(x).all():
-        name = features.names[int(np.argwhere(~np.isfinite(x))[0, -1])]
-        raise CustardError(
-            f"the environment gave an infinite value for feature {name!r}: clip it, so that it has a place"
-        )
-    return x
 
 
 def remember_failing_seeds(remembered: np.ndarray, failing: np.ndarray) -> np.ndarray:

@@ -6,26 +6,28 @@ most, less |zeta| for every split, is an ordinary optimal-tree problem (`custard
 change to the present one, replaces it only if its true return is higher on the same episodes (`candidates`).
 
 A round is: value, fit, compare, polish by small changes, judge. It depends on nothing but the `SearchState`, what was
-learned of the environment (`arena`, `expert_start`) and its own seed, so that a run can stop and go on between
+learned of the environment (`arena`, `table_expert`) and its own seed, so that a run can stop and go on between
 rounds. Rounds use fresh episodes, so that luck does not add up.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
 
 from custard.core.errors import CustardError, require_least, require_shares
+from custard.solvers import direct
 from custard.solvers.common.checkpoint import from_arrays, to_arrays
 from custard.solvers.common.mutations import trees_without_one_split
 from custard.solvers.common.paired import Candidate, compare, is_perfect, run_candidate
-from custard.solvers.tpi import candidates, expert_start
-from custard.solvers.tpi.arena import Arena
+from custard.solvers.tpi import candidates
+from custard.solvers.tpi.arena import Arena, can_have_table
 from custard.solvers.tpi.candidates import MAX_LEAVES, NEGLIGIBLE_SHARE, ActionValues, TreeSpace
-from custard.solvers.tpi.expert_start import ImitatedExpert, TableExpert
+from custard.solvers.tpi.simulate import CompiledSimulator
+from custard.solvers.tpi.table_expert import TableExpert, table_trees
 from custard.task.problem import Problem, Snapshot
 from custard.task.source import episode_seeds
 from custard.tree.leaf_actions import LeafActions
@@ -57,6 +59,16 @@ class Settings:
     max_leaves: int | None = None
     """The largest number of leaves; none unless given."""
 
+    tests: str = "auto"
+    """What splits may ask about: axis (one feature), linear (weighted sums: by direct search), or auto, whichever is
+    better where an environment is searched directly, and one feature elsewhere."""
+
+    leaves: str = "auto"
+    """What leaves may hold: constant (an action), linear (for real-valued actions: by direct search), or auto."""
+
+    digits: int | None = None
+    """Digits to which the numbers of sums are rounded if the return allows; 2 or 3 unless given."""
+
     zeta: float = -1e-3
     """The price of a split, in shares of what the best action gains over the worst."""
 
@@ -80,26 +92,50 @@ class Settings:
     where fits are exact."""
 
     expert: str | Callable[..., Any] | None = None
-    """An expert to begin from: dqn or linear (trained first), a file (.npz, or .zip of Stable-Baselines3), none, or a
-    function to Q. Unless given, a DQN where Python steps environments and no table is learned, if jax is installed."""
+    """An expert to begin from, by direct search: linear or dqn (found first), a file (.npz, or .zip of
+    Stable-Baselines3), a function to Q-values, or none."""
 
     def __post_init__(self) -> None:
         require_least(self, 1, "max_leaves", "episodes", "states", "cuts", "polish", "patience")
         require_shares(self, "noise")
 
+    def for_direct_search(self) -> direct.Settings:
+        """Return the settings of direct search; one that it does not read is an error."""
+        read = [entry.name for entry in fields(direct.Settings)]
+        for entry in fields(self):
+            if entry.name not in read and getattr(self, entry.name) != entry.default:
+                raise CustardError(
+                    f"setting {entry.name!r} is not read here: this environment is searched directly, which reads "
+                    f"{', '.join(read)}"
+                )
+        return direct.Settings(**{name: getattr(self, name) for name in read})
+
+
+def searches_directly(problem: Problem, settings: Settings) -> bool:
+    """Return whether trees are searched by their returns alone: where Python steps the environment and its states are
+    too many for a table, and where an expert or linear tests or leaves are asked for."""
+    if settings.expert not in (None, "none") or "linear" in (settings.tests, settings.leaves):
+        return True
+    return not problem.is_compiled and not can_have_table(problem, settings.budget)
+
 
 def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | None = None) -> Iterator[Snapshot]:
-    """Run rounds of tree policy iteration until nothing better is found."""
+    """Run rounds of tree policy iteration until nothing better is found, or search directly."""
+    if searches_directly(problem, settings) or direct.is_state(state):
+        yield from direct.solve(problem, settings.for_direct_search(), state)
+        return
     search = Search(problem, settings)
     if state is not None:
         search.restore(state)
-    else:
-        yield from search.prepare_expert()
     while not search.state.message:
         if search.is_mending:
             search.mend()
         else:
             yield from search.round()
+        if search.has_lost_its_table:
+            given = replace(settings.for_direct_search(), budget=search.arena.budget)
+            yield from direct.solve(problem, given, used_steps=search.arena.environment.steps)
+            return
         yield search.snapshot()
 
 
@@ -140,7 +176,6 @@ class Search:
         self.arena = Arena(problem, settings.budget, settings.episodes, self.blank, self.seed)
         numbering = self.arena.numbering
         self.table = TableExpert.untrained(problem, numbering) if numbering is not None else None
-        self.expert: ImitatedExpert | None = None
 
     # -- a round ----------------------------------------------------------------------------------------------------
 
@@ -150,6 +185,8 @@ class Search:
         rng = np.random.default_rng([self.seed, state.round])
         self._prepare_round(rng)
         yield from self._progress()
+        if self.has_lost_its_table:
+            return
         if state.rounds_without_progress == 2 and state.depth < self.max_depth:
             state.depth, state.start = state.depth + 1, state.best  # nothing better of this depth: allow one more
         seeds = arena.comparison_seeds(rng, state.failing_seeds)
@@ -158,7 +195,7 @@ class Search:
         yield from self._progress(incumbent)
         state.depth = max(state.depth, incumbent.tree.depth)
         perfect = is_perfect(incumbent.mean, arena.simulator.max_return)
-        if arena.simulator.can_value_actions and arena.has_budget and not perfect:
+        if arena.simulator.is_compiled and arena.has_budget and not perfect:
             values = self._value_actions(incumbent.tree, rng, self.settings.noise)
             x = values.x
             for tree in self._fit_trees(incumbent.tree, values):
@@ -208,12 +245,12 @@ class Search:
     def _first_trees(self, rng: np.random.Generator, seeds: np.ndarray) -> tuple[list[Tree], np.ndarray]:
         """Return new trees that split on different features, the best first, and states [N, n] that were met.
 
-        They are fits to random behaviour, trees of a table's or a network's policy, and random trees.
+        They are fits to random behaviour, trees of a table's policy, and random trees.
         """
         arena, settings, is_first_round = self.arena, self.settings, self.state.round == 0
         trees: list[Tree] = []
         x = np.zeros((0, self.n_features))
-        if arena.simulator.can_value_actions:
+        if arena.simulator.is_compiled:
             values = self._value_actions(self.blank, rng, 1.0)
             trees, x = list(self._fit_trees(self.blank, values)), values.x
         x = candidates.states_or_random(x, self.blank.features, rng)
@@ -221,24 +258,18 @@ class Search:
         if arena.simulator.is_table and self.problem.max_depth is None:
             depths.append(TABLE_TREE_DEPTH)
         if self.table is not None:
-            trees += expert_start.table_trees(self.table, arena, depths, settings.max_leaves, rng, is_first_round)
-        known_means: dict[int, float] = {}  # over more episodes than the others are run for
-        if self.expert is not None and is_first_round:
-            imitations, arena.environment.steps = expert_start.imitate(
-                self.expert, arena, depths, settings.max_leaves, self.cuts, rng
-            )
-            known_means = {len(trees) + k: mean for k, (_, mean) in enumerate(imitations)}
-            trees += [tree for tree, _ in imitations]
+            trees += table_trees(self.table, arena, depths, settings.max_leaves, rng, is_first_round)
         trees += candidates.random_trees(self.space, x, rng, self.changes // 3)
         max_steps = arena.steps_until(arena.search_budget // 2) if is_first_round else np.inf
-        ranked = candidates.rank_trees(arena.simulator, trees, known_means, seeds, max_steps, self.blank)
+        ranked = candidates.rank_trees(arena.simulator, trees, seeds, max_steps, self.blank)
         return ranked[: STARTING_TREES if self.n_features > 1 else 1], x
 
     def _value_actions(self, tree: Tree, rng: np.random.Generator, noise: float) -> ActionValues:
         """Measure what actions are worth in states that a noisy tree meets."""
-        actions = self.leaf_actions.tried(rng, tree)
+        simulator, actions = self.arena.simulator, self.leaf_actions.tried(rng, tree)
+        assert isinstance(simulator, CompiledSimulator)
         seed, count = int(rng.integers(2**31)), self.settings.states or self.arena.count_valued_states(len(actions))
-        return ActionValues(*self.arena.simulator.action_values(tree, seed, count, noise, actions), actions)
+        return ActionValues(*simulator.action_values(tree, seed, count, noise, actions), actions)
 
     def _fit_trees(self, tree: Tree, values: ActionValues) -> Iterator[Tree]:
         return candidates.fit_trees(self.space, tree, values, self.settings.zeta, self.cuts)
@@ -251,6 +282,11 @@ class Search:
             self.round_confirmation_episodes, self.state.failing_seeds,
         )  # fmt: skip
         return polished
+
+    @property
+    def has_lost_its_table(self) -> bool:
+        """Whether the environment's states turned out not to be what a table takes them for."""
+        return not self.problem.is_compiled and self.arena.counts is None
 
     @property
     def space(self) -> TreeSpace:
@@ -366,18 +402,6 @@ class Search:
         self._finish()
 
     # -- starting, stopping and going on ----------------------------------------------------------------------------
-
-    def prepare_expert(self) -> Iterator[Snapshot]:
-        """Load or train the expert that trees are to imitate, if there is to be one; yield while it is trained."""
-        arena, given = self.arena, expert_start.choose_expert(self.settings.expert, self.arena)
-        before = arena.environment.steps
-        for item in expert_start.prepare_expert(given, arena, self.settings.budget is not None):
-            if isinstance(item, ImitatedExpert):
-                self.expert = item
-                continue
-            arena.environment.steps = before + item.steps
-            facts, message = {"expert": item.value}, "training an expert"
-            yield Snapshot(arena.environment.steps, None, np.nan, arena.budget, facts, message=message)
 
     def _progress(self, candidate: Candidate | None = None) -> Iterator[Snapshot]:
         """Yield where an unfinished round stands, if rounds take long: in the first, with the candidate's tree."""

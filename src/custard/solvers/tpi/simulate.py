@@ -1,8 +1,7 @@
-"""Simulators: they roll trees out in base environments, and value every action in the states that trees meet.
+"""Simulators: they roll trees out in base environments; compiled ones also value every action in the states met.
 
 `CompiledSimulator` does both in compiled loops, over the native environments or over a learned table of transitions
-(`custard.solvers.tpi.table_model`). `PythonSimulator` steps Gymnasium environments; it values actions in copies of the
-environment or, where that cannot be copied, by repeating an episode up to the state.
+(`custard.solvers.tpi.table_model`). `PythonSimulator` steps the environment that such a table is learned from.
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -29,7 +28,6 @@ from custard.task.compiled_rollouts import (
     tree_arrays,
     world_of,
 )
-from custard.task.copies import can_copy, can_repeat, copy_env
 from custard.task.problem import Problem
 from custard.task.runners import PythonEpisodes
 from custard.task.source import DEFAULT_TIME_LIMIT
@@ -41,8 +39,6 @@ __all__ = ["CompiledSimulator", "PythonSimulator", "Simulator", "make_simulator"
 
 MIN_EPISODE_CAP = 100  # steps after which episodes without a declared time limit are cut, at the least
 ASSUMED_EPISODE_LENGTH = 50.0  # steps, before any episode was run
-VALUING_BUDGET_DIVISOR = 5  # one call of `action_values` takes at most one part in so many of the budget
-MAX_FRUITLESS_EPISODES = 20  # episodes in a row that give no state before `action_values` gives up
 NO_TRUNCATION, VARYING_TRUNCATION = 0, -1  # values of `PythonSimulator.truncation_step`
 
 
@@ -53,7 +49,6 @@ class Simulator(Protocol):
     max_step_reward: float  # largest reward of a single step so far
     max_episode_steps: int
     mean_episode_length: float  # steps per episode in the last call of `returns`
-    can_value_actions: bool  # whether `action_values` works
     is_compiled: bool
     is_table: bool  # whether episodes run in a table learned from the environment
     is_exact: bool  # whether returns are expected ones, the same for every seed
@@ -70,16 +65,6 @@ class Simulator(Protocol):
 
     def returns(self, tree: Tree, seeds: np.ndarray, noise: float = 0.0) -> np.ndarray:
         """Return the return of one episode per seed; with `noise` that share of the actions is random."""
-
-    def action_values(
-        self, tree: Tree, seed: int, count: int, noise: float, actions: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return states x [N, n] that the noisy tree meets, and the value q [N, A] of every action there.
-
-        The value is the return from there on of the action followed by the noisy tree; all actions of a state meet the
-        same chance. `count` is the number of states wanted, `noise` the share of random actions, `actions` [A] or
-        [A, k] the actions to value.
-        """
 
     def visited_states(self, tree: Tree) -> np.ndarray | None:
         """Return the states [N, n] of the tree's episodes, if it was the last one run and they were kept."""
@@ -100,7 +85,7 @@ def make_simulator(problem: Problem, budget: int | None = None) -> Simulator:
 class CompiledSimulator:
     """Whole episodes in compiled loops."""
 
-    can_value_actions = is_compiled = is_fast = True
+    is_compiled = is_fast = True
     is_exact = is_table = False
     observed_time_limit: int | None = None
     saved: tuple[str, ...] = ("steps", "max_step_reward", "mean_episode_length", "max_episode_steps")
@@ -137,7 +122,12 @@ class CompiledSimulator:
     def action_values(
         self, tree: Tree, seed: int, count: int, noise: float, actions: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """See `Simulator`."""
+        """Return states x [N, n] that the noisy tree meets, and the value q [N, A] of every action there.
+
+        The value is the return from there on of the action followed by the noisy tree; all actions of a state meet the
+        same chance. `count` is the number of states wanted, `noise` the share of random actions, `actions` [A] or
+        [A, k] the actions to value.
+        """
         episodes = int(np.clip(1.5 * count / max(1.0, self.mean_episode_length), 64, 4096))
         rng = streams([*np.random.SeedSequence(seed).generate_state(episodes).tolist(), seed])
         x, q, steps = sample_action_values(
@@ -170,16 +160,11 @@ class PythonSimulator:
         self.env, self.base, self.observe = self.episode.env, self.episode.base, self.episode.observe
         self.leaf_actions = LeafActions(self.actions)
         self.episode_cap = problem.source.time_limit or DEFAULT_TIME_LIMIT  # steps after which we cut an episode
-        self.max_valuing_steps = np.inf
-        if budget is not None:
-            self.max_valuing_steps = budget // VALUING_BUDGET_DIVISOR
-            if problem.source.time_limit is None:
-                self.episode_cap = int(np.clip(budget // 20, MIN_EPISODE_CAP, self.episode_cap))
+        if budget is not None and problem.source.time_limit is None:
+            self.episode_cap = int(np.clip(budget // 20, MIN_EPISODE_CAP, self.episode_cap))
         self.max_episode_steps = self.episode_cap  # less, if the environment itself was seen to truncate earlier
         self.truncation_step = NO_TRUNCATION  # where the environment truncates episodes
         self.steps, self.max_step_reward, self.mean_episode_length = 0, -np.inf, ASSUMED_EPISODE_LENGTH
-        self.can_be_copied = can_copy(self.env)
-        self.can_value_actions = self.can_be_copied or can_repeat(self.env)
         self._last_tree: Tree | None = None
         self._visited: list[np.ndarray] = []  # states of its episodes
 
@@ -246,74 +231,6 @@ class PythonSimulator:
             self.truncation_step, self.max_episode_steps = VARYING_TRUNCATION, self.episode_cap
         self.steps += t
         return episode.total
-
-    def action_values(
-        self, tree: Tree, seed: int, count: int, noise: float, actions: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """See `Simulator`."""
-        rng = np.random.default_rng(seed)
-        states: list[np.ndarray] = []
-        values: list[list[float]] = []
-        tried = [int(action) if self.actions.discrete else action for action in actions]
-        fruitless, max_steps = 0, self.steps + self.max_valuing_steps
-        while len(states) < count and fruitless < MAX_FRUITLESS_EPISODES and self.steps < max_steps:
-            env_seed = int(rng.integers(2**31))
-            observation, _ = self.env.reset(seed=env_seed)
-            taken: list[Any] = []
-            over, before = False, len(states)
-            # Only now and then a state is valued, so that states come from several episodes.
-            wait = int(rng.integers(0, 1 + int(min(30, self.mean_episode_length / 2))))
-            while not over and len(taken) < self.episode_cap and self.steps < max_steps:
-                x = self.observe(observation)
-                if wait == 0 and len(states) < count:
-                    chance = int(rng.integers(2**31))
-                    states.append(x)
-                    values.append([self._return_after(env_seed, taken, tree, one, chance, noise) for one in tried])
-                    wait = int(rng.integers(1, 2 + int(min(60, self.mean_episode_length / 2))))
-                    if not self.can_be_copied:
-                        self._repeat(env_seed, taken)
-                else:
-                    wait = max(0, wait - 1)
-                action = self.base.action(self.leaf_actions.random(rng) if rng.random() < noise else tree.act(x))
-                observation, _, terminated, truncated, _ = self.env.step(action)
-                taken.append(action)
-                self.steps += 1
-                over = terminated or truncated
-            fruitless = 0 if len(states) > before else fruitless + 1
-        return np.array(states).reshape(-1, self.n_features), np.array(values).reshape(-1, len(tried))
-
-    def _repeat(self, env_seed: int, taken: list[Any]) -> None:
-        """Bring the environment back to where it was by taking the same actions from the same seed."""
-        self.env.reset(seed=env_seed)
-        for action in taken:
-            self.env.step(action)
-        self.steps += len(taken)
-
-    def _return_after(
-        self, env_seed: int, taken: list[Any], tree: Tree, action: Any, chance: int, noise: float
-    ) -> float:
-        """Return the return of an action, followed by the noisy tree, from the present state.
-
-        `env_seed` and the actions `taken` so far led to that state; `chance` seeds all that is random from there on.
-        """
-        rng = np.random.default_rng(chance)
-        if self.can_be_copied:
-            env = copy_env(self.env)
-            if hasattr(env.unwrapped, "_np_random"):
-                env.unwrapped._np_random = np.random.default_rng(chance)
-        else:
-            self._repeat(env_seed, taken)
-            env = self.env
-        total, over, t = 0.0, False, len(taken)
-        while not over and t < self.episode_cap:
-            observation, reward, terminated, truncated, _ = env.step(self.base.action(action))
-            total += reward
-            self.steps += 1
-            t += 1
-            over = terminated or truncated
-            use_random, random_action = rng.random() < noise, self.leaf_actions.random(rng)
-            action = random_action if use_random else tree.act(self.observe(observation))
-        return total
 
 
 @njit(cache=True)

@@ -1,0 +1,205 @@
+"""Direct search over trees: known answers, budgets kept, the same with any number of workers, resumed from anywhere."""
+
+from dataclasses import replace
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import custard
+from custard.core.actions import Actions
+from custard.core.features import Features
+from custard.core.spaces import describe
+from custard.solvers import direct, tpi
+from custard.solvers.common.evolve import parametrise
+from custard.solvers.common.linear_trees import grown, linear_tree, readable, rounded, smaller_trees
+from custard.solvers.common.race import BudgetUsed, Racer, number_count
+from custard.task.budget import parse_time, rounded_budget
+from custard.task.episodes import EpisodeRequest, InProcess
+from custard.task.policies import LinearPolicy
+from custard.task.problem import Problem
+from custard.task.source import source
+from custard.tree.tree import Tree
+from tests.experts.test_linear import Choose, Steer
+
+RNG = np.random.default_rng(0)
+FEATURES = Features(("a", "b", "c"), [-3] * 3, [3] * 3)
+X = RNG.normal(size=(2000, 3))
+
+
+def problem_of(env, **more):
+    where = source(env)
+    return Problem(where, describe(where.make()), workers=0, **more)
+
+
+def test_a_real_valued_task_has_one_linear_leaf():
+    run = custard.learn(Steer, seed=1, budget=40_000, workers=0)
+    tree = run.tree
+    assert tree.n_leaves == 1
+    assert tree.gains is not None
+    assert tree.gains[0, 0, 0] == pytest.approx(-0.1, abs=0.04)  # the best push is -x, and the feature is 10 x
+    assert custard.evaluate(tree, Steer, 200, seed=5).mean > -1.3
+
+
+def test_constant_leaves_and_plain_tests_where_asked_for():
+    run = custard.learn(Steer, seed=1, budget=40_000, workers=0, leaves="constant", max_leaves=8)
+    assert run.tree.gains is None
+    assert 1 < run.tree.n_leaves <= 8
+    assert custard.evaluate(run.tree, Steer, 200, seed=5).mean > -2.5  # doing nothing: -6
+    assert not run.tree.features.derived
+
+
+def test_discrete_actions_with_sums_and_without():
+    for tests in ("linear", "axis"):
+        tree = custard.learn(Choose, seed=1, budget=20_000, workers=0, tests=tests, max_depth=3).tree
+        assert tree.depth <= 3
+        assert custard.evaluate(tree, Choose, 200, seed=5).mean > -2.6
+        assert bool(tree.n_coefficients) <= (tests == "linear")
+
+
+@pytest.mark.parametrize("given", [{"tests": "axis"}, {"tests": "linear"}, {"expert": "none", "tests": "axis"}])
+def test_a_run_goes_on_from_every_snapshot(given):
+    settings = direct.Settings(budget=8000, **given)
+    whole = list(direct.solve(problem_of(Choose), settings))
+    for one in whole[::3]:
+        again = list(direct.solve(problem_of(Choose), settings, one.state()))[-1]
+        assert (again.tree, again.value, again.steps) == (whole[-1].tree, whole[-1].value, whole[-1].steps)
+
+
+def test_workers_change_nothing():
+    runs = [custard.learn(Choose, seed=2, budget=8000, workers=workers, tests="axis") for workers in (0, 1, 3)]
+    assert all((run.tree, run.value, run.steps) == (runs[0].tree, runs[0].value, runs[0].steps) for run in runs)
+
+
+@pytest.mark.parametrize("budget", [50, 500, 3000, 20_000])
+@pytest.mark.parametrize("env", [Steer, Choose])
+def test_the_budget_is_kept(env, budget):
+    run = custard.learn(env, seed=0, budget=budget, workers=0, expert="linear")
+    assert run.steps <= budget + 10  # an episode has ten steps
+    assert np.isfinite(run.value)
+
+
+def test_a_racer_stops_at_its_limit():
+    problem = problem_of(Choose)
+    racer = Racer(InProcess(problem.source.make(), problem.base), 0, None, 35)
+    tree = Tree.leaf(1, problem.base.features, problem.base.actions)
+    with pytest.raises(BudgetUsed):
+        racer.run([EpisodeRequest(tree, np.arange(10))])
+    assert 35 <= racer.steps < 45
+
+
+def test_the_value_shown_is_of_episodes_that_chose_nothing():
+    differences = []
+    for seed in range(8):
+        run = custard.learn(Choose, seed=seed, budget=3000, workers=0, tests="axis")
+        differences.append(run.value - custard.evaluate(run.tree, Choose, 300, seed=99).mean)
+    error = np.std(differences) / np.sqrt(len(differences))
+    assert abs(np.mean(differences)) < 3 * error + 0.02
+
+
+# -- trees of linear policies -------------------------------------------------------------------------------------------
+
+
+def linear_policy(n_actions):
+    return LinearPolicy(
+        RNG.normal(size=(n_actions, 3)), RNG.normal(size=n_actions), Actions("discrete", tuple("vwxyz"[:n_actions]))
+    )
+
+
+@pytest.mark.parametrize("n_actions", [1, 2, 3, 4, 5])
+def test_a_tournament_acts_as_its_scores_do(n_actions):
+    policy = linear_policy(n_actions)
+    tree = linear_tree(policy, FEATURES, X)
+    taken = np.unique(policy.predict(X), return_counts=True)[1] > 4  # rare actions take no part
+    assert tree.n_leaves == 2 ** (taken.sum() - 1)
+    assert (tree.predict(X) == policy.predict(X)).mean() > 0.99
+
+
+def test_smaller_trees_are_smaller_and_readable():
+    tree = readable(linear_tree(linear_policy(3), FEATURES, X))
+    smaller = smaller_trees(tree, X, moves_sums=True)
+    assert all(number_count(each) < number_count(tree) for each in smaller)
+    assert any(each.n_leaves == tree.n_leaves and each.n_coefficients == tree.n_coefficients - 1 for each in smaller)
+    short = rounded(tree, 2)
+    assert all(weight == float(f"{weight:.2g}") for entry in short.features.derived for _, weight in entry.terms)
+    assert (short.predict(X) == tree.predict(X)).mean() > 0.9
+
+
+def test_a_sum_of_one_feature_is_a_plain_test():
+    policy = LinearPolicy(np.array([[1.0, 0, 0], [-1.0, 0, 0]]), np.zeros(2), Actions("discrete", ("v", "w")))
+    tree = readable(linear_tree(policy, FEATURES, X))
+    assert tree.n_coefficients == 0
+    assert tree.features.n == 3
+    assert (tree.predict(X) == policy.predict(X)).all()
+
+
+def test_a_grown_tree_acts_as_before():
+    actions = Actions("box", ("push",), low=[-1], high=[1])
+    tree = linear_tree(LinearPolicy(np.array([[0.5, -0.2, 0.0]]), np.array([0.1]), actions), FEATURES, X)
+    for _ in range(3):
+        larger = grown(tree, X, RNG, max_depth=9)
+        assert larger.n_leaves == tree.n_leaves + 1
+        np.testing.assert_array_equal(larger.predict(X), tree.predict(X))
+        tree = larger
+
+
+def test_parameters_of_zero_are_the_tree_itself_and_each_moves_something():
+    actions = Actions("box", ("u", "v"), low=[-9] * 2, high=[9] * 2)
+    vectors = grown(linear_tree(LinearPolicy(RNG.normal(size=(2, 3)), np.zeros(2), actions), FEATURES, X), X, RNG, 9)
+    vectors = replace(vectors, value=RNG.normal(size=vectors.value.shape))
+    for tree in (linear_tree(linear_policy(3), FEATURES, X), vectors):
+        moved, size = parametrise(tree, X, moves_sums=True)
+        np.testing.assert_array_equal(moved(np.zeros(size)).predict(X), tree.predict(X))
+        for k in range(size):
+            assert (moved(3.0 * np.eye(size)[k]).predict(X) != tree.predict(X)).any()
+
+
+# -- settings -----------------------------------------------------------------------------------------------------------
+
+
+def test_settings_that_do_not_fit_are_one_line():
+    with pytest.raises(custard.CustardError, match="linear leaves need real-valued"):
+        custard.learn(Choose, budget=1000, leaves="linear")
+    with pytest.raises(custard.CustardError, match="tests"):
+        custard.learn(Choose, budget=1000, tests="crooked")
+    with pytest.raises(custard.CustardError, match=r"'cuts' is not read here.*max_leaves"):
+        custard.learn(Choose, budget=1000, cuts=5)
+    with pytest.raises(custard.CustardError, match="a budget or a time, not both"):
+        custard.learn(Choose, budget=1000, time="1m")
+
+
+def test_times_and_budgets():
+    assert [parse_time(text) for text in ("90", "45s", "10m", "1.5h", 3)] == [90, 45, 600, 5400, 3]
+    for bad in ("", "ten", "-3", "0", "5d", float("nan"), -1):
+        with pytest.raises(custard.CustardError, match="time"):
+            parse_time(bad)
+    assert [rounded_budget(steps) for steps in (0.1, 1, 4.9, 5, 19, 20, 499, 5.1e6)] == [
+        1,
+        1,
+        2,
+        5,
+        10,
+        20,
+        200,
+        5 * 10**6,
+    ]
+
+
+def test_a_time_becomes_steps_once(tmp_path):
+    run = custard.learn(Choose, time=0.5, workers=0, out=tmp_path / "run", tests="axis")
+    budget = run.config["settings"]["budget"]
+    assert budget == rounded_budget(budget)
+    assert run.steps <= budget + 10
+    again = custard.learn(Choose, time=0.5, workers=0, out=tmp_path / "run", tests="axis", resume=True)
+    assert again.config["settings"]["budget"] == budget
+
+
+def test_which_environments_are_searched_directly():
+    def searches(env, **given):
+        return tpi.searches_directly(replace(problem_of(env)), tpi.Settings(**given))
+
+    assert searches(Choose)
+    assert not searches(lambda: gym.make("FrozenLake-v1"))  # few states: a table
+    assert searches(lambda: gym.make("FrozenLake-v1"), tests="linear")
+    assert not searches("CartPole-v1")
+    assert searches("CartPole-v1", expert="linear")
