@@ -22,6 +22,9 @@ __all__ = ["DEFAULT_TIME_LIMIT", "Source", "episode_seeds", "registered_spec", "
 #: Environments whose compiled twin behaves the same bit for bit, seeds included (`custard.envs.native.twin`).
 _TWIN_IDS = ("CartPole-v0", "CartPole-v1", "MountainCar-v0", "Acrobot-v1", "Pendulum-v1")
 
+#: Wrappers that `gym.make` adds and that change nothing.
+_HARMLESS_WRAPPERS = (gym.wrappers.TimeLimit, gym.wrappers.OrderEnforcing, gym.wrappers.PassiveEnvChecker)
+
 #: Steps after which an episode is cut where the environment declares no limit of its own.
 DEFAULT_TIME_LIMIT = 10_000
 
@@ -83,8 +86,10 @@ def source(env: Any, kwargs: Mapping[str, Any] | None = None) -> Source:
     if isinstance(env, gym.Env):
         if kwargs:
             raise CustardError("environment arguments go with an id or a function, not with a finished environment")
-        spec = env.spec
-        name = spec.id if spec is not None else type(env.unwrapped).__name__
+        compiled = _compiled_form(env)
+        if compiled is not None:
+            return compiled
+        name = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
         guarded = Guarded(env, name, owned=False)
         return Source(name, lambda: guarded, is_single_instance=True, **_declarations(env))
     if callable(env):
@@ -93,12 +98,47 @@ def source(env: Any, kwargs: Mapping[str, Any] | None = None) -> Source:
             raise CustardError(
                 f"the function that makes environments returned {type(first).__name__}, not a gymnasium.Env"
             )
+        compiled = _compiled_form(first)
+        if compiled is not None:
+            return compiled
         name = first.spec.id if first.spec is not None else type(first.unwrapped).__name__
         maker = Maker(lambda: Guarded(env(**kwargs), name), environment_recipe(env, kwargs))
         return Source(name, maker, kwargs=kwargs, **_declarations(first))
     raise CustardError(
         f"an environment is an id, a gymnasium.Env or a function that makes one, got {type(env).__name__}"
     )
+
+
+def _compiled_form(env: gym.Env) -> Source | None:
+    """Return the source of the compiled environment that behaves as this one does; None if there is none.
+
+    Its specification must name one, no wrapper may change it, and no plain attribute may differ from a new one's.
+    """
+    spec, inner = env.spec, env
+    if spec is None or not (spec.id in _TWIN_IDS or spec.namespace == "custard"):
+        return None
+    while isinstance(inner, gym.Wrapper):
+        if type(inner) not in _HARMLESS_WRAPPERS:
+            return None
+        inner = inner.env
+    kwargs = {key: value for key, value in spec.kwargs.items() if key != "render_mode"}
+    registered = registered_spec(spec.id)
+    if spec.max_episode_steps != registered.max_episode_steps:
+        kwargs["max_episode_steps"] = -1 if spec.max_episode_steps is None else spec.max_episode_steps
+    kwargs = {key: value for key, value in kwargs.items() if registered.kwargs.get(key, registered) is not value}
+    try:
+        found = _from_id(spec.id, kwargs)
+        other = gym.make(spec.id, **kwargs).unwrapped
+    except CustardError:
+        return None
+    if found.make_compiled is None or found.time_limit != _time_limit(env) or type(inner) is not type(other):
+        return None
+    plain = (bool, int, float, str)
+    mine, theirs = (
+        {key: value for key, value in vars(each).items() if isinstance(value, plain) and key != "render_mode"}
+        for each in (inner, other)
+    )
+    return found if mine == theirs else None
 
 
 def registered_spec(name: str) -> EnvSpec:

@@ -97,7 +97,7 @@ def test_the_value_shown_is_of_episodes_that_chose_nothing():
     assert abs(np.mean(differences)) < 3 * error + 0.02
 
 
-# -- trees of linear policies -------------------------------------------------------------------------------------------
+# -- trees of linear policies ----------------------------------------------------------------------------------------
 
 
 def linear_policy(n_actions):
@@ -154,7 +154,7 @@ def test_parameters_of_zero_are_the_tree_itself_and_each_moves_something():
             assert (moved(3.0 * np.eye(size)[k]).predict(X) != tree.predict(X)).any()
 
 
-# -- settings -----------------------------------------------------------------------------------------------------------
+# -- settings --------------------------------------------------------------------------------------------------------
 
 
 def test_settings_that_do_not_fit_are_one_line():
