@@ -47,6 +47,7 @@ class Racer:
         self.runner, self.seed, self.max_steps, self.limit = runner, seed, max_steps, limit
         self.steps = self.draws = 0  # environment steps, and lists of fresh seeds, so far
         self.longest = 0  # steps of the longest episode so far
+        self.recent_length = 1.0  # steps per episode of what ran last
 
     def fresh_seeds(self, count: int) -> np.ndarray:
         """Return the seeds of episodes that nothing has run before."""
@@ -73,7 +74,9 @@ class Racer:
         return Episodes.joined(parts)
 
     def _count(self, results: list[Episodes]) -> list[Episodes]:
-        self.steps += sum(result.steps for result in results)
+        steps, episodes = sum(result.steps for result in results), sum(len(result.lengths) for result in results)
+        self.steps += steps
+        self.recent_length = max(1.0, steps / max(1, episodes))
         self.longest = max([self.longest, *(int(result.lengths.max()) for result in results if len(result.lengths))])
         return results
 

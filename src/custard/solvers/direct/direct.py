@@ -63,14 +63,22 @@ ROUNDING_DIGITS = 3, 2  # to which the numbers of sums are rounded if the return
 
 
 def solve(
-    problem: Problem, settings: Settings, state: dict[str, np.ndarray] | None = None, used_steps: int = 0
+    problem: Problem,
+    settings: Settings,
+    state: dict[str, np.ndarray] | None = None,
+    used_steps: int = 0,
+    start: Tree | None = None,
 ) -> Iterator[Snapshot]:
-    """Search until the budget is used or nothing better is found; `used_steps` of it were used before."""
+    """Search until the budget is used or nothing better is found.
+
+    Another method may have used `used_steps` of the budget before, and found the tree `start`.
+    """
     runner = make_runner(problem)
     try:
         search = DirectSearch(problem, settings, runner, state)
         if state is None:
             search.racer.steps = used_steps
+            search.state.arms = [] if start is None else [Arm(start, start)]
         yield from search.run()
     finally:
         runner.close()
@@ -100,6 +108,7 @@ class DirectSearch:
         self.budget = self.state.budget
         self.racer = Racer(runner, self.seed, problem.episode_cap(self.budget), int(SEARCH_END * self.budget))
         self.racer.steps, self.racer.draws, self.racer.longest = self.state.counts
+        self.racer.recent_length = self.state.recent_length
         self.saved: dict[str, np.ndarray] = {}  # the state at the beginning of the present unit of work
         self.trained_expert: Expert | None = None  # that trees imitate instead of the linear policy
 
@@ -139,9 +148,9 @@ class DirectSearch:
         results = self.racer.screen(trees, episodes, keep_states=True)
         means = [float(result.returns.mean()) for result in results]
         self.state.constant_return = max(means)
-        self.state.episode_length = float(np.mean([result.lengths.mean() for result in results]))
         self.keep_states(np.concatenate([result.states for result in results]))
         self.take(PLAIN, trees[int(np.argmax(means))])
+        self.challenge(PLAIN, [arm.tree for arm in self.state.arms])
         yield self.snapshot("tried constant actions")
 
     def search_expert(self) -> Iterator[Snapshot]:
@@ -203,7 +212,7 @@ class DirectSearch:
         if not self.forms.has_plain or self.max_leaves < 2 or self.max_depth < 1:
             return
         sizes = [self.max_leaves // 2**k for k in range(4, -1, -1) if self.max_leaves // 2**k > 1]
-        steps, length = max(0, self.steps_left(IMITATION_END)), state.episode_length
+        steps = max(0, self.steps_left(IMITATION_END))
         finalists: list[Tree] = []
         teacher = experts.teacher(self)
         if teacher is None:
@@ -211,15 +220,18 @@ class DirectSearch:
             finalists = experts.random_trees(base, state.states, rng, 2 * ARMS, sizes[-1], self.max_depth)
         else:
             pool: dict[int, list[tuple[float, Tree]]] = {}
-            for found in imitations(teacher, base, self.racer, sizes, self.max_depth, self.seed, steps, length):
+            for found in imitations(teacher, base, self.racer, sizes, self.max_depth, self.seed, steps):
                 for mean, tree in found.trees:
                     pool.setdefault(next(size for size in sizes if tree.n_leaves <= size), []).append((mean, tree))
-                states = found.states
+                states, best = found.states, max(found.trees, key=lambda entry: entry[0])
+                if best[0] > state.incumbents[PLAIN].mean:
+                    self.challenge(PLAIN, [best[1]])
                 yield self.snapshot("imitating the expert")
             self.keep_states(states)
             for entries in pool.values():
                 entries.sort(key=lambda entry: -entry[0])
                 finalists += [tree for _, tree in entries[:FINALISTS_PER_SIZE]]
+        finalists += [arm.tree for arm in state.arms]
         ranked = self.racer.rank(finalists, ARMS, max(2, self.comparison_episodes // 4))
         state.arms = [Arm(finalists[i], finalists[i]) for i in ranked]
         self.challenge(PLAIN, [state.arms[0].tree])
@@ -294,7 +306,7 @@ class DirectSearch:
         """Judge the tree on as many fresh episodes as the budget has left."""
         form = self.best_form
         while (judged := len(self.state.incumbents[form].judged)) < MAX_JUDGING_EPISODES:
-            if judged and self.steps_left(1.0) < self.judging_episodes * self.state.episode_length:
+            if judged and self.steps_left(1.0) < self.judging_episodes * self.racer.recent_length:
                 break
             if not judged:
                 self.racer.limit = self.racer.steps + 1  # one episode, whatever it takes
@@ -325,6 +337,8 @@ class DirectSearch:
         """Let trees challenge the best one of a form."""
         challengers = self.allowed([readable(tree) if form == SUMS else simplify(tree) for tree in trees])
         incumbent = self.state.incumbents[form].tree
+        if not challengers:
+            return
         self.accept(form, self.racer.improve(incumbent, challengers, self.comparison_episodes))
 
     def accept(self, form: str, winner: Winner) -> None:
@@ -342,7 +356,6 @@ class DirectSearch:
         incumbent = self.state.incumbents[form]
         result = self.racer.screen([incumbent.tree], episodes or self.judging_episodes)[0]
         incumbent.judged = np.append(incumbent.judged, result.returns)
-        self.state.episode_length = max(1.0, float(result.lengths.mean()))
 
     def tolerance(self, form: str) -> float:
         """Return what a smaller tree may lose: less where the present one is already below the best linear policy."""
@@ -362,7 +375,7 @@ class DirectSearch:
     @property
     def comparison_episodes(self) -> int:
         """How many episodes to compare trees on."""
-        affordable = COMPARISON_SHARE * self.budget / max(1.0, self.state.episode_length)
+        affordable = COMPARISON_SHARE * self.budget / self.racer.recent_length
         return int(np.clip(affordable, MIN_COMPARISON, MAX_COMPARISON))
 
     @property
@@ -376,7 +389,7 @@ class DirectSearch:
 
     def search_settings(self, steps: int, size: int, **more: int) -> DirectSearchSettings:
         """Return settings of a direct search for so many parameters that make the most of so many steps."""
-        affordable = max(1.0, steps / (GENERATIONS * max(1.0, self.state.episode_length)))  # episodes per generation
+        affordable = max(1.0, steps / (GENERATIONS * self.racer.recent_length))  # episodes per generation
         population = int(np.clip(affordable / 2, 8 + np.log(size), 40))
         episodes = int(np.clip(affordable / population, 1, 3))
         return DirectSearchSettings(
@@ -411,6 +424,7 @@ class DirectSearch:
     def save(self) -> None:
         """Keep the state as it is now: a run that is resumed begins its next unit of work from here."""
         self.state.counts = self.racer.steps, self.racer.draws, self.racer.longest
+        self.state.recent_length = self.racer.recent_length
         self.saved = self.state.to_arrays()
 
     def snapshot(self, message: str = "") -> Snapshot:

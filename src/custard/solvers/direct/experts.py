@@ -136,6 +136,7 @@ def _teacher_of_expert(run: DirectSearch, expert: Expert) -> Teacher:
     def states(count: int) -> np.ndarray:
         met, results = visited_states(predict, run.problem, racer.fresh_seeds(count), racer.max_steps)
         racer.steps += int(results.lengths.sum())
+        racer.recent_length = float(results.lengths.mean())
         return met
 
     scores = (expert.q or expert.log_policy) if actions.discrete else None

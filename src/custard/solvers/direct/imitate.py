@@ -52,20 +52,20 @@ def imitations(
     max_depth: int,
     seed: int,
     max_steps: float,
-    length: float,
 ) -> Iterator[Imitation]:
     """Yield the trees of every round, as many rounds as environment steps allow.
 
     `max_leaves` are the sizes that every round fits, `max_depth` limits them all, `max_steps` are the environment steps
-    that it may take, `length` the steps of an episode, about.
+    that it may take.
     """
     rng, begun = np.random.default_rng(seed), racer.steps
-    parts = [teacher.states(int(np.clip(max_steps / (MIN_ROUNDS * length), 2, TEACHER_EPISODES)))]
+    parts = [teacher.states(2)]
+    parts.append(teacher.states(int(np.clip(max_steps / (MIN_ROUNDS * racer.recent_length), 1, TEACHER_EPISODES))))
     for _ in range(MAX_ROUNDS):
         x = np.concatenate([parts[0], *parts[1:][-RECENT_PARTS:]])
         x = x[rng.permutation(len(x))[:MAX_FIT_STATES]]
         trees = [tree for leaves in max_leaves for tree in fit_trees(teacher, x, base, leaves, max_depth)]
-        affordable = max_steps / (MIN_ROUNDS * len(trees) * length)
+        affordable = max_steps / (MIN_ROUNDS * len(trees) * racer.recent_length)
         results = racer.screen(trees, int(np.clip(affordable, 1, STUDENT_EPISODES)), keep_states=True)
         parts += [result.states for result in results]
         parts.append(teacher.states(1))

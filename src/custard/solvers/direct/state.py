@@ -40,7 +40,7 @@ class SearchState:
     phase: str = "constants"
     counts: tuple[int, int, int] = (0, 0, 0)  # steps used, lists of fresh seeds drawn, longest episode so far
     constant_return: float = -np.inf  # of the best tree of one leaf
-    episode_length: float = 1.0  # steps, of the episodes judged last
+    recent_length: float = 1.0  # steps per episode of what ran last
     states: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))  # [M, n_raw]: some that were met
     incumbents: dict[str, Incumbent] = field(default_factory=dict)  # by form
     chosen_form: str = ""  # at the end

@@ -134,7 +134,8 @@ def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | N
             yield from search.round()
         if search.has_lost_its_table:
             given = replace(settings.for_direct_search(), budget=search.arena.budget)
-            yield from direct.solve(problem, given, used_steps=search.arena.environment.steps)
+            used, start = search.arena.environment.steps, search.state.best
+            yield from direct.solve(problem, given, used_steps=used, start=start)
             return
         yield search.snapshot()
 
