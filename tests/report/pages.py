@@ -47,6 +47,27 @@ def full_tree(depth: int) -> Tree:
     )  # fmt: skip
 
 
+def grown_tree(leaves: int, seed: int = 0) -> Tree:
+    """Return an unbalanced tree of CartPole with that many leaves, thresholds where states are, all leaves possible."""
+    rng = np.random.default_rng(seed)
+    reach = np.array([1.2, 1.0, 0.12, 1.2])
+    feature, threshold, left, right = [-1], [0.0], [-1], [-1]
+    boxes = [np.stack([-reach, reach])]
+    while feature.count(-1) < leaves:
+        ends = [n for n, c in enumerate(feature) if c < 0]
+        n = int(rng.choice(ends[-max(6, len(ends) // 2) :]))  # recent leaves: some branches grow long
+        c = int(rng.integers(4))
+        t = float(rng.uniform(*(boxes[n][:, c] * 0.8 + boxes[n][:, c].mean() * 0.2)))
+        feature[n], threshold[n], left[n], right[n] = c, t, len(feature), len(feature) + 1
+        for side in (1, 0):
+            box = boxes[n].copy()
+            box[side, c] = t
+            boxes.append(box)
+        feature, threshold = [*feature, -1, -1], [*threshold, 0.0, 0.0]
+        left, right = [*left, -1, -1], [*right, -1, -1]
+    return Tree(feature, threshold, left, right, np.arange(len(feature)) % 2, BASE.features, BASE.actions)
+
+
 class Page:
     """A page of the report, its complaints and its requests."""
 

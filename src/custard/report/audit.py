@@ -41,7 +41,7 @@ def audit_sections(
     fingerprint: str,
     purpose: str = "",
 ) -> list[dict[str, Any]]:
-    """Return the sections, each a title and items of a term and a text.
+    """Return the sections, each a title and items of a term and a text; commands in it stand between backticks.
 
     tree         the policy
     config       what config.json holds
@@ -126,8 +126,8 @@ def _metrics(evaluation: Mapping[str, Any] | None, judged: Sequence[str]) -> lis
     count = evaluation["episodes"]
     episodes = f"over {count:,} {plural('episode', count)} drawn anew (seed {evaluation['seed']})"
     items = [
-        ["Mean return", f"{evaluation['mean']:.6g}{spread}, {episodes}"],
-        ["Worst and best episode", f"{evaluation['min']:.6g} and {evaluation['max']:.6g}"],
+        ["Mean return", f"{evaluation['mean']:.6g}{spread}, {episodes}".replace("-", "−")],
+        ["Worst and best episode", f"{evaluation['min']:.6g} and {evaluation['max']:.6g}".replace("-", "−")],
     ]
     return [*items, ["In comparison", " ".join(judged)]] if judged else items
 

@@ -79,19 +79,17 @@ def judgement(entries: Sequence[Mapping[str, Any]]) -> list[str]:
         solved = ": the environment counts as solved" if says == "above" else ""
         sentences.append(f"It is {says} the environment's reward threshold of {threshold['mean']:g}{solved}.")
     if expert := by_kind.get("expert"):
-        better = (
-            "more" if low > expert["mean"] else "less" if high < expert["mean"] else "as much, within the interval,"
-        )
-        sentences.append(f"It returns {better} {'as' if better.startswith('as') else 'than'} its expert.")
-    for kind, name in (("constant", "the best constant action"), ("random", "random actions")):
+        says = "more than" if low > expert["mean"] else "less than" if high < expert["mean"] else "about as much as"
+        sentences.append(f"It returns {says} its expert.")
+    rivals = {"constant": "the best constant action", "random": "random actions"}
+    for kind, name in rivals.items():
         other = by_kind.get(kind)
-        if other is None:
-            continue
-        if low <= (other["ci95"] or [other["mean"]])[-1]:
-            sentences.append(f"It is not clearly better than {name}.")
-    if not any("not clearly better" in sentence for sentence in sentences):
-        others = "random and constant actions" if "constant" in by_kind else "random actions"
-        sentences.append(f"It is clearly better than {others}: the 95 % intervals do not overlap.")
+        if other is not None:
+            least, most = other["ci95"] or (other["mean"], other["mean"])
+            says = "clearly better" if low > most else "clearly worse" if high < least else "not clearly better"
+            sentences.append(f"It is {says} than {name}.")
+    if len(sentences) > 1 and sentences[-2:] == [f"It is clearly better than {name}." for name in rivals.values()]:
+        sentences[-2:] = ["It is clearly better than random and constant actions: the 95 % intervals do not overlap."]
     return sentences
 
 

@@ -8,19 +8,18 @@ const holder = () => (isOutline() ? outline : tree);
 // Unfold the questions that most states meet, as long as all that is shown can be read without moving.
 function foldByVisits() {
   const fits = () => (isOutline() ? visibleNodes().length <= MAX_OUTLINE_ROWS : bestLayout().scale >= 1);
-  const weight = (n) => (T.share ? T.share[n] : 0) + below[n] / (1e6 * N), never = (n) => leaves.length > 12 && T.share && T.share[n] === 0;
+  const weight = (n) => (T.share ? T.share[n] : 0) + below[n] / (1e6 * N);
   folded = new Set();
   compact = false;
-  if (leaves.length <= 12 && fits()) return;
+  if (fits()) return;
   compact = true;
-  if (leaves.length <= 12 && fits()) return;
+  if (fits()) return;
   for (let n = 0; n < N; n++) if (!isLeaf(n)) folded.add(n);
   const frontier = [0];
   while (frontier.length) {
     let k = 0;
     frontier.forEach((n, i) => { if (weight(n) > weight(frontier[k])) k = i; });
     const [n] = frontier.splice(k, 1);
-    if (never(n)) continue;
     folded.delete(n);
     if (n !== 0 && !fits()) { folded.add(n); continue; }
     for (const child of [T.left[n], T.right[n]]) if (!isLeaf(child)) frontier.push(child);
