@@ -221,12 +221,13 @@ def test_questions_over_sums_are_followed_and_drawn(
         total = 0.125 + 0.25 * x[0] + 0.5 * x[1] - 3.125 * x[2] + 0.0625 * x[3]
         leaf = 1 if total <= -0.3499 else 3 if x[2] <= 0.01526 else 4
         assert shown.leaf() == leaf
-        for change in shown.page.evaluate(
-            "counterfactuals(x).map(({ moves, leaf }) => [moves[0][0], moves[0][1], leaf])"
-        ):
-            moved = x.copy()
-            moved[change[0]] = change[1]
-            assert shown.page.evaluate("x => leafOf(x)", moved.tolist()) == change[2] != leaf
+        changes = shown.page.evaluate("counterfactuals(x).map((c) => [c.leaf, c.to || null, c.moves])")
+        assert changes
+        for other, to, moves in changes:
+            moved = np.array(to if to else x)
+            for feature, value, _ in moves:
+                moved[feature] = value
+            assert shown.page.evaluate("x => leafOf(x)", moved.tolist()) == other != leaf
     for areas, leaf in shown.page.evaluate(AREAS, 200):
         assert areas == [leaf]
     shown.close()
@@ -236,13 +237,11 @@ def test_a_leaf_that_weighs_features_says_its_action(
     browser: Any, reports: dict[int, tuple[Tree, Path]], tmp_path: Path
 ) -> None:
     data = data_of(reports[3][1])
-    weights = [[[0.0] * 4] for _ in range(5)]
-    weights[3] = [[0.5, 0.0, -2.0, 0.0]]
-    data["tree"]["gains"] = {"names": ["force"], "low": [-1], "high": [1], "bias": [[0], [0], [0], [0.25], [0]],
-                             "weights": weights}  # fmt: skip
+    own = {"name": "force", "value": 0.25, "terms": [[0, 0.5], [2, -2.0]], "low": -1, "high": 1}
+    data["tree"]["linear"] = [None, None, None, [own], None]
     data["tree"]["label"][3] = "force = 0.25 + 0.5·cart_position − 2·pole_angle"
-    (tmp_path / "gains.html").write_text(page(data))
-    shown = Page(browser, tmp_path / "gains.html")
+    (tmp_path / "linear.html").write_text(page(data))
+    shown = Page(browser, tmp_path / "linear.html")
     for feature, value in enumerate((0.5, 0.0, -0.125, 0.0)):
         shown.set(feature, value)
     assert shown.page.inner_text("#verdict") == "force=0.75"

@@ -49,13 +49,21 @@ function rangeRow(c, [lo, hi], state) {
 function changeText([c, to, above], from) {
   const u = unitOf(c);
   if (Number.isNaN(from[c])) return `${nameOf(c)} became ${fmt(to)}${u}`;
-  if (hasSums) return `${nameOf(c)} ${to < from[c] ? "fell below" : "rose above"} about ${fmt(to)}${u}`;
   if (to < from[c]) return `${nameOf(c)} fell to ${fmt(to, (shown) => above < shown && shown <= to)}${u}`;
   return F[c].kind === "real" ? `${nameOf(c)} rose above ${fmt(above, (shown) => shown >= above)}${u}` : `${nameOf(c)} rose to ${fmt(to)}${u}`;
 }
-function changeItem({ moves, leaf }, from) {
+// Features that change together, with enough digits that the tree goes where the sentence says.
+function together({ moves, leaf, to }, from) {
+  for (let digits = 4; ; digits++) {
+    const shown = to.slice();
+    for (const [c] of moves) shown[c] = Number(to[c].toPrecision(digits));
+    if (digits <= 16 && leafOf(shown) !== leaf) continue;
+    return moves.map(([c]) => `${nameOf(c)} ${shown[c] < from[c] ? "fell" : "rose"} to ${String(shown[c]).replace(/-/g, "−")}${unitOf(c)}`).join(" and ");
+  }
+}
+function changeItem(change, from) {
   const item = el("li");
-  item.append(el("b", {}, apart(T.label[leaf])), " if ", moves.map((move) => changeText(move, from)).join(" and "));
+  item.append(el("b", {}, apart(T.label[change.leaf])), " if ", change.to ? together(change, from) : change.moves.map((move) => changeText(move, from)).join(" and "));
   return item;
 }
 // A state that reaches a leaf no episode visited: the middle of its box, if the leaf can be reached by changing features alone.

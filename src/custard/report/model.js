@@ -73,7 +73,7 @@ function inkOn(colour) {
 // ---- the tree's own arithmetic: the same comparisons on the same float64 numbers ----
 const T = D.tree, F = D.features, N = T.feature.length, RAW = F.filter((f) => !f.sum).length;
 const isLeaf = (n) => T.feature[n] < 0;
-// A derived feature: the constant, then one product after the other, each rounded before it is added.
+// A derived feature: the constant if it is not zero, then one rounded product after the other, as everywhere in custard.
 function sumValue(sum, x) {
   let total = sum.constant, empty = sum.constant === 0;
   for (const [atom, weight] of sum.terms) {
@@ -129,14 +129,14 @@ function condition(c, [lo, hi]) {
   return hi === Infinity ? `${nameOf(c)} > ${fmt(lo)}${unitOf(c)}` : `${fmt(lo)} < ${nameOf(c)} ≤ ${fmt(hi)}${unitOf(c)}`;
 }
 const conditions = (node) => [...boxOf(node)].map(([c, ends]) => condition(c, ends));
-// A leaf that weighs features has another action for every state: its sum, clipped to the action's bounds.
-function actionAt(leaf, x) {
-  const G = T.gains;
-  if (!G || !G.weights[leaf].some((row) => row.some((w) => w !== 0))) return T.label[leaf];
-  return G.names.map((name, k) => {
-    let value = [].concat(G.bias[leaf])[k];
-    G.weights[leaf][k].forEach((w, c) => { if (w !== 0) value += w * valueOf(c, x); });
-    return `${name}=${fmt(Math.min(G.high[k], Math.max(G.low[k], value)))}`;
+// What a leaf does at x: a linear one computes its action, clipped to its bounds. T.linear has, for each node that is such
+// a leaf, [{name, value, terms: [[feature, gain]], low, high}] with one entry per action component.
+function told(leaf, x) {
+  if (!T.linear || !T.linear[leaf]) return T.label[leaf];
+  return T.linear[leaf].map((a) => {
+    let v = a.value;
+    for (const [i, gain] of a.terms) v += gain * x[i];
+    return `${a.name}=${fmt(a.terms.length ? (v < a.low ? a.low : v > a.high ? a.high : v) : v)}`;
   }).join(", ");
 }
 
@@ -157,54 +157,86 @@ function nearest(v, lo, hi, f) {
   return first > last ? null : v < first ? first : last;
 }
 const same = (a, b) => a === b || (Number.isNaN(a) && Number.isNaN(b));
-const hasSums = T.feature.some((c) => c >= RAW);
-// For each other action the nearest state that has it: [{moves: [[feature, to, above]], leaf, sum of squares}].
+// For each other action the nearest state that has it: {leaf, sum of squares, moves: [[feature, to, above]]}, and `to`, the
+// whole state, where questions on the way are over sums.
 function counterfactuals(x) {
-  if (hasSums) return singleChanges(x);
   const now = T.action[leafOf(x)], best = new Map();
   for (const leaf of leaves) {
     if (T.action[leaf] === now) continue;
-    let sum = 0, moves = [], possible = true;
-    for (const [c, [lo, hi]] of boxes.get(leaf)) {
-      const to = nearest(x[c], lo, hi, F[c]);
-      if (to === null) { possible = false; break; }
-      if (!same(to, x[c])) { moves.push([c, to, lo]); sum += Number.isFinite(x[c]) ? ((to - x[c]) / F[c].scale) ** 2 : Infinity; }
-    }
-    keepBest(best, leaf, sum, moves, possible);
+    const pastSums = [...boxes.get(leaf).keys()].some((c) => c >= RAW);
+    const found = pastSums ? nearestPast(x, leaf) : nearestInBox(x, leaf), before = best.get(T.action[leaf]);
+    if (found && (!before || found.sum < before.sum)) best.set(T.action[leaf], found);
   }
   return [...best.values()].sort((a, b) => (a.sum === b.sum ? a.leaf - b.leaf : a.sum - b.sum));
 }
-function keepBest(best, leaf, sum, moves, possible) {
-  const key = T.action[leaf];
-  if (possible && (!best.has(key) || sum < best.get(key).sum)) best.set(key, { sum, moves, leaf });
+function nearestInBox(x, leaf) {
+  const moves = [];
+  let sum = 0;
+  for (const [c, [lo, hi]] of boxes.get(leaf)) {
+    const to = nearest(x[c], lo, hi, F[c]);
+    if (to === null) return null;
+    if (same(to, x[c])) continue;
+    moves.push([c, to, lo]);
+    sum += Number.isFinite(x[c]) ? ((to - x[c]) / F[c].scale) ** 2 : Infinity;
+  }
+  return { sum, moves, leaf };
 }
-// Where questions weigh several features, the nearest change of one feature alone: each question is then one threshold.
-function singleChanges(x) {
-  const now = T.action[leafOf(x)], best = new Map();
-  for (let c = 0; c < RAW; c++) {
-    if (!F[c].used || !Number.isFinite(x[c])) continue;
-    for (const at of crossings(c, x)) {
-      for (const to of F[c].kind === "real" ? [at, at + 1e-9 * F[c].scale, at - 1e-9 * F[c].scale] : [Math.floor(at), Math.floor(at) + 1]) {
-        const moved = x.slice();
-        moved[c] = to;
-        const leaf = leafOf(moved);
-        if (T.action[leaf] !== now) keepBest(best, leaf, ((to - x[c]) / F[c].scale) ** 2, [[c, to, at]], true);
-      }
+// Past sums: Hildreth's projections onto the leaf's half-spaces, in scaled features, moved inside by as little as it takes
+// for the tree to reach the leaf. Leaves behind products and angles are left out.
+function nearestPast(x, leaf) {
+  if (x.some((v) => !Number.isFinite(v))) return null;
+  const rows = halfSpaces(x, leaf);
+  for (let margin = 0, tries = 0; rows && tries < 14; margin = margin ? margin * 8 : 1e-15, tries++) {
+    const z = project(rows, margin);
+    const to = x.map((v, i) => (Math.abs(z[i]) < 1e-9 ? v : F[i].kind === "real" ? v + z[i] * F[i].scale : Math.round(v + z[i] * F[i].scale)));
+    if (leafOf(to) !== leaf) continue;
+    const moves = to.map((v, c) => [c, v, null]).filter(([c, v]) => v !== x[c]);
+    return { sum: moves.reduce((t, [c, v]) => t + ((v - x[c]) / F[c].scale) ** 2, 0), moves, leaf, to };
+  }
+  return null;
+}
+// The half-spaces a·z ≤ b, z the scaled change from x, that make up a leaf within the features' bounds; each with the size
+// of its numbers, for rounding. null if one of them is not linear.
+function halfSpaces(x, leaf) {
+  const rows = [];
+  const add = (s, sign, limit) => {
+    if (!Number.isFinite(limit)) return true;
+    const a = new Array(RAW).fill(0);
+    let size = Math.abs(limit), b = limit - sign * s.constant;
+    for (const [i, w] of s.terms) {
+      if (typeof i !== "number") return false;
+      a[i] = sign * w * F[i].scale;
+      b -= sign * w * x[i];
+      size += Math.abs(w) * (Math.abs(x[i]) + F[i].scale);
     }
+    const norm = Math.hypot(...a);
+    rows.push([a.map((v) => v / norm), b / norm, size / norm]);
+    return true;
+  };
+  const itself = (c) => ({ constant: 0, terms: [[c, 1]] });
+  for (const [c, [lo, hi]] of boxes.get(leaf)) {
+    const s = c >= RAW ? F[c].sum : itself(c);
+    if (!add(s, 1, hi) || !add(s, -1, -lo)) return null;
   }
-  return [...best.values()].sort((a, b) => a.sum - b.sum);
+  for (let c = 0; c < RAW; c++) {
+    const low = F[c].low === null ? -Infinity : F[c].low, high = F[c].high === null ? Infinity : F[c].high;
+    if (low <= x[c] && x[c] <= high) { add(itself(c), 1, high); add(itself(c), -1, -low); }
+  }
+  return rows;
 }
-// The values of raw feature c at which some question's answer may change, all others as they are.
-function crossings(c, x) {
-  const found = new Set();
-  for (let n = 0; n < N; n++) {
-    if (isLeaf(n)) continue;
-    const f = F[T.feature[n]], t = T.threshold[n];
-    if (!f.sum) { if (T.feature[n] === c) found.add(t); continue; }
-    const weight = f.sum.terms.filter(([atom]) => atom === c).reduce((sum, [, w]) => sum + w, 0);
-    if (weight) { const at = x[c] + (t - sumValue(f.sum, x)) / weight; if (Number.isFinite(at)) found.add(at); }
+function project(rows, margin) {
+  const z = new Array(RAW).fill(0), force = new Array(rows.length).fill(0);
+  for (let sweep = 0, moved = 1; sweep < 3000 && moved > 1e-15; sweep++) {
+    moved = 0;
+    rows.forEach(([a, b, size], k) => {
+      const next = Math.max(0, force[k] + a.reduce((t, v, i) => t + v * z[i], 0) - b + margin * size), by = next - force[k];
+      if (by === 0) return;
+      for (let i = 0; i < RAW; i++) z[i] -= by * a[i];
+      force[k] = next;
+      moved = Math.max(moved, Math.abs(by));
+    });
   }
-  return found;
+  return z;
 }
 
 // ---- state: one observation drives the tree, the verdict, the sliders and the plane ----

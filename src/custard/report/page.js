@@ -3,13 +3,13 @@
 // ---- verdict and sliders ----
 function decide() {
   const leaf = leafOf(x), verdict = $("verdict"), list = $("others"), found = counterfactuals(x);
-  verdict.textContent = actionAt(leaf, x);
+  verdict.textContent = told(leaf, x);
   verdict.style.background = T.colour[leaf];
   verdict.style.color = inkOn(T.colour[leaf]);
   verdict.dataset.leaf = leaf;
   $("rule").textContent = conditions(leaf).join(" and ") || "always";
   list.replaceChildren(...found.slice(0, 4).map((change) => changeItem(change, x)));
-  if (!found.length) list.append(el("li", {}, hasSums ? "No change of one feature alone changes the action." : "No other action is possible from here."));
+  if (!found.length) list.append(el("li", {}, "No other action is possible from here."));
   // The sentences have more lines for some states than for others: what stands below them does not jump.
   const said = verdict.parentNode;
   said.style.minHeight = `${Math.max(parseFloat(said.style.minHeight) || 0, said.offsetHeight)}px`;

@@ -232,47 +232,15 @@ def _tree(tree: Tree, episodes: Sequence[Episode]) -> dict[str, Any]:
     at_leaf = leaf_visits(tree, [run.x for run in episodes]) if episodes else {}
     keys: dict[bytes, int] = {}
     leaf = tree.feature < 0
-    gain = getattr(tree, "gain", None)  # of leaves that weigh the observation's features
-
-    def key(n: int) -> int:
-        own = tree.value[n].tobytes() + (b"" if gain is None else gain[n].tobytes())
-        return keys.setdefault(own, len(keys)) if leaf[n] else -1
-
     return {
         "feature": tree.feature.tolist(), "threshold": tree.threshold.tolist(), "left": tree.children_left.tolist(),
         "right": tree.children_right.tolist(), "colour": leaf_colours(tree),
-        "label": [_leaf_label(tree, n, gain) if leaf[n] else "" for n in range(tree.n_nodes)],
-        "action": [key(n) for n in range(tree.n_nodes)],
+        "label": [tree.actions.name(tree.value[n]) if leaf[n] else "" for n in range(tree.n_nodes)],
+        "linear": None,
+        "action": [keys.setdefault(tree.value[n].tobytes(), len(keys)) if leaf[n] else -1 for n in range(tree.n_nodes)],
         "visits": None if visits is None else visits.tolist(),
         "share": None if visits is None else (visits / max(int(visits[0]), 1)).tolist(),
-        "at_leaf": {str(n): at_leaf[n] for n in at_leaf}, "gains": _gains(tree, gain),
-    }  # fmt: skip
-
-
-def _leaf_label(tree: Tree, node: int, gain: np.ndarray | None) -> str:
-    """Return a leaf's action in words; that of a leaf that weighs features as a sum for each action component."""
-    if gain is None or not np.any(gain[node]):
-        return tree.actions.name(tree.value[node])
-    parts = []
-    for name, bias, weights in zip(tree.actions.names, np.atleast_1d(tree.value[node]), gain[node], strict=True):
-        terms = [f"{_signed(weight)}·{tree.features.names[c]}" for c, weight in enumerate(weights) if weight != 0]
-        parts.append(" ".join([f"{name} = {_number(float(bias))}", *terms]))
-    return ", ".join(parts)
-
-
-def _signed(weight: float) -> str:
-    return f"{'+' if weight >= 0 else '−'} {_number(abs(float(weight)))}"
-
-
-def _gains(tree: Tree, gain: np.ndarray | None) -> dict[str, Any] | None:
-    """Return what the page needs to compute the actions of leaves that weigh features; None if there are none."""
-    if gain is None or not np.any(gain):
-        return None
-    assert tree.actions.low is not None
-    assert tree.actions.high is not None
-    return {
-        "names": list(tree.actions.names), "low": tree.actions.low.tolist(), "high": tree.actions.high.tolist(),
-        "bias": tree.value.tolist(), "weights": gain.tolist(),
+        "at_leaf": {str(n): at_leaf[n] for n in at_leaf},
     }  # fmt: skip
 
 

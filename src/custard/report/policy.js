@@ -88,7 +88,7 @@ function light() {
   if (isOutline()) lightOutline(path, leaf); else lightTree(path, leaf);
   lightOverview(path);
   const now = $("now-action");
-  now.textContent = actionAt(leaf, x);
+  now.textContent = told(leaf, x);
   now.style.background = T.colour[leaf];
   now.style.color = inkOn(T.colour[leaf]);
 }
@@ -187,6 +187,8 @@ const tip = $("tip");
 function showTip(g) {
   const n = Number(g.dataset.node), rows = conditions(n);
   tip.replaceChildren(el("b", {}, isLeaf(n) ? `${T.label[n]} (leaf ${n})` : `${question(n)}?`));
+  const f = F[T.feature[n]];
+  if (f && f.about && f.about !== f.name) tip.append(el("div", {}, `${nameOf(T.feature[n])} = ${f.about}`));  // a named sum
   for (const row of rows.length ? rows : ["every state comes here"]) tip.append(el("div", {}, row));
   if (T.share) tip.append(el("div", {}, n === 0 ? `${whole(T.visits[0])} states in ${D.episodes} episodes` : percent(T.share[n]) + (T.share[n] > 0 ? " of visited states" : "")));
   const r = g.getBoundingClientRect(), w = tip.offsetWidth, h = tip.offsetHeight;
