@@ -13,7 +13,7 @@ __all__ = ["mdp_policy"]
 
 def mdp_policy(tree: Tree, mdp: FiniteMDP) -> np.ndarray:
     """Return the action number 0…A-1 that a tree takes in each state, [S] int64."""
-    if tree.features.n != mdp.features.n or not tree.actions.discrete or tree.actions.n != mdp.actions.n:
+    if tree.features.n_raw != mdp.features.n_raw or not tree.actions.discrete or tree.actions.n != mdp.actions.n:
         raise CustardError(
             f"the tree asks about {tree.features.n} features and has {tree.actions.n} actions, but the MDP has "
             f"{mdp.features.n} features and {mdp.actions.n} actions"
