@@ -5,26 +5,34 @@ function change(c, to, above) {
   if (Number.isNaN(x[c])) return `became ${fmt(to)}`;
   return to < x[c] ? `fell to ${fmt(to, (shown) => above < shown && shown <= to)}` : F[c].kind === "real" ? `rose above ${fmt(above, (shown) => shown >= above)}` : `rose to ${fmt(to)}`;
 }
+// Features that change together, with enough digits that the tree goes where the sentence says.
+function together(moves, point, leaf) {
+  for (let digits = 4; ; digits++) {
+    const shown = point.slice();
+    for (const [c] of moves) shown[c] = Number(point[c].toPrecision(digits));
+    if (digits > 16 || pathOf(shown).pop() === leaf) return moves.map(([c]) => `${apart(F[c].name)} ${shown[c] < x[c] ? "fell" : "rose"} to ${String(shown[c]).replace(/-/g, "−")}`).join(" and ");
+  }
+}
 function decide() {
   const path = pathOf(x), leaf = path[path.length - 1];
   const verdict = $("verdict");
-  verdict.textContent = T.label[leaf];
+  verdict.textContent = told(leaf, x);
   verdict.style.background = T.colour[leaf];
   verdict.dataset.leaf = leaf;
   $("rule").textContent = conditions(leaf).join(" and ") || "always";
   const list = $("others");
   list.replaceChildren();
   const found = counterfactuals(x);
-  for (const { moves, leaf: to } of found.slice(0, 4)) {
+  for (const { moves, leaf: to, to: point } of found.slice(0, 4)) {
     const item = el("li");
     item.append(el("b", {}, apart(T.label[to])), " if ");
-    item.append(moves.map(([c, v, above]) => `${apart(F[c].name)} ${change(c, v, above)}`).join(" and "));
+    item.append(point ? together(moves, point, to) : moves.map(([c, v, above]) => `${apart(F[c].name)} ${change(c, v, above)}`).join(" and "));
     list.append(item);
   }
   if (!found.length) list.append(el("li", {}, "No other action is possible from here."));
   light();
 }
-const inputs = F.map((f, c) => {
+const inputs = F.slice(0, RAW).map((f, c) => {
   const row = el("div", { class: "slider" }), id = `feature-${c}`;
   const label = el("label", { for: id }, clip(f.name, 60));
   if (!f.used) label.append(el("span", {}, "not asked about"));

@@ -17,9 +17,10 @@ from custard.core.errors import CustardError
 from custard.core.version import VERSION
 from custard.report.episodes import Episode, record_episodes
 from custard.tree.draw import shown_ranges
-from custard.tree.explain import node_visits, scales
+from custard.tree.explain import node_visits, read_features, scales
 from custard.tree.export import FORMATS, export
-from custard.tree.palette import leaf_colours, used_features
+from custard.tree.linear import leaf_terms
+from custard.tree.palette import leaf_colours
 from custard.tree.tree import Tree
 
 __all__ = ["curves", "report_data"]
@@ -67,6 +68,8 @@ def report_data(
         spread = spread if evaluation["ci95"] else "in one episode"
         facts.append(["Return", _number(evaluation["mean"]), spread])
     facts += [["Depth", str(tree.depth), ""], ["Leaves", str(tree.n_leaves), ""]]
+    if tree.is_linear:
+        facts.append(["Coefficients", str(tree.n_coefficients), ""])
     if isinstance(steps, (int, float)):
         facts.append(["Learned in", f"{int(steps):,}", "steps"])
     return {
@@ -164,19 +167,37 @@ def _tree(tree: Tree, states: np.ndarray | None) -> dict[str, Any]:
     return {
         "feature": tree.feature.tolist(), "threshold": tree.threshold.tolist(), "left": tree.children_left.tolist(),
         "right": tree.children_right.tolist(), "colour": leaf_colours(tree),
-        "label": [tree.actions.name(tree.value[n]) if leaf[n] else "" for n in range(tree.n_nodes)],
-        "action": [keys.setdefault(tree.value[n].tobytes(), len(keys)) if leaf[n] else -1 for n in range(tree.n_nodes)],
+        "label": [tree.leaf_text(n) if leaf[n] else "" for n in range(tree.n_nodes)],
+        "linear": None if tree.gains is None else [_linear_leaf(tree, n) for n in range(tree.n_nodes)],
+        "action": [keys.setdefault(tree.leaf_key(n), len(keys)) if leaf[n] else -1 for n in range(tree.n_nodes)],
         "visits": None if visits is None else visits.tolist(),
         "share": None if visits is None else (visits / max(int(visits[0]), 1)).tolist(),
     }  # fmt: skip
 
 
+def _linear_leaf(tree: Tree, node: int) -> list[dict[str, Any]] | None:
+    """Return how each component of a linear leaf's action is computed; None for other nodes."""
+    if tree.gains is None or not tree.gains[node].any():
+        return None
+    assert tree.actions.low is not None
+    assert tree.actions.high is not None
+    return [
+        {
+            "name": name, "value": float(tree.value[node, k]), "terms": leaf_terms(tree, node, k),
+            "low": float(tree.actions.low[k]), "high": float(tree.actions.high[k]),
+        }
+        for k, name in enumerate(tree.actions.names)
+    ]  # fmt: skip
+
+
 def _features(tree: Tree, states: np.ndarray | None) -> list[dict[str, Any]]:
-    ranges, width, used = shown_ranges(tree, states), scales(tree), set(used_features(tree))
+    ranges, width, used = shown_ranges(tree, states), scales(tree), read_features(tree)
     rows = []
     for c, entry in enumerate(tree.features.to_json()):
         low, high = (float(v) for v in ranges[c])
         shown = [low, high] if high > low else [low - 1.0, low + 1.0]
+        if "sum" in entry:
+            entry["about"] = tree.features.sum_of(c).text(tree.features.names)
         rows.append({**entry, "shown": shown, "scale": float(width[c]), "used": c in used})
     return rows
 

@@ -12,6 +12,7 @@ function visible(text) { return text.replace(/[\u061c\u200e\u200f\u202a-\u202e\u
 function apart(name) { return /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\u{10800}-\u{10fff}\u{1e800}-\u{1efff}]/u.test(name) ? `\u2068${name}\u2069` : name; }
 const $ = (id) => document.getElementById(id);
 const T = D.tree, F = D.features, N = T.feature.length;
+const RAW = F.filter((f) => !f.sum).length;  // features of the observation itself; derived ones follow
 const SVG = "http://www.w3.org/2000/svg";
 const isLeaf = (n) => T.feature[n] < 0;
 const el = (tag, attrs = {}, text) => make(document.createElement(tag), attrs, text);
@@ -35,7 +36,32 @@ const percent = (s) => (s === 0 ? "never visited" : s < 0.001 ? "< 0.1 %" : `${N
 const clip = (s, most) => (s.length > most ? s.slice(0, most - 1) + "…" : s);
 
 // ---- the tree's own arithmetic: the same comparisons on the same float64 numbers ----
-function pathOf(x) {
+// A sum: the constant if it is not zero, then one rounded product after the other, as everywhere in custard.
+function sumOf(s, x) {
+  let total = s.constant, empty = total === 0;
+  for (const [atom, weight] of s.terms) {
+    const product = weight * (typeof atom === "number" ? x[atom] : partOf(atom, x));
+    total = empty ? product : total + product;
+    empty = false;
+  }
+  return total;
+}
+function partOf(part, x) {
+  const v = part.arguments.map((s) => sumOf(s, x));
+  return part.operation === "product" ? v[0] * v[1] : part.operation === "abs" ? Math.abs(v[0]) : v[0] - 2 * Math.PI * Math.floor((v[0] + Math.PI) / (2 * Math.PI));
+}
+const full = (x) => (RAW === F.length ? x : [...x.slice(0, RAW), ...F.slice(RAW).map((f) => sumOf(f.sum, x))]);
+// What a leaf does at x: a linear one computes its action.
+function told(leaf, x) {
+  if (!T.linear || !T.linear[leaf]) return T.label[leaf];
+  return T.linear[leaf].map((a) => {
+    let v = a.value;
+    for (const [i, gain] of a.terms) v += gain * x[i];
+    return `${a.name}=${fmt(a.terms.length ? (v < a.low ? a.low : v > a.high ? a.high : v) : v)}`;
+  }).join(", ");
+}
+function pathOf(raw) {
+  const x = full(raw);
   const path = [0];
   while (!isLeaf(path[path.length - 1])) {
     const n = path[path.length - 1];
@@ -78,11 +104,53 @@ function nearest(v, lo, hi, f) {
   if (low <= v && v <= high) { first = Math.max(first, low); last = Math.min(last, high); }
   return first > last ? null : v < first ? first : last;
 }
+// The nearest point past sums: Hildreth's projections onto the leaf's half-spaces, in scaled features, moved inside by
+// as little as it takes for the tree to reach the leaf. Leaves behind products and angles are left out.
+function nearestPast(x, leaf) {
+  if (x.slice(0, RAW).some((v) => !Number.isFinite(v))) return null;
+  const rows = [], add = (s, sign, limit) => {
+    if (!Number.isFinite(limit)) return true;
+    const a = new Array(RAW).fill(0);
+    let size = Math.abs(limit), b = limit - sign * s.constant;
+    for (const [i, w] of s.terms) { if (typeof i !== "number") return false; a[i] = sign * w * F[i].scale; b -= sign * w * x[i]; size += Math.abs(w) * (Math.abs(x[i]) + F[i].scale); }
+    const norm = Math.hypot(...a);
+    rows.push([a.map((v) => v / norm), b / norm, size / norm]);
+    return true;
+  };
+  for (const [c, [lo, hi]] of boxes.get(leaf)) {
+    const s = c >= RAW ? F[c].sum : { constant: 0, terms: [[c, 1]] };
+    if (!add(s, 1, hi) || !add(s, -1, -lo)) return null;
+  }
+  for (let c = 0; c < RAW; c++) {
+    const low = F[c].low === null ? -Infinity : F[c].low, high = F[c].high === null ? Infinity : F[c].high;
+    if (low <= x[c] && x[c] <= high) { add({ constant: 0, terms: [[c, 1]] }, 1, high); add({ constant: 0, terms: [[c, 1]] }, -1, -low); }
+  }
+  for (let margin = 0, tries = 0; tries < 14; margin = margin ? margin * 8 : 1e-15, tries++) {
+    const z = new Array(RAW).fill(0), force = new Array(rows.length).fill(0);
+    for (let sweep = 0, moved = 1; sweep < 3000 && moved > 1e-15; sweep++) {
+      moved = 0;
+      rows.forEach(([a, b, size], k) => {
+        const next = Math.max(0, force[k] + a.reduce((t, v, i) => t + v * z[i], 0) - b + margin * size), by = next - force[k];
+        if (by !== 0) { for (let i = 0; i < RAW; i++) z[i] -= by * a[i]; force[k] = next; moved = Math.max(moved, Math.abs(by)); }
+      });
+    }
+    const to = x.slice(0, RAW).map((v, i) => (Math.abs(z[i]) < 1e-9 ? v : F[i].kind === "real" ? v + z[i] * F[i].scale : Math.round(v + z[i] * F[i].scale)));
+    if (pathOf(to).pop() !== leaf) continue;
+    const moves = to.map((v, c) => [c, v, null]).filter(([c, v]) => v !== x[c]);
+    return { sum: moves.reduce((t, [c, v]) => t + ((v - x[c]) / F[c].scale) ** 2, 0), moves, leaf, to };
+  }
+  return null;
+}
 const same = (a, b) => a === b || (Number.isNaN(a) && Number.isNaN(b));
 function counterfactuals(x) {
   const path = pathOf(x), now = T.action[path[path.length - 1]], best = new Map();
   for (const leaf of leaves) {
     if (T.action[leaf] === now) continue;
+    if ([...boxes.get(leaf).keys()].some((c) => c >= RAW)) {
+      const found = nearestPast(x, leaf);
+      if (found && (!best.has(T.action[leaf]) || found.sum < best.get(T.action[leaf]).sum)) best.set(T.action[leaf], found);
+      continue;
+    }
     let sum = 0, moves = [], possible = true;
     for (const [c, [lo, hi]] of boxes.get(leaf)) {
       const to = nearest(x[c], lo, hi, F[c]);
@@ -96,7 +164,7 @@ function counterfactuals(x) {
 
 // ---- state: one observation drives the tree, the verdict and the sliders ----
 const R = D.replay;
-let x = R ? R.x[0].slice() : F.map((f) => (f.kind === "real" ? (f.shown[0] + f.shown[1]) / 2 : Math.round((f.shown[0] + f.shown[1]) / 2)));
+let x = R ? R.x[0].slice() : F.slice(0, RAW).map((f) => (f.kind === "real" ? (f.shown[0] + f.shown[1]) / 2 : Math.round((f.shown[0] + f.shown[1]) / 2)));
 let step = 0, whatIf = !R, playing = false;
 const folded = new Set();
 // A large tree gets the width of the page; what no state has visited, and in very large ones what lies deep, is folded.
@@ -111,7 +179,8 @@ const tree = $("tree"), pen = document.createElement("canvas").getContext("2d");
 let view = null, home = null, nodeAt = new Map(), dots = [], shape = "down", wideOf = null;
 function textWidth(text, font) { pen.font = font; return pen.measureText(text).width; }
 const FONT = '13px system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif', BOLD = FONT.replace("13px", "650 13px");
-const question = (n) => `${apart(clip(F[T.feature[n]].name, 26))} ≤ ${fmt(T.threshold[n])}`;
+const question = (n) => `${apart(clip(F[T.feature[n]].name, T.feature[n] < RAW ? 26 : 64))} ≤ ${fmt(T.threshold[n])}`;
+const leafLabel = (n) => clip(T.label[n], T.linear ? 64 : 26);
 // Where nodes go: "down" from the root as trees are drawn, "right" where there are many leaves, and "rows", one a node
 // and indented like a table of contents, where the others would be too small to read: it needs least width.
 function places(kind, visible, ends, wide, leafWide) {
@@ -137,7 +206,7 @@ function drawTree(folding = false) {
   const ends = visible.filter(([n]) => isLeaf(n) || folded.has(n)).map(([n]) => n);
   const inner = visible.filter(([n]) => !isLeaf(n)).map(([n]) => n);
   const wide = Math.max(130, ...inner.map((n) => textWidth(question(n), FONT) + 34));
-  const leafWide = Math.max(84, ...ends.filter(isLeaf).map((n) => textWidth(clip(T.label[n], 26), BOLD) + 28));
+  const leafWide = Math.max(84, ...ends.filter(isLeaf).map((n) => textWidth(leafLabel(n), BOLD) + 28));
   const narrow = matchMedia("(max-width: 940px)").matches, most = 1.6, least = 0.5;
   const readable = narrow ? 0.7 : 0.88, tallest = narrow ? 900 : Math.max(720, tree.clientHeight);
   wideOf = (n) => (isLeaf(n) ? leafWide : wide);
@@ -167,7 +236,7 @@ function drawTree(folding = false) {
     if (end) { box.style.fill = T.colour[n]; box.style.stroke = T.colour[n]; if (T.share && T.share[n] === 0) g.classList.add("never"); }
     g.append(box);
     if (end) {
-      g.append(svg("text", { "text-anchor": "middle", y: T.share ? -1 : 5 }, clip(T.label[n], 26)));
+      g.append(svg("text", { "text-anchor": "middle", y: T.share ? -1 : 5 }, leafLabel(n)));
       if (T.share) g.append(svg("text", { class: "small", "text-anchor": "middle", y: 13 }, percent(T.share[n])));
     } else {
       g.append(svg("text", { "text-anchor": "middle", y: -5 }, question(n)));
@@ -249,9 +318,10 @@ function light() {
     e.classList.toggle("on", on);
     if (on) e.parentNode.insertBefore(e, e.parentNode.querySelector(".answer"));
   });
+  const y = full(x);
   for (const [dot, c, place] of dots) {
-    dot.style.display = Number.isNaN(x[c]) ? "none" : "";
-    if (!Number.isNaN(x[c])) dot.setAttribute("cx", place(x[c]));
+    dot.style.display = Number.isNaN(y[c]) ? "none" : "";
+    if (!Number.isNaN(y[c])) dot.setAttribute("cx", place(y[c]));
   }
 }
 function fold(n) {
@@ -271,6 +341,7 @@ function showTip(g) {
   const n = Number(g.dataset.node), rows = conditions(n);
   tip.replaceChildren();
   tip.append(el("b", {}, isLeaf(n) ? T.label[n] : question(n) + "?"));
+  if (!isLeaf(n) && T.feature[n] >= RAW && F[T.feature[n]].about !== F[T.feature[n]].name) tip.append(el("div", {}, `${apart(F[T.feature[n]].name)} = ${F[T.feature[n]].about}`));
   for (const row of rows.length ? rows : ["every state comes here"]) tip.append(el("div", {}, row));
   if (T.share) tip.append(el("div", {}, n === 0 ? `${T.visits[0].toLocaleString("en")} states in ${D.episodes} episodes` : percent(T.share[n]) + (T.share[n] > 0 ? " of visited states" : "")));
   const r = g.getBoundingClientRect(), w = tip.offsetWidth, h = tip.offsetHeight;

@@ -14,7 +14,17 @@ from custard.tree.rounding import first_above, last_within
 from custard.tree.text import bound_text, one_line
 from custard.tree.tree import LEAF, Tree
 
-__all__ = ["Change", "Explanation", "Usage", "counterfactuals", "explain", "node_visits", "rule", "usage"]
+__all__ = [
+    "Change",
+    "Explanation",
+    "Usage",
+    "counterfactuals",
+    "explain",
+    "node_visits",
+    "read_features",
+    "rule",
+    "usage",
+]
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ def constraints(tree: Tree, leaf: int) -> tuple[np.ndarray, np.ndarray, np.ndarr
             continue
         row = np.zeros(tree.features.n_raw)
         for i, weight in total.terms:
+            assert isinstance(i, int)
             row[i] = weight
         for sign, limit, is_strict in ((1.0, most, False), (-1.0, -above, True)):
             if np.isfinite(limit):

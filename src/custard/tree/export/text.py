@@ -40,4 +40,4 @@ def to_text(tree: Tree) -> str:
         lines.append(f"{before}{answer}{question}")
         lead.append("├─ ")
         answer = "yes: "
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *(one_line(line) for line in tree.definitions(repr))]) + "\n"
