@@ -18,4 +18,4 @@ def mdp_policy(tree: Tree, mdp: FiniteMDP) -> np.ndarray:
             f"the tree asks about {tree.features.n} features and has {tree.actions.n} actions, but the MDP has "
             f"{mdp.features.n} features and {mdp.actions.n} actions"
         )
-    return tree.predict(mdp.x, compiled=False).astype(np.int64) - tree.actions.start
+    return tree.predict(mdp.x[:, : tree.features.n_raw], compiled=False).astype(np.int64) - tree.actions.start
