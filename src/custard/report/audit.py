@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from custard.core.version import VERSION
-from custard.report.visits import raw_count
 from custard.tree.explain import deciding_features
 from custard.tree.text import one_line, plural
 from custard.tree.tree import LEAF, Tree
@@ -78,7 +77,7 @@ def stored_proofs(path: Path) -> list[dict[str, Any]]:
 
 def _purpose(tree: Tree, config: Mapping[str, Any], purpose: str) -> list[Item]:
     env = config.get("env") or tree.origin.get("env") or "its environment"
-    n, depth = raw_count(tree), tree.depth
+    n, depth = tree.features.n_raw, tree.depth
     chosen = f"one of {tree.actions.n} actions" if tree.actions.discrete else f"{tree.actions.size} action values"
     names = _listed([one_line(name) for name in tree.actions.names])
     does = f"At every step of {env} it chooses {chosen} ({names}) from {n} {plural('feature', n)}."
@@ -135,7 +134,7 @@ def _metrics(evaluation: Mapping[str, Any] | None, judged: Sequence[str]) -> lis
 def _verified(tree: Tree, proofs: Sequence[Mapping[str, Any]]) -> list[Item]:
     form = "Proved by its form: every observation, NaN and infinity included, reaches exactly one leaf."
     items = [["Every state is decided", form]]
-    if tree.n_leaves <= MAX_LEAVES_FOR_DECIDING and raw_count(tree) == tree.features.n:
+    if tree.n_leaves <= MAX_LEAVES_FOR_DECIDING and not tree.is_linear:
         deciding = deciding_features(tree)
         idle = [one_line(name) for c, name in enumerate(tree.features.names) if c not in deciding]
         says = (
@@ -183,7 +182,7 @@ def _oversight(tree: Tree, states: np.ndarray | None) -> list[Item]:
     ]
     if states is None:
         return items
-    for c in range(min(raw_count(tree), MAX_LISTED_NAMES)):
+    for c in range(min(tree.features.n_raw, MAX_LISTED_NAMES)):
         column = states[:, c][np.isfinite(states[:, c])]
         if len(column):
             visited = f"{column.min():.4g} to {column.max():.4g}".replace("-", "−")
@@ -193,7 +192,7 @@ def _oversight(tree: Tree, states: np.ndarray | None) -> list[Item]:
 
 def _near_a_threshold(tree: Tree, states: np.ndarray) -> float | None:
     """Return the share of states for which some comparison on their path is close; None for trees with sums."""
-    if raw_count(tree) != tree.features.n or not len(states):
+    if tree.is_linear or not len(states):
         return None
     finite = [column[np.isfinite(column)] for column in states.T]
     span = np.array([float(np.ptp(column)) if len(column) else 0.0 for column in finite])

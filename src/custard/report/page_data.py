@@ -20,10 +20,11 @@ from custard.core.version import VERSION
 from custard.report.audit import audit_sections
 from custard.report.comparisons import compare_return, judgement
 from custard.report.episodes import Episode, record_episodes
-from custard.report.visits import deciding_shares, leaf_visits, raw_count, raw_features_used, sample_states, with_sums
+from custard.report.visits import deciding_shares, leaf_visits, sample_states
 from custard.tree.draw import shown_ranges
-from custard.tree.explain import node_visits, scales
+from custard.tree.explain import node_visits, read_features, scales
 from custard.tree.export import FORMATS, export
+from custard.tree.linear import leaf_terms
 from custard.tree.palette import leaf_colours
 from custard.tree.tree import Tree
 
@@ -126,6 +127,8 @@ def _facts(tree: Tree, evaluation: Mapping[str, Any] | None, steps: float | None
         )
         facts.append(["Return", _number(evaluation["mean"]), beside if evaluation["ci95"] else "in one episode"])
     facts += [["Depth", str(tree.depth), ""], ["Leaves", str(tree.n_leaves), ""]]
+    if tree.is_linear:
+        facts.append(["Coefficients", str(tree.n_coefficients), ""])
     if steps is not None:
         facts.append(["Learned in", f"{int(steps):,}", f"steps, {seconds}" if seconds else "steps"])
     return facts
@@ -164,7 +167,7 @@ def _watch(
         shown = record_episodes(tree, env, kwargs, episodes=1, seed=seed, pictures=every)[0]
         made = where.make()
         try:
-            speed, units = _frames_per_second(made), feature_units(made, raw_count(tree))
+            speed, units = _frames_per_second(made), feature_units(made, tree.features.n_raw)
         finally:
             made.close()
         compared = compare_return(tree, where, judged, rows, seed)
@@ -235,24 +238,41 @@ def _tree(tree: Tree, episodes: Sequence[Episode]) -> dict[str, Any]:
     return {
         "feature": tree.feature.tolist(), "threshold": tree.threshold.tolist(), "left": tree.children_left.tolist(),
         "right": tree.children_right.tolist(), "colour": leaf_colours(tree),
-        "label": [tree.actions.name(tree.value[n]) if leaf[n] else "" for n in range(tree.n_nodes)],
-        "linear": None,
-        "action": [keys.setdefault(tree.value[n].tobytes(), len(keys)) if leaf[n] else -1 for n in range(tree.n_nodes)],
+        "label": [tree.leaf_text(n) if leaf[n] else "" for n in range(tree.n_nodes)],
+        "linear": None if tree.gains is None else [_linear_leaf(tree, n) for n in range(tree.n_nodes)],
+        "action": [keys.setdefault(tree.leaf_key(n), len(keys)) if leaf[n] else -1 for n in range(tree.n_nodes)],
         "visits": None if visits is None else visits.tolist(),
         "share": None if visits is None else (visits / max(int(visits[0]), 1)).tolist(),
         "at_leaf": {str(n): at_leaf[n] for n in at_leaf},
     }  # fmt: skip
 
 
+def _linear_leaf(tree: Tree, node: int) -> list[dict[str, Any]] | None:
+    """Return how each component of a linear leaf's action is computed; None for other nodes."""
+    if tree.gains is None or not tree.gains[node].any():
+        return None
+    assert tree.actions.low is not None
+    assert tree.actions.high is not None
+    return [
+        {
+            "name": name, "value": float(tree.value[node, k]), "terms": leaf_terms(tree, node, k),
+            "low": float(tree.actions.low[k]), "high": float(tree.actions.high[k]),
+        }
+        for k, name in enumerate(tree.actions.names)
+    ]  # fmt: skip
+
+
 def _features(tree: Tree, states: np.ndarray | None, units: Sequence[str]) -> list[dict[str, Any]]:
     """Return the observation's features and, after them, derived ones with their sum."""
-    n = raw_count(tree)
-    ranges = _page_ranges(tree, None if states is None else with_sums(tree, states))
-    width, used, shares = scales(tree), set(raw_features_used(tree)), deciding_shares(tree, states)
+    n = tree.features.n_raw
+    ranges = _page_ranges(tree, None if states is None else tree.features.extend(states))
+    width, used, shares = scales(tree), read_features(tree), deciding_shares(tree, states)
     rows = []
     for c, entry in enumerate(tree.features.to_json()):
         low, high = (float(v) for v in ranges[c])
         row = {**entry, "shown": [low, high] if high > low else [low - 1.0, low + 1.0], "scale": float(width[c])}
+        if "sum" in entry:
+            row["about"] = tree.features.sum_of(c).text(tree.features.names)
         row |= {"used": c in used, "decides": shares[c] if c < n else 0.0}
         rows.append(row | {"unit": units[c] if c < len(units) else ""})
     return rows

@@ -7,33 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from custard.tree.palette import used_features
+from custard.tree.explain import read_features
 from custard.tree.tree import Tree
 
-__all__ = ["deciding_shares", "leaf_visits", "raw_count", "sample_states", "with_sums"]
+__all__ = ["deciding_shares", "leaf_visits", "sample_states"]
 
 MAX_SHOWN_STATES = 400
 MAX_JUDGED_STATES = 4_000
 SHUFFLE_ROUNDS = 3
-
-
-def raw_count(tree: Tree) -> int:
-    """Return the number of features of an observation; derived features of a tree come after them."""
-    return int(getattr(tree.features, "n_raw", tree.features.n))
-
-
-def with_sums(tree: Tree, states: np.ndarray) -> np.ndarray:
-    """Return states with a column for each derived feature after the observation's own, where the tree has some."""
-    extend = getattr(tree.features, "extend", None)
-    return states if extend is None else np.asarray(extend(states))
-
-
-def raw_features_used(tree: Tree) -> list[int]:
-    """Return the observation's features that some question reads, by itself or within a sum, root first."""
-    n, found = raw_count(tree), []
-    for c in used_features(tree):
-        found += [c] if c < n else sorted(tree.features.derived[c - n].raw_features())  # type: ignore[attr-defined,unused-ignore]
-    return list(dict.fromkeys(found))
 
 
 def deciding_shares(tree: Tree, states: np.ndarray | None, seed: int = 0) -> list[float]:
@@ -49,8 +30,8 @@ def deciding_shares(tree: Tree, states: np.ndarray | None, seed: int = 0) -> lis
     >>> shares[0], 0.4 < shares[1] < 0.6
     (0.0, True)
     """
-    n, used = raw_count(tree), raw_features_used(tree)
-    shares = np.zeros(n)
+    used = sorted(c for c in read_features(tree) if c < tree.features.n_raw)
+    shares = np.zeros(tree.features.n_raw)
     if states is None or len(states) < 2:
         shares[used] = 1.0
         return shares.tolist()

@@ -20,8 +20,8 @@ from custard.tree.compiled import leaf_of
 from custard.tree.tree import Tree
 
 __all__ = [
-    "MIN_PARALLEL_STEPS", "TABLE_WORLD", "World", "copy_row", "observe_features", "roll_out", "start_episode",
-    "take_action", "tree_arrays", "tree_rollouts", "world_of",
+    "MIN_PARALLEL_EPISODES", "MIN_PARALLEL_STEPS", "TABLE_WORLD", "World", "copy_row", "observe_features", "roll_out",
+    "rollouts_for", "start_episode", "take_action", "tree_arrays", "tree_rollouts", "world_of",
 ]  # fmt: skip
 
 TABLE_WORLD = -1  # the kind of world whose transitions are in its parameters (`custard.solvers.tpi`)
@@ -53,6 +53,15 @@ def tree_arrays(tree: Tree) -> tuple[np.ndarray, ...]:
     start = tree.actions.start if tree.actions.discrete else 0
     action = np.ascontiguousarray(tree.value - start if tree.value.ndim == 1 else tree.value[:, 0])
     return tree.feature, tree.threshold, tree.children_left, tree.children_right, action
+
+
+def rollouts_for(tree: Tree) -> Any:
+    """Return the function that rolls out a tree: `tree_rollouts`, or its form for sums and linear leaves."""
+    if not tree.is_linear:
+        return tree_rollouts
+    from custard.task.linear_rollouts import linear_rollouts
+
+    return linear_rollouts
 
 
 def tree_rollouts(tree: Tree, world: World, rng: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

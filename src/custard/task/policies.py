@@ -10,6 +10,7 @@ import numpy as np
 
 from custard.core.actions import Actions
 from custard.core.features import Features
+from custard.core.sums import Sum
 from custard.tree.tree import Tree
 
 __all__ = ["LinearPolicy", "Policy", "policy_data", "policy_from_data"]
@@ -60,7 +61,13 @@ def policy_data(policy: Policy) -> dict[str, Any]:
     """Return a tree or a linear policy as arrays; `policy_from_data` is the inverse."""
     if isinstance(policy, Tree):
         arrays = ("feature", "threshold", "children_left", "children_right", "value")
-        return {"kind": "tree", **{name: np.asarray(getattr(policy, name)) for name in arrays}}
+        data: dict[str, Any] = {"kind": "tree", **{name: np.asarray(getattr(policy, name)) for name in arrays}}
+        if policy.gains is not None:
+            data["gains"] = policy.gains
+        if policy.features.derived:
+            n_raw = policy.features.n_raw
+            data["derived"] = policy.features.names[n_raw:], [entry.to_json() for entry in policy.features.derived]
+        return data
     if isinstance(policy, LinearPolicy):
         return {"kind": "linear", "weights": policy.weights, "bias": policy.bias}
     raise TypeError(f"a {type(policy).__name__} cannot be sent to another process")
@@ -70,5 +77,7 @@ def policy_from_data(data: Mapping[str, Any], features: Features, actions: Actio
     """Return the policy that `policy_data` was given, for an environment's features and actions."""
     fields = {name: value for name, value in data.items() if name != "kind"}
     if data["kind"] == "tree":
+        names, sums = fields.pop("derived", ((), ()))
+        features = features.raw.with_sums([Sum.from_json(entry) for entry in sums], names)
         return Tree(**fields, features=features, actions=actions)
     return LinearPolicy(**fields, actions=actions)

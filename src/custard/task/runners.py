@@ -23,7 +23,7 @@ import gymnasium as gym
 import numpy as np
 
 from custard.core.errors import CustardError
-from custard.core.spaces import Base, describe
+from custard.core.spaces import Base, FeaturesArgument, describe
 from custard.ibmdp.base_environments import BaseEnvironments, base_environments_of
 from custard.task.problem import Problem
 from custard.task.source import DEFAULT_TIME_LIMIT, Source
@@ -64,7 +64,7 @@ def run_episodes(
     source: Source,
     seeds: np.ndarray,
     *,
-    features: Callable[[Any], Sequence[float]] | None = None,
+    features: FeaturesArgument = None,
     max_steps: int | None = None,
     num_envs: int = 1024,
     record_states: bool = False,
@@ -85,13 +85,16 @@ def run_episodes(
         base = describe(venv, features=features)
         if isinstance(policy, Tree):
             require_fit(policy, base)
-            if is_compiled and features is None and not record_states:
+            if is_compiled and features is None and not record_states and policy.keep_used_sums().features.is_linear:
                 from custard.envs.pcg64 import streams  # compiled code loads when it is used
-                from custard.task.compiled_rollouts import tree_rollouts, world_of
+                from custard.task.compiled_rollouts import rollouts_for, world_of
 
                 world = world_of(venv, max_steps)  # type: ignore[arg-type]
-                return EpisodeResults(*tree_rollouts(policy, world, streams(seeds.tolist()))[:3])
-        act = policy.predict if isinstance(policy, Tree) else policy
+                return EpisodeResults(*rollouts_for(policy)(policy, world, streams(seeds.tolist()))[:3])
+            n_raw, predict = policy.features.n_raw, policy.predict
+            act: Callable[[np.ndarray], Any] = lambda x: predict(x[:, :n_raw])  # noqa: E731
+        else:
+            act = policy
         limit = max_steps or (None if source.time_limit is not None else DEFAULT_TIME_LIMIT)
         return step_episodes(act, base_environments_of(venv, base), seeds, limit, record_states)
     finally:
@@ -238,9 +241,10 @@ def make_episodes(
 
 def require_fit(tree: Tree, base: Base) -> None:
     """Raise unless a tree's features and actions are the environment's."""
-    renamed = tree.origin.get("feature_names") and tree.features.n == base.features.n  # by the user who had it learned
-    if tree.features.names != base.features.names and not renamed:
-        ours, theirs = _listed(tree.features.names), _listed(base.features.names)
+    asked, given = tree.features.raw, base.features.raw
+    renamed = tree.origin.get("feature_names") and asked.n == given.n  # by the user who had it learned
+    if asked.names != given.names and not renamed:
+        ours, theirs = _listed(asked.names), _listed(given.names)
         raise CustardError(f"the tree asks about {ours}, but the environment has {theirs}")
     if tree.actions.kind != base.actions.kind or len(tree.actions.names) != len(base.actions.names):
         ours, theirs = _listed(tree.actions.names), _listed(base.actions.names)

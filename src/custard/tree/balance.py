@@ -44,7 +44,7 @@ def _rearranged(tree: Tree) -> Tree:
     for node in range(tree.n_nodes - 1, -1, -1):
         c = feature[node]
         if c == LEAF:
-            new[node] = forest.leaf(node, np.asarray(tree.value[node]).tobytes())
+            new[node] = forest.leaf(node, tree.leaf_key(node))
         elif parent[node] == LEAF or feature[parent[node]] != c:
             cuts, ends = _intervals(node, feature, threshold, kids)
             places = [new[end] for end in ends]
@@ -125,7 +125,7 @@ class _Forest:
             else:
                 rows.append((LEAF, 0.0, LEAF, LEAF, part))
         feature, threshold, left, right, node = (np.array(column) for column in zip(*rows, strict=True))
-        return Tree(feature, threshold, left, right, like.value[node], like.features, like.actions, like.origin)
+        return like.with_nodes(feature, threshold, left, right, node)
 
 
 def _intervals(

@@ -9,6 +9,9 @@ time and without branches.
 
 Observations that are float32 are compared in float32 with thresholds rounded down, which decides exactly as comparing
 both in float64 does.
+
+Sums that a tree asks about are computed first, in float64, and put beside the observation's own features. Compiled code
+here has no fast-math: products are rounded before they are added (`custard.core.sums`).
 """
 # mypy: disable-error-code="no-untyped-def,call-arg"
 
@@ -25,18 +28,25 @@ from custard.tree.lanes import LANES, TESTS_PER_PASS, lowest_bit, narrow, prefet
 from custard.tree.rounding import round_down
 
 if TYPE_CHECKING:
+    from custard.core.features import Features
     from custard.tree.tree import Tree
 
-__all__ = ["leaf_of", "predictor"]
+__all__ = ["compiled_sums", "leaf_of", "linear_action", "predictor", "sum_value"]
 
 MAX_BLOCK_ROWS = 192  # rows handled together; fewer where rows are long
 BLOCK_ENTRIES = 1024  # entries of the rows handled together: they stay in the nearest cache
 CACHE_LINE_BYTES = 64  # bytes that memory hands over together
+ROWS_EXTENDED = 2048  # rows whose sums are computed before they are compared
 MIN_ROWS_FOR_THREADS = 100_000  # rows from which several threads pay
 
 
 def predictor(tree: Tree) -> Callable[[np.ndarray], np.ndarray]:
-    """Return a function from checked observations [B, n] to actions [B] or [B, k]."""
+    """Return a function from checked observations [B, n_raw] or [B, n] to actions [B] or [B, k]."""
+    if tree.is_linear:
+        return _linear_predictor(tree)
+    if tree.features.derived:  # none of which is asked about
+        n_raw, plain = tree.features.n_raw, predictor(tree.keep_used_sums())
+        return lambda x: plain(x[:, :n_raw])
     # Vector actions are looked up by leaf afterwards; a single number comes out of the loop itself.
     discrete = tree.actions.discrete
     payload = tree.value if discrete else np.arange(tree.n_nodes, dtype=np.int64)
@@ -55,6 +65,106 @@ def predictor(tree: Tree) -> Callable[[np.ndarray], np.ndarray]:
         return out if discrete else tree.value[out]
 
     return predict
+
+
+def _linear_predictor(tree: Tree) -> Callable[[np.ndarray], np.ndarray]:
+    """Return the predictor of a tree with sums or linear leaves."""
+    small = tree.keep_used_sums()
+    features, n_raw, n = small.features, small.features.n_raw, small.features.n
+    number = np.arange(small.n_nodes, dtype=np.int64)
+    payload = small.value if small.actions.discrete else number
+    decide = _decide_by_masks(small, payload) if 1 < small.n_leaves <= 64 else _decide_by_walking(small, payload)
+    sums = compiled_sums(features)
+    low, high = (np.zeros(0), np.zeros(0)) if small.gains is None else (small.actions.low, small.actions.high)
+
+    def part(x: np.ndarray, out: np.ndarray, action: np.ndarray | None) -> None:
+        full = np.empty((min(len(x), ROWS_EXTENDED), n))
+        for a in range(0, len(x), ROWS_EXTENDED):
+            rows = x[a : a + ROWS_EXTENDED]
+            block, leaf = full[: len(rows)], out[a : a + ROWS_EXTENDED]
+            _extend_rows(rows, n_raw, *sums, block)
+            for c in range(n_raw, n):
+                if not features.sum_of(c).is_linear:
+                    block[:, c] = features.sum_of(c).values(block)
+            decide(block, leaf)
+            if action is not None:
+                _linear_actions(block, leaf, small.value, small.gains, low, high, action[a : a + ROWS_EXTENDED])
+
+    def predict(x: np.ndarray) -> np.ndarray:
+        if x.dtype != np.float64 and x.dtype != np.float32:
+            x = x.astype(np.float64)
+        x, out = np.ascontiguousarray(x[:, :n_raw]), np.empty(len(x), dtype=np.int64)
+        action = None if small.gains is None else np.empty((len(x), small.actions.size))
+        if len(x) < MIN_ROWS_FOR_THREADS:
+            part(x, out, action)
+        else:
+            in_parts(lambda a, b: part(x[a:b], out[a:b], None if action is None else action[a:b]), len(x))
+        if action is not None:
+            return action
+        return out if small.actions.discrete else small.value[out]
+
+    return predict
+
+
+def compiled_sums(features: Features) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return the linear sums of features for compiled loops: constant [m], first [m + 1], index and weight [terms].
+
+    Sum k has the terms first[k] to first[k + 1]. Sums that are not linear have none, and the constant NaN.
+    """
+    linear = [entry if entry.is_linear else None for entry in features.derived]
+    constant = np.array([np.nan if entry is None else entry.constant for entry in linear], dtype=np.float64)
+    terms = [[] if entry is None else list(entry.terms) for entry in linear]
+    first = np.cumsum([0] + [len(part) for part in terms]).astype(np.int64)
+    index = np.array([i for part in terms for i, _ in part], dtype=np.int64)
+    weight = np.array([w for part in terms for _, w in part], dtype=np.float64)
+    return constant, first, index, weight
+
+
+@njit(cache=True, nogil=True)
+def sum_value(x, constant, begin, end, index, weight):
+    """Return one sum of the features x [n_raw]; see `compiled_sums` for the arrays."""
+    total = constant
+    for j in range(begin, end):
+        product = weight[j] * x[index[j]]
+        total = product if j == begin and constant == 0.0 else total + product
+    return total
+
+
+@njit(cache=True, nogil=True)
+def _extend_rows(x, n_raw, constant, first, index, weight, full):
+    """Copy observations x [B, n_raw] into full [B, n] and compute its linear sums."""
+    for i in range(len(x)):
+        row = full[i]
+        for c in range(n_raw):
+            row[c] = x[i, c]
+        for k in range(len(constant)):
+            row[n_raw + k] = sum_value(row, constant[k], first[k], first[k + 1], index, weight)
+
+
+@njit(cache=True, nogil=True)
+def _linear_actions(x, leaf, value, gains, low, high, action):
+    """Write the actions [B, k] of observations x [B, >= n_raw] at their leaves [B]."""
+    for i in range(len(leaf)):
+        linear_action(x[i], leaf[i], value, gains, low, high, action[i])
+
+
+@njit(cache=True, nogil=True)
+def linear_action(x, leaf, value, gains, low, high, action):
+    """Write the action [k] of one observation x [>= n_raw] at a leaf; `gains` is [n_nodes, k, n_raw]."""
+    for k in range(len(action)):
+        total, is_constant = value[leaf, k], True
+        for c in range(gains.shape[2]):
+            gain = gains[leaf, k, c]
+            if gain != 0.0:
+                total, is_constant = total + gain * x[c], False
+        if is_constant:
+            action[k] = total
+        elif total < low[k]:
+            action[k] = low[k]
+        elif total > high[k]:
+            action[k] = high[k]
+        else:
+            action[k] = total
 
 
 def _decide_by_masks(tree: Tree, payload: np.ndarray) -> Callable[[np.ndarray, np.ndarray], None]:

@@ -1,7 +1,7 @@
 """A tree while it is being changed: nested splits, edited without touching the original.
 
-A shape is a leaf's action (an int, or an array for vectors) or a `Split` of two shapes. A path leads from the root to a
-part of a shape: a tuple of `LEFT` and `RIGHT`.
+A shape is a leaf's action (an int, an array for vectors, or a `LinearLeaf`) or a `Split` of two shapes. A path
+leads from the root to a part of a shape: a tuple of `LEFT` and `RIGHT`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from custard.core.features import Features
 from custard.tree.tree import LEAF, Tree
 
 __all__ = [
-    "LEFT", "RIGHT", "Shape", "Split", "build_tree", "count_leaves", "leaves_below", "map_leaves", "paths",
-    "replace_part", "shape_of", "subshape", "tree_of", "with_actions",
+    "LEFT", "RIGHT", "LinearLeaf", "Shape", "Split", "build_tree", "count_leaves", "leaves_below", "map_leaves",
+    "paths", "replace_part", "shape_of", "subshape", "tree_of", "with_actions",
 ]  # fmt: skip
 
 Shape = Any  # an action, or a Split
@@ -34,12 +34,21 @@ class Split(NamedTuple):
     right: Shape
 
 
+class LinearLeaf(NamedTuple):
+    """A leaf whose action is clip(value + gains · observation)."""
+
+    value: np.ndarray  # [k]
+    gains: np.ndarray  # [k, n_raw]
+
+
 def shape_of(tree: Tree) -> Shape:
     """Return a tree as a shape."""
     built: list[Shape] = [None] * tree.n_nodes
     for node in range(tree.n_nodes - 1, -1, -1):
         if tree.feature[node] == LEAF:
             built[node] = int(tree.value[node]) if tree.actions.discrete else tree.value[node]
+            if tree.gains is not None and tree.gains[node].any():
+                built[node] = LinearLeaf(tree.value[node], tree.gains[node])
         else:
             children = built[tree.children_left[node]], built[tree.children_right[node]]
             built[node] = Split(int(tree.feature[node]), float(tree.threshold[node]), *children)
@@ -55,6 +64,7 @@ def build_tree(shape: Shape, features: Features, actions: Actions, origin: Mappi
     """Return a shape as a tree, its nodes in depth-first order, left before right."""
     rows: list[list[float]] = []
     values: list[Any] = []
+    gains: dict[int, np.ndarray] = {}
     no_action: Any = actions.start if actions.discrete else np.zeros(actions.size)
     stack: list[tuple[Shape, int, int]] = [(shape, -1, 0)]
     while stack:
@@ -66,11 +76,17 @@ def build_tree(shape: Shape, features: Features, actions: Actions, origin: Mappi
             rows.append([part.feature, part.threshold, LEAF, LEAF])
             values.append(no_action)
         else:
+            if isinstance(part, LinearLeaf):
+                part, gains[len(rows)] = part
             rows.append([LEAF, 0.0, LEAF, LEAF])
             values.append(part)
     table = np.array(rows)
     feature, left, right = (table[:, k].astype(np.int64) for k in (0, LEFT, RIGHT))
-    return Tree(feature, table[:, 1], left, right, np.array(values), features, actions, origin or {})
+    all_gains = np.zeros((len(rows), actions.size, features.n_raw)) if gains else None
+    for node, gain in gains.items():
+        assert all_gains is not None
+        all_gains[node] = gain
+    return Tree(feature, table[:, 1], left, right, np.array(values), features, actions, origin or {}, all_gains)
 
 
 def map_leaves(shape: Shape, replacement: Callable[[Any], Shape]) -> Shape:

@@ -16,9 +16,10 @@ def simplify(tree: Tree, *, use_bounds: bool = False) -> Tree:
     """Return a tree that decides the same with fewer nodes: no branch out of reach, no split that changes nothing.
 
     A branch is unreachable where the questions above it contradict it, or, for whole-number features, leave no number
-    in between. With `use_bounds` states are also taken to lie within `tree.features`' bounds; without it the result
-    agrees with the tree on every observation whatsoever, NaN and values outside the bounds included (whole-number
-    features are taken to hold whole numbers or NaN).
+    in between. A derived feature counts as one of its own: what one sum implies of another is left alone. With
+    `use_bounds` states are also taken to lie within `tree.features`' bounds; without it the result agrees with the tree
+    on every observation whatsoever, NaN and values outside the bounds included (whole-number features are taken to hold
+    whole numbers or NaN).
 
     >>> from custard import Actions, Features, Tree
     >>> leaf_again = Tree.stump(0, 0.5, 1, 1, Features(("x",), [0], [1]), Actions("discrete", ("a", "b")))
@@ -78,10 +79,8 @@ def _count_changed(tree: Tree, goes: np.ndarray, unvisited: np.ndarray) -> int:
                 replacement = int(goes[node])
         if replacement is None:
             continue
-        actions = {
-            _action_key(tree.value[other]) for other in _leaves_below(tree, goes, replacement) if other not in lost
-        }
-        changed += actions != {_action_key(tree.value[leaf])}
+        actions = {tree.leaf_key(other) for other in _leaves_below(tree, goes, replacement) if other not in lost}
+        changed += actions != {tree.leaf_key(leaf)}
     return changed
 
 
@@ -95,11 +94,6 @@ def _leaves_below(tree: Tree, goes: np.ndarray, node: int) -> list[int]:
         else:
             stack += [int(tree.children_left[at]), int(tree.children_right[at])]
     return found
-
-
-def _action_key(value: np.ndarray) -> bytes:
-    """Return what is equal for equal actions."""
-    return np.asarray(value).tobytes()
 
 
 def _skip_unreachable(tree: Tree, use_bounds: bool) -> np.ndarray:
@@ -158,7 +152,6 @@ def _merge_equal_branches(tree: Tree, goes: np.ndarray) -> np.ndarray:
     classes = [0] * tree.n_nodes
     feature, threshold = tree.feature.tolist(), tree.threshold.tolist()
     left, right = tree.children_left.tolist(), tree.children_right.tolist()
-    values = tree.value
     stand_in = goes.tolist()
     for node in range(tree.n_nodes - 1, -1, -1):
         if stand_in[node] != node:
@@ -166,7 +159,7 @@ def _merge_equal_branches(tree: Tree, goes: np.ndarray) -> np.ndarray:
             classes[node] = classes[stand_in[node]]
             continue
         if feature[node] == LEAF:
-            shape: Any = _action_key(values[node])
+            shape: Any = tree.leaf_key(node)
         else:
             a, b = classes[left[node]], classes[right[node]]
             if a == b:
@@ -194,10 +187,9 @@ def _rebuild(tree: Tree, goes: np.ndarray) -> Tree:
         level = goes[np.stack([tree.children_left[at], tree.children_right[at]], axis=1).reshape(-1)]
         count += len(level)
     nodes = np.concatenate(order)
-    return Tree(
-        tree.feature[nodes], tree.threshold[nodes], np.concatenate(left), np.concatenate(right), tree.value[nodes],
-        tree.features, tree.actions, tree.origin,
-    )  # fmt: skip
+    return tree.with_nodes(
+        tree.feature[nodes], tree.threshold[nodes], np.concatenate(left), np.concatenate(right), nodes
+    )
 
 
 def centre_integer_thresholds(tree: Tree) -> Tree:

@@ -2,6 +2,10 @@
 
 The JSON object has `format` "custard-tree", `version`, `features` (name, kind, low, high; null for no bound),
 `actions`, `nodes` (the five arrays of `Tree`, threshold in full precision) and `origin`.
+
+Version 2 adds to derived features a `sum` (`terms`: feature and weight, `constant`) and to `nodes` an array `gains` of
+[node, action component, feature, gain] for those that are not zero. A tree with neither is written as version 1, which
+is read for ever.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FORMAT", "VERSION", "check", "from_json", "load", "save", "to_json"]
 
-FORMAT, VERSION = "custard-tree", 1
+FORMAT, VERSION = "custard-tree", 2
 ARRAYS = ("feature", "threshold", "children_left", "children_right", "value")
 
 
@@ -76,7 +80,10 @@ def _check_values(tree: Tree, leaves: np.ndarray) -> None:
     else:
         assert actions.low is not None
         assert actions.high is not None
-        wrong = ~((values >= actions.low) & (values <= actions.high) & np.isfinite(values)).all(axis=1)
+        within = (values >= actions.low) & (values <= actions.high)
+        if tree.gains is not None:  # what is clipped may begin outside
+            within |= tree.gains[leaves].any(axis=2)
+        wrong = ~(within & np.isfinite(values)).all(axis=1)
         accepted = f"[{actions.low.tolist()}, {actions.high.tolist()}]"
     if wrong.any():
         where = np.flatnonzero(wrong)[0]
@@ -85,14 +92,18 @@ def _check_values(tree: Tree, leaves: np.ndarray) -> None:
 
 def to_json(tree: Tree) -> dict[str, Any]:
     """Return a tree as plain data."""
+    nodes = {name: getattr(tree, name).tolist() for name in ARRAYS}
+    if tree.gains is not None:
+        places = np.argwhere(tree.gains != 0.0)
+        nodes["gains"] = [[*place, float(tree.gains[tuple(place)])] for place in places.tolist()]
     return {
         "format": FORMAT,
-        "version": VERSION,
+        "version": 2 if tree.features.derived or tree.gains is not None else 1,
         "features": tree.features.to_json(),
         "actions": tree.actions.to_json(),
         "bounds": _jsonable(tree.features.origin),
         "origin": _jsonable(tree.origin),
-        "nodes": {name: getattr(tree, name).tolist() for name in ARRAYS},
+        "nodes": nodes,
     }
 
 
@@ -134,12 +145,29 @@ def from_json(cls: type[Tree], data: Any) -> Tree:
     whole = isinstance(data["actions"], dict) and data["actions"].get("kind") == "discrete"
     if not all(type(entry) is int or (type(entry) is float and not whole) for entry in flat):
         raise CustardError(f"the tree's value must hold {'whole ' if whole else ''}numbers only")
+    features, actions = Features.from_json(data["features"], bounds), Actions.from_json(data["actions"])
     return cls(
         **{name: nodes[name] for name in ARRAYS},
-        features=Features.from_json(data["features"], bounds),
-        actions=Actions.from_json(data["actions"]),
+        features=features,
+        actions=actions,
         origin=origin,
+        gains=_gains_from_json(nodes.get("gains"), (len(nodes["feature"]), actions.size, features.n_raw)),
     )
+
+
+def _gains_from_json(rows: Any, shape: tuple[int, int, int]) -> np.ndarray | None:
+    """Return gains [n_nodes, k, n_raw] from rows of node, action component, feature and gain."""
+    if rows is None:
+        return None
+    gains = np.zeros(shape)
+    for row in rows if isinstance(rows, list) else [rows]:
+        is_row = isinstance(row, list) and len(row) == 4 and all(type(entry) is int for entry in row[:3])
+        if not is_row or type(row[3]) not in (int, float):
+            raise CustardError("the tree's gains must hold [node, action component, feature, gain] only")
+        if not all(0 <= entry < size for entry, size in zip(row, shape, strict=False)):
+            raise CustardError(f"the tree's gains name node {row[0]}, component {row[1]}, feature {row[2]}: not there")
+        gains[tuple(row[:3])] = row[3]
+    return gains
 
 
 def save(tree: Tree, path: str | Path) -> None:

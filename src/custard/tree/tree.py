@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,7 @@ import numpy as np
 from custard.core.actions import Actions
 from custard.core.errors import CustardError
 from custard.core.features import Features
-from custard.tree import store
+from custard.tree import linear, store
 from custard.tree.text import bound_text, draw_text
 
 __all__ = ["LEAF", "Tree"]
@@ -33,6 +33,10 @@ class Tree:
     `obs[feature] <= threshold` and right otherwise, which includes NaN. Both sides are compared as float64. At a leaf
     `feature` and both children are `LEAF`, the threshold is 0, and `value` is the environment's own action. Depth
     counts splits: a single leaf has depth 0. The arrays cannot be written to.
+
+    A node may ask about a derived feature of `features`, a sum; observations are given without them. With `gains` the
+    action of a leaf is clip(value + gains · observation). Both are summed in one documented order (`custard.core.sums`,
+    `custard.tree.linear`).
 
     >>> from custard import Actions, Features, Tree
     >>> tree = Tree(
@@ -55,6 +59,7 @@ class Tree:
     features: Features
     actions: Actions
     origin: Mapping[str, Any] = field(default_factory=dict)  # method, seed, environment, versions: where it came from
+    gains: np.ndarray | None = None  # [n_nodes, k, n_raw] float64, real-valued actions only; None: constant leaves
 
     def __post_init__(self) -> None:
         try:
@@ -79,19 +84,27 @@ class Tree:
         for name, array in arrays.items():
             array.setflags(write=False)
             object.__setattr__(self, name, array)
+        if self.gains is not None:
+            shape = (len(arrays["feature"]), self.actions.size, self.features.n_raw)
+            gains = linear.checked_gains(self.gains, shape, self.actions, arrays["feature"] == LEAF)
+            if gains is not None:
+                gains.setflags(write=False)
+            object.__setattr__(self, "gains", gains)
         store.check(self)
 
     # -- deciding ---------------------------------------------------------------------------------------------------
 
     def predict(self, observations: Any, *, compiled: bool = True) -> np.ndarray:
-        """Return actions for a batch of feature vectors, [B, n] -> [B] (or [B, k] for vector actions)."""
-        return (
-            self.value[self.apply(observations)] if not compiled else self._compiled(self._checked_batch(observations))
-        )
+        """Return actions for a batch of observations, [B, n_raw] -> [B] (or [B, k] for vector actions).
+
+        Where the features include derived ones, extended vectors [B, n] are accepted too; they are computed anew.
+        """
+        x = self._checked_batch(observations)
+        return self._compiled(x) if compiled else linear.leaf_actions(self, self.apply(x), x)
 
     def apply(self, observations: Any) -> np.ndarray:
-        """Return the leaf each observation reaches, [B, n] -> [B] int, in plain NumPy."""
-        x = self._checked_batch(observations).astype(np.float64, copy=False)
+        """Return the leaf each observation reaches, [B, n_raw] or [B, n] -> [B] int, in plain NumPy."""
+        x = self.features.extend(self._checked_batch(observations))
         node = np.zeros(len(x), dtype=np.int64)
         moving = np.arange(len(x)) if self.n_nodes > 1 else np.arange(0)
         while len(moving):
@@ -102,21 +115,23 @@ class Tree:
         return node
 
     def act(self, observation: Any) -> Any:
-        """Return the action for one feature vector: an int, or an array for vector actions."""
+        """Return the action for one observation [n_raw] (or [n]): an int, or an array for vector actions."""
         dtype = getattr(observation, "dtype", None)
         if dtype is not DOUBLE and dtype is not SINGLE:  # others are rounded to float64 first, as for predict
             observation = self._checked_vector(observation)
-        elif observation.shape != self._shape:
+        elif observation.shape != self._shape and observation.shape != (self.features.n,):
             raise CustardError(self._shape_message(observation.shape))
         node, item = self._nested, observation.item
         while len(node) == 4:
             node = node[2] if item(node[0]) <= node[1] else node[3]
-        return node[0] if len(node) == 1 else node[0].copy()
+        if len(node) == 1:
+            return node[0]
+        return node[0].copy() if len(node) == 2 else linear.act_from(node, item)
 
     def path(self, observation: Any) -> list[int]:
         """Return the nodes from the root to the leaf that one observation visits."""
         x = self._checked_batch([observation] if not isinstance(observation, np.ndarray) else observation[None])
-        x = x[0].astype(np.float64)
+        x = self.features.extend(x[0])
         nodes = [0]
         while self.feature[nodes[-1]] != LEAF:
             at = nodes[-1]
@@ -135,6 +150,16 @@ class Tree:
     def n_leaves(self) -> int:
         """The number of leaves."""
         return int((self.feature == LEAF).sum())
+
+    @cached_property
+    def n_coefficients(self) -> int:
+        """The number of weights in the sums that the tree asks about, each sum once, and of gains in its leaves."""
+        return linear.count_coefficients(self)
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether the tree asks about derived features or has linear leaves."""
+        return self.gains is not None or bool((self.feature >= self.features.n_raw).any())
 
     @cached_property
     def depth(self) -> int:
@@ -208,6 +233,8 @@ class Tree:
         names = ("feature", "threshold", "children_left", "children_right", "value")
         return (
             all(np.array_equal(getattr(self, name), getattr(other, name)) for name in names)
+            and (self.gains is None) == (other.gains is None)
+            and (self.gains is None or np.array_equal(self.gains, other.gains))  # type: ignore[arg-type]
             and self.features.same_as(other.features)
             and self.actions.same_as(other.actions)
         )
@@ -257,6 +284,38 @@ class Tree:
         c = int(self.feature[node])
         return f"{self.features.names[c]} ≤ {bound_text(self, c, float(self.threshold[node]))}"
 
+    def leaf_text(self, node: int) -> str:
+        """Return the action of a leaf in words; of a linear leaf how it is computed."""
+        return linear.leaf_text(self, node)
+
+    def definitions(self, number: Callable[[float], str] | None = None) -> list[str]:
+        """Return what the named derived features that the tree asks about are: "where tilt = …", one line each."""
+        return [f"where {line}" for line in linear.definitions(self, number or (lambda value: f"{value:.6g}"))]
+
+    def leaf_key(self, node: int) -> bytes:
+        """Return what is equal for leaves that always take the same action."""
+        key = np.asarray(self.value[node]).tobytes()
+        return key if self.gains is None else key + self.gains[node].tobytes()
+
+    def with_nodes(
+        self, feature: Any, threshold: Any, children_left: Any, children_right: Any, leaf_of: np.ndarray
+    ) -> Tree:
+        """Return a tree of other nodes; `leaf_of` [n_nodes] is this tree's node whose action each new leaf takes."""
+        gains = None if self.gains is None else self.gains[leaf_of]
+        return replace(
+            self,
+            feature=feature,
+            threshold=threshold,
+            children_left=children_left,
+            children_right=children_right,
+            value=self.value[leaf_of],
+            gains=gains,
+        )
+
+    def keep_used_sums(self) -> Tree:
+        """Return the same tree without the derived features that it does not ask about."""
+        return linear.keep_used_sums(self)
+
     @classmethod
     def leaf(cls, action: Any, features: Features, actions: Actions) -> Tree:
         """Return the tree that always takes one action."""
@@ -274,17 +333,25 @@ class Tree:
 
     @cached_property
     def _shape(self) -> tuple[int]:
-        return (self.features.n,)
+        return (self.features.n_raw,)
 
     @cached_property
     def _nested(self) -> tuple:
-        """The tree as nested tuples: (feature, threshold, left, right), (action,) or (vector action, None)."""
+        """The tree as nested tuples: (feature, threshold, left, right), (action,) or (vector action, None).
+
+        A test of a derived feature is (sum, threshold, left, right, None), a linear leaf (components, low, high).
+        """
         rows = zip(self.feature.tolist(), self.threshold.tolist(), strict=True)
         kids = list(zip(self.children_left.tolist(), self.children_right.tolist(), strict=True))
         values = [(v,) for v in self.value.tolist()] if self.actions.discrete else [(v, None) for v in self.value]
         built: list[Any] = [None] * self.n_nodes
         for node, (c, t) in reversed(list(enumerate(rows))):
-            built[node] = values[node] if c == LEAF else (c, t, built[kids[node][0]], built[kids[node][1]])
+            if c == LEAF:
+                built[node] = linear.nested_leaf(self, node) or values[node]
+            elif c < self.features.n_raw:
+                built[node] = (c, t, built[kids[node][0]], built[kids[node][1]])
+            else:
+                built[node] = (self.features.sum_of(c), t, built[kids[node][0]], built[kids[node][1]], None)
         return built[0]
 
     @cached_property
@@ -298,8 +365,9 @@ class Tree:
         try:
             x = np.asarray(observations)
         except (TypeError, ValueError):
-            raise CustardError(f"observations must be {self.features.n} numbers each, not of several lengths") from None
-        if x.ndim != 2 or x.shape[1] != self.features.n:
+            n = self.features.n_raw
+            raise CustardError(f"observations must be {n} numbers each, not of several lengths") from None
+        if x.ndim != 2 or x.shape[1] not in (self.features.n_raw, self.features.n):
             raise CustardError(self._shape_message(x.shape))
         if x.dtype.kind not in "fiub":
             raise CustardError(f"observations must be numbers, got an array of {x.dtype}")
@@ -315,17 +383,17 @@ class Tree:
         except (TypeError, ValueError):
             kind = type(observation).__name__
             raise CustardError(
-                f"an observation is numbers: this tree takes {self.features.n} numbers "
-                f"({', '.join(self.features.names)}), not a {kind}; of Dict and Tuple observations the entries, one "
-                "after the other"
+                f"an observation is numbers: this tree takes {self.features.n_raw} numbers "
+                f"({', '.join(self.features.raw.names)}), not a {kind}; of Dict and Tuple observations the entries, "
+                "one after the other"
             ) from None
-        if x.shape != self._shape:
+        if x.shape not in (self._shape, (self.features.n,)):
             raise CustardError(self._shape_message(x.shape))
         return x
 
     def _shape_message(self, shape: tuple[int, ...]) -> str:
         """Return what to say of observations of a wrong shape."""
-        n = self.features.n
+        n = self.features.n_raw
         return f"this tree takes observations of {n} features ([B, {n}] for predict, [{n}] for act), got shape {shape}"
 
 

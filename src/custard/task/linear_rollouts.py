@@ -1,0 +1,127 @@
+"""Roll out trees with sums and linear leaves in compiled environments, as `compiled_rollouts` does plain trees."""
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+from numba import njit
+
+from custard.core.numba_tools import without_refcounts
+from custard.core.threads import in_parts
+from custard.task.compiled_rollouts import (
+    MIN_PARALLEL_EPISODES,
+    World,
+    copy_row,
+    observe_features,
+    start_episode,
+    take_action,
+    tree_arrays,
+)
+from custard.tree.compiled import compiled_sums, leaf_of, sum_value
+from custard.tree.linear import require_linear
+from custard.tree.tree import Tree
+
+__all__ = ["LinearArrays", "linear_arrays", "linear_rollouts"]
+
+
+class LinearArrays(NamedTuple):
+    """What a tree computes beyond its five arrays, for compiled loops."""
+
+    constant: np.ndarray  # [m] of each sum
+    first: np.ndarray  # [m + 1] where each sum's terms begin
+    of_feature: np.ndarray  # [terms] the feature of each term
+    weight: np.ndarray  # [terms] its weight
+    gains: np.ndarray  # [n_nodes, n_raw] of the only action component, or [0, n_raw]
+    low: float
+    high: float
+
+
+def linear_arrays(tree: Tree) -> tuple[tuple[np.ndarray, ...], LinearArrays]:
+    """Return a tree's arrays for compiled loops (`tree_arrays`), and its sums and gains."""
+    tree = tree.keep_used_sums()
+    require_linear(tree, "compiled rollouts need sums of features")
+    gains, low, high = np.zeros((0, tree.features.n_raw)), 0.0, 0.0
+    if tree.gains is not None:
+        assert tree.actions.low is not None
+        assert tree.actions.high is not None
+        gains, low, high = tree.gains[:, 0].copy(), float(tree.actions.low[0]), float(tree.actions.high[0])
+    return tree_arrays(tree), LinearArrays(*compiled_sums(tree.features), gains, low, high)
+
+
+def linear_rollouts(tree: Tree, world: World, rng: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Run one episode per random stream [N, 4]: returns, lengths, truncated [N], and visits [n_nodes] of each leaf."""
+    arrays, linear = linear_arrays(tree)
+    run = cast("Any", _roll_out_linear)
+
+    def part(a: int, b: int) -> tuple[np.ndarray, ...]:
+        n, m = world.n_features, len(linear.constant)
+        results = (
+            np.zeros(b - a),
+            np.zeros(b - a, np.int64),
+            np.zeros(b - a, np.bool_),
+            np.zeros(tree.n_nodes, np.int64),
+        )
+        run(
+            arrays,
+            linear,
+            world,
+            rng[a:b],
+            results,
+            (np.zeros(n), np.zeros(n), np.zeros(n + m), np.zeros(4, np.uint64)),
+        )
+        return results
+
+    parts = in_parts(part, len(rng), parallel=len(rng) >= MIN_PARALLEL_EPISODES)
+    returns, lengths, terminated, visits = zip(*parts, strict=True)
+    return np.concatenate(returns), np.concatenate(lengths), ~np.concatenate(terminated), np.sum(visits, axis=0)
+
+
+@njit(cache=True, nogil=True)
+def _roll_out_linear(tree, linear, world, rng, results, scratch):
+    """Run one episode per random stream and write returns, lengths, terminated and visits."""
+    (kind, params, limit, _), rng, results = without_refcounts((world, rng, results))
+    tree, linear, scratch = without_refcounts((tree, linear, scratch))
+    returns, lengths, terminated, visits = results
+    state, x, full, stream = scratch
+    for k in range(len(rng)):
+        copy_row(rng[k], stream)
+        start_episode(kind, params, state, stream)
+        total, t, ended = 0.0, 0, False
+        while not ended and t < limit:
+            observe_features(kind, state, x)
+            extend_state(linear, x, full)
+            leaf = leaf_of(tree, full)
+            visits[leaf] += 1
+            action = action_at(tree, linear, leaf, x)
+            reward, ended = take_action(kind, params, state, action, stream)
+            total += reward
+            t += 1
+        returns[k], lengths[k], terminated[k] = total, t, ended
+
+
+@njit(cache=True, nogil=True)
+def extend_state(linear, x, full):
+    """Write the features x [n_raw] and their sums into full [n]."""
+    constant, first, index, weight, _, _, _ = linear
+    for c in range(len(x)):
+        full[c] = x[c]
+    for k in range(len(constant)):
+        full[len(x) + k] = sum_value(x, constant[k], first[k], first[k + 1], index, weight)
+
+
+@njit(cache=True, nogil=True)
+def action_at(tree, linear, leaf, x):
+    """Return the action at a leaf: a whole number, or an action vector's only component."""
+    _, _, _, _, gains, low, high = linear
+    action = tree[4][leaf]
+    if len(gains) > 0:
+        value, is_constant = action * 1.0, True
+        for c in range(len(x)):
+            if gains[leaf, c] != 0.0:
+                value, is_constant = value + gains[leaf, c] * x[c], False
+        if not is_constant:
+            value = low if value < low else high if value > high else value
+            action = tree[4].dtype.type(value)
+    return action
