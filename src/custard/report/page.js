@@ -190,6 +190,11 @@ openRegions();
 show();
 openPolicy();
 show();
+// The replay's picture has its size only when it is decoded; the panel beside it, and what fits into it, follow.
+const pictureReady = R && R.frames.length ? $("frame").decode().catch(() => {}) : Promise.resolve();
+pictureReady.then(() => {
+  if (!touched) foldToFit();
+  document.documentElement.dataset.ready = "yes";
+});
 let chartsWidth = innerWidth;
 addEventListener("resize", () => { if (innerWidth !== chartsWidth) { chartsWidth = innerWidth; $("verdict").parentNode.style.minHeight = ""; drawCurves(); drawEvaluation(); setUpPlane(); } });
-document.documentElement.dataset.ready = "yes";

@@ -13,7 +13,7 @@ function measure(n) {
   if (isLeaf(n)) {
     const lines = wrap(T.label[n], compact ? 120 : 176, BOLD, 4), widest = Math.max(...lines.map((line) => textWidth(line, BOLD)));
     const share = T.share ? textWidth(percent(T.share[n]), SMALL) + 22 : 0;
-    box = { lines, w: Math.max(compact ? 70 : 86, share, widest + (compact ? 18 : 28)), h: 17 * lines.length + (T.share ? 25 : 19) };
+    box = { lines, w: Math.max(compact ? 70 : 86, share, widest + (compact ? 18 : 28)), h: 17 * lines.length + (T.share ? 28 : 19) };
   } else {
     const lines = wrap(question(n), compact ? 122 : 216, FONT, compact ? 5 : 3), [lo, hi] = rangeTexts(T.feature[n]);
     const bar = textWidth(lo, SMALL) + textWidth(hi, SMALL) + (compact ? 64 : 84);
@@ -122,7 +122,7 @@ function leafNode(n, depth) {
   if (T.share && T.share[n] === 0) g.classList.add("never");
   else g.style.setProperty("--text", ink);
   textLines(g, lines, -h / 2 + 22);
-  if (T.share) g.append(svg("text", { class: "small", "text-anchor": "middle", y: h / 2 - 7 }, percent(T.share[n])));
+  if (T.share) g.append(svg("text", { class: "small", "text-anchor": "middle", y: h / 2 - 8 }, percent(T.share[n])));
   return g;
 }
 function questionNode(n, depth) {
