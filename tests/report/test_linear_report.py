@@ -32,6 +32,7 @@ def test_sliders_find_the_leaf_past_sums(browser: Any, tree: Tree, tmp_path: Pat
     points = observations_for(tree, 200, 5)
     points = points[np.isfinite(points).all(axis=1) & (np.abs(points) < 1e6).all(axis=1)][:5]
     assert shown.page.locator("input[type=range][data-feature]").count() == tree.features.n_raw
+    shown.page.evaluate("folded.clear(); redraw()")  # so that every node of a path is drawn
     for x in points:
         for feature, value in enumerate(x.tolist()):
             shown.set(feature, value)
