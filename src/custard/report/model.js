@@ -73,6 +73,8 @@ function inkOn(colour) {
 // ---- the tree's own arithmetic: the same comparisons on the same float64 numbers ----
 const T = D.tree, F = D.features, N = T.feature.length, RAW = F.filter((f) => !f.sum).length;
 const isLeaf = (n) => T.feature[n] < 0;
+const formula = (text) => text.replace(/\*/g, "·").replace(/-/g, "−");
+if (T.linear) T.label = T.label.map((label, n) => (T.linear[n] ? formula(label) : label));
 // A derived feature: the constant if it is not zero, then one rounded product after the other, as everywhere in custard.
 function sumValue(sum, x) {
   let total = sum.constant, empty = sum.constant === 0;
@@ -121,7 +123,7 @@ const leaves = [], boxes = new Map();
 for (let n = 0; n < N; n++) if (isLeaf(n)) { leaves.push(n); boxes.set(n, boxOf(n)); }
 
 // ---- in words ----
-const nameOf = (c) => apart(F[c].sum ? F[c].name.replace(/\*/g, "·").replace(/-/g, "−") : F[c].name);
+const nameOf = (c) => apart(F[c].sum ? formula(F[c].name) : F[c].name);
 const unitOf = (c) => (F[c].unit ? ` ${F[c].unit}` : "");
 const question = (n) => `${nameOf(T.feature[n])} ≤ ${fmt(T.threshold[n])}${unitOf(T.feature[n])}`;
 function condition(c, [lo, hi]) {

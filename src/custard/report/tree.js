@@ -11,7 +11,7 @@ function measure(n) {
   if (measured.has(key)) return measured.get(key);
   let box;
   if (isLeaf(n)) {
-    const lines = wrap(T.label[n], compact ? 120 : 176, BOLD, 4), widest = Math.max(...lines.map((line) => textWidth(line, BOLD)));
+    const lines = wrap(T.label[n], T.linear && T.linear[n] ? 216 : compact ? 120 : 176, BOLD, 5), widest = Math.max(...lines.map((line) => textWidth(line, BOLD)));
     const share = T.share ? textWidth(percent(T.share[n]), SMALL) + 22 : 0;
     box = { lines, w: Math.max(compact ? 70 : 86, share, widest + (compact ? 18 : 28)), h: 17 * lines.length + (T.share ? 28 : 19) };
   } else {
