@@ -16,7 +16,7 @@ def main(report: Path, picture: Path, scheme: str = "light") -> None:
     executable = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 1320, "height": 940}, device_scale_factor=1.5, color_scheme=scheme)
+        page = browser.new_page(viewport={"width": 1320, "height": 985}, device_scale_factor=1.5, color_scheme=scheme)
         page.goto(report.resolve().as_uri())
         page.wait_for_selector("html[data-ready]")
         page.eval_on_selector("#scrub", "e => { e.value = 60; e.dispatchEvent(new Event('input')); }")

@@ -19,9 +19,9 @@ DOCS = ROOT / "docs"
 PAGES = [*sorted(DOCS.glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 
 
-@pytest.mark.parametrize("name", ["explain", "export", "report", "verify"])
+@pytest.mark.parametrize("name", ["explain", "export", "linear", "report", "verify"])
 def test_examples(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if name == "verify" and importlib.util.find_spec("z3") is None:
+    if name in ("linear", "verify") and importlib.util.find_spec("z3") is None:
         pytest.skip("z3-solver is not installed")
     monkeypatch.chdir(tmp_path)
     names: dict = {}

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,30 +21,19 @@ from custard.report.episodes import record_episodes
 from custard.report.html_page import metrics_rows, page
 from custard.report.page_data import encode_frames
 from custard.tree.explain import counterfactuals
+from tests.report.pages import (
+    BASE,
+    CARTPOLE,
+    COLLISIONS,
+    HIDDEN_NODES,
+    HOSTILE,
+    SMALLEST_TEXT,
+    Page,
+    data_of,
+    full_tree,
+    run_directory,
+)
 from tests.strategies import hard_points
-
-BASE = custard.describe(gym.make("CartPole-v1"))
-CARTPOLE = Tree(
-    [1, -1, 2, -1, -1], [-0.3499, 0, 0.01526, 0, 0], [1, -1, 3, -1, -1], [2, -1, 4, -1, -1], [0, 1, 0, 0, 1],
-    BASE.features, BASE.actions,
-)  # fmt: skip
-HOSTILE = '<img src=x onerror="window.hurt=1">'
-
-
-def run_directory(where: Path, tree: Tree, env: str = "CartPole-v1", **config: Any) -> Path:
-    where.mkdir(exist_ok=True)
-    settings = {"env": env, "env_kwargs": {}, "method": "mfec", "seed": 0, "max_depth": 2, "settings": {"splits": 3}}
-    (where / "config.json").write_text(json.dumps({**settings, **config}))
-    rows = [f"{100 * k},{0.1 * k},{4.5 * k},{1 + k // 5}" for k in range(20)]
-    (where / "metrics.csv").write_text("\n".join(["steps,seconds,value,leaves", *rows, "2000,2.0,nan,"]))
-    tree.save(where / "tree.json")
-    return where
-
-
-def data_of(path: Path) -> dict[str, Any]:
-    text = path.read_text()
-    begin = text.index('<script type="application/json" id="data">') + len('<script type="application/json" id="data">')
-    return json.loads(text[begin : text.index("</script>", begin)])
 
 
 @pytest.fixture(scope="module")
@@ -167,49 +154,6 @@ def test_an_environment_that_draws_nothing_is_not_asked_to(recwarn: pytest.Warni
 
 
 # -- in a browser -----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    executable = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if executable is None:
-        pytest.skip("no Chromium is installed")
-    with sync_api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
-
-
-class Page:
-    """A page of the report, its complaints and its requests."""
-
-    def __init__(self, browser: Any, path: Path, **options: Any) -> None:
-        self.page = browser.new_page(**options)
-        self.complaints: list[str] = []
-        self.requests: list[str] = []
-        self.page.on("console", lambda message: self.complaints.append(message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.goto(path.as_uri())
-        self.page.wait_for_selector("html[data-ready]")
-
-    def leaf(self) -> int:
-        return int(self.page.get_attribute("#verdict", "data-leaf"))
-
-    def lit(self) -> list[int]:
-        return sorted(int(n) for n in self.page.eval_on_selector_all(".node.on", "all => all.map(g => g.dataset.node)"))
-
-    def set(self, feature: int, value: float) -> None:
-        self.page.eval_on_selector(
-            f'[data-exact="{feature}"]', "(e, v) => { e.value = v; e.dispatchEvent(new Event('change')); }", repr(value)
-        )
-
-    def close(self) -> None:
-        assert self.complaints == []
-        outside = [url for url in self.requests if not url.startswith(("file:", "data:", "blob:"))]
-        assert outside == []
-        self.page.close()
 
 
 def test_replay_lights_the_path_of_each_step(browser: Any, report: Path) -> None:
@@ -388,24 +332,10 @@ def test_a_tree_of_six_leaves_opens_whole_and_readable(browser: Any, tmp_path: P
     where = run_directory(tmp_path / "run", tree, env="nowhere/Missing-v0")
     shown = Page(browser, write_report(where), viewport={"width": width, "height": height})
     page = shown.page
-    panel = page.locator("#tree").bounding_box()
-    for box in (node.bounding_box() for node in page.locator("#tree .node .shape").all()):
-        assert box["x"] >= panel["x"]
-        assert box["x"] + box["width"] <= panel["x"] + panel["width"]
-        assert panel["y"] <= box["y"] <= panel["y"] + panel["height"] - box["height"]
-    assert page.locator("#tree .inner text").first.bounding_box()["height"] > 0.75 * 15  # a line of 13 px
+    assert page.locator(".node").count() == tree.n_nodes
+    assert page.evaluate(HIDDEN_NODES) == []
+    assert page.evaluate(SMALLEST_TEXT)[0] >= 11
     shown.close()
-
-
-def full_tree(depth: int) -> Tree:
-    rng = np.random.default_rng(0)
-    inner, count = 2**depth - 1, 2 ** (depth + 1) - 1
-    node = np.arange(count)
-    return Tree(
-        np.where(node < inner, rng.integers(4, size=count), -1), rng.uniform(-0.1, 0.1, count),
-        np.where(node < inner, 2 * node + 1, -1), np.where(node < inner, 2 * node + 2, -1), node % 2,
-        BASE.features, BASE.actions,
-    )  # fmt: skip
 
 
 # What of the tree lies outside its drawing, by the names of its elements.
@@ -420,15 +350,13 @@ OUTSIDE = """() => {
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    # Nothing is known of its visits: it starts folded at depth 5, with 32 ends.
+    # 256 leaves, and nothing is known of its visits.
     return write_report(run_directory(tmp_path_factory.mktemp("large"), full_tree(8), env="nowhere/Missing-v0"))
 
 
 def test_fit_shows_the_whole_tree(browser: Any, large: Path) -> None:
     shown = Page(browser, large)
-    assert shown.page.evaluate(OUTSIDE) != []  # it opens where it can be read
-    shown.page.click("#fit")
-    assert shown.page.evaluate(OUTSIDE) == []
+    assert shown.page.evaluate(OUTSIDE) == []  # it opens with as much unfolded as can be read
     shown.page.click("#unfold")
     assert shown.page.evaluate(OUTSIDE) != []
     shown.page.click("#fit")
@@ -441,15 +369,14 @@ def test_fit_shows_the_whole_tree(browser: Any, large: Path) -> None:
 
 def test_nothing_hides_how_much_is_folded(browser: Any, large: Path) -> None:
     shown = Page(browser, large)
-    shown.page.click("#fit")
-    hidden = shown.page.evaluate("""() => {
-      const shapes = [...tree.querySelectorAll(".shape")].map((e) => e.getBoundingClientRect());
-      const marks = [...tree.querySelectorAll(".folded")].map((e) => e.getBoundingClientRect());
-      const apart = (a, b) => a.right <= b.left || b.right <= a.left || a.bottom <= b.top || b.bottom <= a.top;
-      return [marks.length, marks.filter((m) => shapes.some((s) => !apart(m, s))).length];
-    }""")
-    assert hidden == [32, 0]
-    assert shown.page.locator(".folded").first.text_content() == "▸ 8 leaves folded"
+    marks = shown.page.locator(".folded").all_text_contents()
+    assert len(marks) == shown.page.evaluate("folded.size") >= 4
+    lit = shown.page.locator(".node.on .folded").all_text_contents()
+    assert len(lit) == 1  # the folded part that decides says what it decides
+    assert lit[0] in ("▸ now push_left", "▸ now push_right")
+    hidden = shown.page.evaluate("[...folded].map((n) => below[n])")
+    assert sorted(set(marks) - set(lit)) == sorted({f"▸ {count} leaves" for count in hidden})
+    assert shown.page.evaluate(COLLISIONS) == []
     shown.close()
 
 
@@ -463,40 +390,43 @@ PLACE = """n => {
 
 def test_a_large_tree_is_walked_without_losing_sight_of_it(browser: Any, large: Path) -> None:
     shown = Page(browser, large)
-    shown.page.focus('[data-node="0"]')
+    shown.page.click("#unfold")
+    shown.page.focus('#tree [data-node="0"]')
     for key, expected in [("ArrowRight", 1), ("ArrowDown", 2), ("ArrowRight", 5), ("ArrowLeft", 2), ("ArrowUp", 1)]:
         shown.page.keyboard.press(key)
         assert shown.page.evaluate("document.activeElement.dataset.node") == str(expected)
         assert shown.page.evaluate(PLACE, expected)[0]
-    # The last of these leaves so few ends that the tree grows down; each question stays under the pointer.
+    # Each question stays under the pointer while what is drawn shrinks around it.
     shown.page.click("#fit")
-    for node in (1, 5, 13):
+    for node in (3, 4, 5, 6, 1, 2):
         before = shown.page.evaluate(PLACE, node)[1:]
         shown.page.mouse.click(*before)
         assert shown.page.evaluate(PLACE, node)[1:] == pytest.approx(before, abs=1)
-    assert shown.page.evaluate("shape === 'down'")
+    assert shown.page.evaluate("shape") == "down"
     shown.page.click("#fit")
-    shown.page.click('[data-node="13"]')  # unfolds, to the right again
-    assert not shown.page.evaluate("shape === 'down'")
-    assert [shown.page.evaluate(PLACE, node)[0] for node in (13, 27, 28)] == [True, True, True]
+    shown.page.click('#tree [data-node="2"]')  # unfolds, one question at a time
+    assert [shown.page.evaluate(PLACE, node)[0] for node in (2, 5, 6)] == [True, True, True]
+    assert shown.page.locator("#tree .node").count() == 5
     shown.close()
 
 
 def test_a_finger_reads_folds_and_moves_the_tree(browser: Any, large: Path) -> None:
     shown = Page(browser, large, viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
-    assert shown.page.evaluate("tree.clientHeight") >= 400  # it opens in part: the more of it the better
+    assert shown.page.evaluate("viewName") == "outline"  # a drawing of it would show three questions and no action
+    shown.page.click("#view-tree")
     touch = "tree.style.touchAction"
+    shown.page.click("#unfold")
     assert shown.page.evaluate(touch) == "none"
     shown.page.click("#fit")
     assert shown.page.evaluate(touch) == "pan-y"
     shown.page.click("#zoom-in")
     assert shown.page.evaluate(touch) == "none"
-    shown.page.click("#fit")
-    shown.page.tap('[data-node="0"]')
+    shown.page.click("#refold")
+    shown.page.tap('#tree [data-node="0"]')
     assert "every state comes here" in shown.page.inner_text("#tip.show")
-    assert shown.page.locator(".node").count() == 63
-    shown.page.tap('[data-node="0"]')
-    assert shown.page.locator(".node").count() == 1
+    assert shown.page.locator("#tree .node").count() > 1
+    shown.page.tap('#tree [data-node="0"]')
+    assert shown.page.locator("#tree .node").count() == 1
     shown.close()
 
 

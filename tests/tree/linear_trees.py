@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from custard import Actions, Features, Tree
+from custard.core.sums import Part, Sum
 
-__all__ = ["observations_for", "random_linear_tree"]
+__all__ = ["deep_linear_tree", "observations_for", "random_linear_tree", "random_nonlinear_tree"]
 
 
 def random_linear_tree(seed: int, n: int = 5, depth: int | None = None) -> Tree:
@@ -54,3 +55,39 @@ def observations_for(tree: Tree, count: int, seed: int) -> np.ndarray:
             x[i, atom] = np.nextafter(x[i, atom], rng.choice([-np.inf, np.inf]))
     x[1 : min(count, 40) : 8, int(rng.integers(n))] = rng.choice([np.nan, np.inf, -np.inf, -0.0, 1e300])
     return x
+
+
+def random_nonlinear_tree(seed: int) -> Tree:
+    """Return a tree that asks about products, absolute values and differences of angles."""
+    rng = np.random.default_rng(seed)
+    x, y, angle = (Sum(((i, 1.0),)) for i in range(3))
+    apart = Part("wrap", (Sum(((0, 1.0), (2, -1.0)), 0.5),))
+    derived = [
+        Sum(((0, 0.5), (Part("product", (x, Sum(((1, 2.0),), -0.25))), -1.5)), 0.1),
+        Sum(((Part("abs", (Sum(((1, 1.0), (2, -0.3))),)), 1.0),)),
+        Sum(((apart, 1.0), (Part("abs", (Sum(((apart, -0.7),)),)), 0.2), (Part("product", (y, angle)), 3.0))),
+    ]
+    features = Features(("x", "y", "angle"), [-3.0] * 3, [3.0] * 3).with_sums(derived, ["curve", "far", "turned"])
+    threshold = np.concatenate([np.round(rng.normal(size=7), 2), np.zeros(8)])
+    feature = np.concatenate([[3, 4, 5], rng.integers(0, 6, 4), np.full(8, -1)])
+    left, right = (np.concatenate([2 * np.arange(7) + side, np.full(8, -1)]) for side in (1, 2))
+    actions = Actions("discrete", ("a", "b", "c"))
+    return Tree(feature, threshold, left, right, rng.integers(0, 3, 15), features, actions)
+
+
+def deep_linear_tree(seed: int, depth: int = 70) -> Tree:
+    """Return a chain that is too deep for nested ifs, with linear leaves."""
+    rng = np.random.default_rng(seed)
+    features = Features(("x", "y"), [-3.0] * 2, [3.0] * 2).with_sums([{0: 0.3, 1: -1.7}, {1: 2.0}], ["lean", "twice"])
+    count = 2 * depth + 1
+    inner = np.arange(count) % 2 == 0
+    inner[-1] = False
+    node = np.arange(count)
+    left, right = np.where(inner, node + 1, -1), np.where(inner, node + 2, -1)
+    feature = np.where(inner, rng.integers(0, 4, count), -1)
+    threshold = np.where(inner, -3.0 + 0.05 * node, 0.0)
+    gains = np.zeros((count, 1, 2))
+    gains[::4, 0, 0] = 0.1
+    gains[1::4, 0, 1] = -0.37
+    actions = Actions("box", ("push",), low=[-1.0], high=[np.inf])
+    return Tree(feature, threshold, left, right, rng.uniform(0, 1, (count, 1)), features, actions, gains=gains)

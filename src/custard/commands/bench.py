@@ -36,12 +36,22 @@ class Command:
         how = f"custard bench {self.tree} CartPole-v1"
         env, kwargs = environment_of(tree, self.env, assignments(self.env_args, "--env-args"), how)
         speed = measure(tree, env, kwargs)
+        size = {"coefficients": tree.n_coefficients} if tree.is_linear else {}
         if self.json:
             print_json(
-                {"env": env, "tree": str(self.tree), "depth": tree.depth, "leaves": tree.n_leaves, **asdict(speed)}
+                {
+                    "env": env,
+                    "tree": str(self.tree),
+                    "depth": tree.depth,
+                    "leaves": tree.n_leaves,
+                    **size,
+                    **asdict(speed),
+                }
             )
             return
         in_c = "no C compiler found" if speed.c is None else f"{speed.c:.1f} ns per decision"
+        if speed.c_table is not None:
+            in_c += f" (as a table {speed.c_table:.1f})"
         print(f"exported C    {in_c}")
         print(f"tree.predict  {speed.predict:.1f} ns per row of a large batch")
         print(f"tree.act      {speed.act:,.0f} ns per decision")

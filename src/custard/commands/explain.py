@@ -78,10 +78,11 @@ class Command:
         from custard.tree.explain import explain
 
         told = explain(tree, parse_observation(tree, self.obs), fixed=self.fixed)
-        x, names = told.observation, tree.features.names
+        x, names = told.observation, tree.features.raw.names
         changes = []
         for change in told.changes:
-            moves = [_move(tree, c, told, change) for c in change.features]
+            by_sums = any(c >= tree.features.n_raw for c in (*tree.box(change.leaf), *tree.box(told.path[-1])))
+            moves = _moves(tree, told, change) if by_sums else [_move(tree, c, told, change) for c in change.features]
             changes.append({
                 "action": tree.actions.name(change.action), "change": " and ".join(moves), "distance": change.distance,
                 "observation": dict(zip(names, change.observation.tolist(), strict=True)),
@@ -111,6 +112,25 @@ class Command:
             "features": dict(zip(tree.features.names, used.asked.tolist(), strict=True)),
             "unused": list(used.unused), "never_matter": list(used.never_matter),
         }  # fmt: skip
+
+
+def _moves(tree: Tree, told: Explanation, change: Change) -> list[str]:
+    """Say how features change together, with enough digits that the tree reaches the leaf at the numbers shown."""
+    from custard.tree.text import one_line
+
+    for digits in range(6, 18):
+        shown = change.observation.copy()
+        for c in change.features:
+            shown[c] = float(f"{change.observation[c]:.{digits}g}")
+        if tree.path(shown)[-1] == change.leaf:
+            break
+    moves = []
+    for c in change.features:
+        before, after = float(told.observation[c]), float(change.observation[c])
+        how = "rose" if after > before else "fell" if after < before else "changed"
+        begins, ends = (f"{value:.{digits}g}" for value in (before, after))
+        moves.append(f"{one_line(tree.features.names[c])} {how} from {begins} to {ends}")
+    return moves
 
 
 def _move(tree: Tree, c: int, told: Explanation, change: Change) -> str:
@@ -160,11 +180,11 @@ def parse_observation(tree: Tree, texts: tuple[str, ...]) -> list[float]:
     except ValueError as error:
         raise CustardError(f"--obs takes numbers or name=value: {error}") from None
     for name in values:
-        tree.features.index(name)
+        tree.features.raw.index(name)
     if len(values) < len(named):
         names = [name for name, *_ in named]
         raise CustardError(f"--obs gives {next(name for name in names if names.count(name) > 1)} more than once")
-    missing = [name for name in tree.features.names if name not in values]
+    missing = [name for name in tree.features.raw.names if name not in values]
     if missing:
         raise CustardError(f"--obs lacks {', '.join(missing)}")
-    return [values[name] for name in tree.features.names]
+    return [values[name] for name in tree.features.raw.names]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -34,6 +34,9 @@ class Command:
     env_args: tuple[str, ...] = ()
     """Arguments of that environment, as key=value."""
 
+    layout: str | None = None
+    """c only: nested (ifs, for observations that follow each other), table (for random ones), or auto."""
+
     json: bool = False
     """Print what was written as JSON."""
 
@@ -49,7 +52,11 @@ class Command:
             raise CustardError("onnx is a binary format: name a file with --out")
         if self.json and self.out is None:
             raise CustardError("--json tells what was written: name a file with --out")
-        options = {"mdp": self._model(tree)} if self.format == "prism" and tree.actions.discrete else {}
+        options: dict[str, Any] = {"mdp": self._model(tree)} if self.format == "prism" and tree.actions.discrete else {}
+        if self.layout is not None:
+            if self.format != "c":
+                raise CustardError("--layout chooses the layout of the c format")
+            options = {"layout": self.layout}
         content = export(tree, self.format, **options)
         if self.out is None:
             print(content, end="")

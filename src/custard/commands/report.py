@@ -27,6 +27,9 @@ class Command:
     seed: int = 1
     """Where the episodes' seeds come from."""
 
+    purpose: str = ""
+    """What the policy is for, in your words: stands in the report's audit section."""
+
     json: bool = False
     """Print what was written as JSON."""
 
@@ -40,7 +43,9 @@ class Command:
         if self.run_directory.is_file():
             raise CustardError(f"{self.run_directory} is a file: name the run directory it is in")
         require_one_run(self.run_directory)
-        path = write_report(self.run_directory, episodes=self.episodes, seed=self.seed, out=self.out)
+        path = write_report(
+            self.run_directory, episodes=self.episodes, seed=self.seed, out=self.out, purpose=self.purpose
+        )
         size = path.stat().st_size
         if self.json:
             print_json({"report": str(path), "bytes": size})

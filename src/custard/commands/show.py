@@ -57,6 +57,8 @@ class Command:
         tree = load_tree(self.tree)
         drawn = self._draw(tree)
         size = {"depth": tree.depth, "leaves": tree.n_leaves, "nodes": tree.n_nodes}
+        if tree.is_linear:
+            size["coefficients"] = tree.n_coefficients
         if self.json:
             about: dict[str, Any] = {"features": list(tree.features.names), "origin": dict(tree.origin)}
             print_json({**size, **about, "drawn": [str(path) for path in drawn]})

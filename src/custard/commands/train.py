@@ -54,6 +54,9 @@ class Command:
     high: tuple[float, ...] | None = None
     """Upper bounds of the features."""
 
+    feature: tuple[str, ...] = ()
+    """More features to ask about, such as "tilt = angle + 0.5*angular_velocity": sums, products, abs(), wrap()."""
+
     env_args: tuple[str, ...] = ()
     """Arguments of the environment, as key=value."""
 
@@ -89,7 +92,7 @@ class Command:
         options = {
             "method": self.method, "preset": self.preset, "budget": self.budget, "max_depth": self.max_depth,
             "low": _one_or_all(self.low), "high": _one_or_all(self.high), "seed": self.seed, "seeds": self.seeds,
-            "out": out, "resume": self.resume,
+            "out": out, "resume": self.resume, "features": list(self.feature) or None,
             **{k: v for k, v in (("max_leaves", self.max_leaves), ("expert", self.expert)) if v is not None},
         }  # fmt: skip
         known = list(dict.fromkeys(["max_depth", "low", "high", *setting_names(module)]))
@@ -118,11 +121,15 @@ class Command:
             return {
                 "out": str(run.directory), "files": [str(file) for file in files], "steps": run.steps,
                 "seconds": run.seconds, "message": run.message, "selection_value": run.value,
-                "tree": {"depth": tree.depth, "leaves": tree.n_leaves, "nodes": tree.n_nodes},
+                "tree": {
+                    "depth": tree.depth, "leaves": tree.n_leaves, "nodes": tree.n_nodes,
+                    **({"coefficients": tree.n_coefficients} if tree.is_linear else {}),
+                },
                 "evaluation": None if result is None else result.to_json(),
             }  # fmt: skip
         print(tree)
-        print(f"depth {tree.depth}, leaves {tree.n_leaves}, nodes {tree.n_nodes}")
+        coefficients = f", coefficients {tree.n_coefficients}" if tree.is_linear else ""
+        print(f"depth {tree.depth}, leaves {tree.n_leaves}, nodes {tree.n_nodes}{coefficients}")
         if result is not None:
             print(result)
         print(f"{run.steps:,} environment steps, {run.seconds:.1f} s{f' ({run.message})' if run.message else ''}")

@@ -1,7 +1,7 @@
 """Names that Gymnasium's own environments do not carry, and the factors hidden in toy-text's single numbers.
 
-An environment of your own can state the same things itself: attributes `feature_names`, `feature_kinds` and
-`action_names` on the unwrapped environment are read first.
+An environment of your own can state the same things itself: attributes `feature_names`, `feature_kinds`,
+`feature_units` and `action_names` on the unwrapped environment are read first.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-__all__ = ["EnvironmentMetadata", "factor", "metadata_of", "representative"]
+__all__ = ["EnvironmentMetadata", "factor", "feature_units", "metadata_of", "representative"]
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class EnvironmentMetadata:
     actions: tuple[str, ...] = ()
     binary: tuple[str, ...] = ()  # names of features that are 0 or 1 although the space says real
     factors: Callable[[Any], tuple[int, ...]] | None = None  # unwrapped env -> sizes the single number factors into
+    units: tuple[str, ...] = ()  # of the features, "" where a number has none
 
 
 WALKER_JOINTS = ("hip1", "knee1", "hip2", "knee2")
@@ -39,6 +40,7 @@ LANDER_FEATURES = (
     "x", "y", "x_velocity", "y_velocity", "angle", "angular_velocity", "left_leg_contact", "right_leg_contact"
 )  # fmt: skip
 LANDER_CONTACTS = ("left_leg_contact", "right_leg_contact")
+LANDER_UNITS = ("", "", "", "", "rad", "", "", "")
 
 
 def _lake_size(env: Any) -> tuple[int, ...]:
@@ -53,19 +55,26 @@ def _cliff_size(env: Any) -> tuple[int, ...]:
 
 METADATA_BY_NAME = {
     "CartPole": EnvironmentMetadata(
-        ("cart_position", "cart_velocity", "pole_angle", "pole_velocity"), ("push_left", "push_right")
+        ("cart_position", "cart_velocity", "pole_angle", "pole_velocity"),
+        ("push_left", "push_right"),
+        units=("m", "m/s", "rad", "rad/s"),
     ),
     "MountainCar": EnvironmentMetadata(("position", "velocity"), ("push_left", "no_push", "push_right")),
     "MountainCarContinuous": EnvironmentMetadata(("position", "velocity"), ("force",)),
     "Acrobot": EnvironmentMetadata(
         ("cos_theta1", "sin_theta1", "cos_theta2", "sin_theta2", "angular_velocity1", "angular_velocity2"),
         ("torque_minus", "no_torque", "torque_plus"),
+        units=("", "", "", "", "rad/s", "rad/s"),
     ),
-    "Pendulum": EnvironmentMetadata(("cos_theta", "sin_theta", "angular_velocity"), ("torque",)),
+    "Pendulum": EnvironmentMetadata(
+        ("cos_theta", "sin_theta", "angular_velocity"), ("torque",), units=("", "", "rad/s")
+    ),
     "LunarLander": EnvironmentMetadata(
-        LANDER_FEATURES, ("nothing", "left_engine", "main_engine", "right_engine"), LANDER_CONTACTS
+        LANDER_FEATURES, ("nothing", "left_engine", "main_engine", "right_engine"), LANDER_CONTACTS, units=LANDER_UNITS
     ),
-    "LunarLanderContinuous": EnvironmentMetadata(LANDER_FEATURES, ("main_engine", "lateral_engine"), LANDER_CONTACTS),
+    "LunarLanderContinuous": EnvironmentMetadata(
+        LANDER_FEATURES, ("main_engine", "lateral_engine"), LANDER_CONTACTS, units=LANDER_UNITS
+    ),
     "BipedalWalker": WALKER_METADATA,
     "BipedalWalkerHardcore": WALKER_METADATA,
     "CarRacing": EnvironmentMetadata((), ("steering", "gas", "brake")),
@@ -90,6 +99,13 @@ def metadata_of(env: Any) -> EnvironmentMetadata:
     if spec is None:
         return METADATA_BY_NAME.get(type(one.unwrapped).__name__.removesuffix("Env"), nothing)
     return METADATA_BY_NAME.get(spec.name, nothing) if spec.namespace in (None, "custard") else nothing
+
+
+def feature_units(env: Any, n: int) -> tuple[str, ...]:
+    """Return the unit of each of an environment's n features; "" for each where they are not known."""
+    given = getattr(representative(env).unwrapped, "feature_units", None) or metadata_of(env).units
+    fits = isinstance(given, (list, tuple)) and len(given) == n and all(isinstance(unit, str) for unit in given)
+    return tuple(given) if fits else ("",) * n
 
 
 def representative(env: Any) -> Any:

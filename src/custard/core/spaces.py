@@ -28,10 +28,14 @@ from gymnasium import spaces
 
 from custard.core.actions import Actions, named
 from custard.core.errors import CustardError, one_line
+from custard.core.expressions import is_expressions, with_expressions
 from custard.core.features import BINARY, INTEGER, REAL, Features
 from custard.core.metadata import EnvironmentMetadata, factor, metadata_of, representative
 
-__all__ = ["Base", "checked", "describe", "estimate_bounds"]
+__all__ = ["Base", "FeaturesArgument", "checked", "describe", "estimate_bounds"]
+
+#: A user's features: a function from one observation to numbers, or expressions over the observation's own entries.
+FeaturesArgument = Callable[[Any], Sequence[float]] | Sequence[str] | str | None
 
 #: Encode(observations, count): `count` observations as the space batches them -> [count, n] float64.
 Encode = Callable[[Any, int], np.ndarray]
@@ -65,7 +69,7 @@ def describe(
     low: Any = None,
     high: Any = None,
     bounds: str | None = None,
-    features: Callable[[Any], Sequence[float]] | None = None,
+    features: FeaturesArgument = None,
     feature_names: Sequence[str] | None = None,
     seed: int = 0,
 ) -> Base:
@@ -73,7 +77,9 @@ def describe(
 
     `low` and `high` replace declared bounds; `bounds="estimate"` fills infinite ones from seeded random rollouts.
     `features` maps one observation to a vector of numbers where the space's own entries are not what a person would
-    ask about. Bounds may still be infinite afterwards: `Features.require_bounded` says so where that matters.
+    ask about; or it is a list of expressions such as "tilt = angle + 0.5*rate" (`custard.core.expressions`), which
+    are added to the space's own entries. Bounds may still be infinite afterwards: `Features.require_bounded` says so
+    where that matters.
 
     >>> import gymnasium as gym
     >>> base = describe(gym.make("FrozenLake-v1"))
@@ -87,26 +93,38 @@ def describe(
     action_space = env.single_action_space if vector else env.action_space
     core = representative(env).unwrapped
     metadata = metadata_of(env)
-    if features is None:
+    expressions = features if is_expressions(features) else None
+    if features is None or expressions is not None:
         described, read = _features_of(observation_space, core, metadata)
         read_one = lambda observation: read(observation, 1)[0]  # noqa: E731
     else:
+        if not callable(features):
+            raise CustardError(
+                f"features= takes a function of one observation or a list of expressions, not {type(features).__name__}"
+            )
         described, read, read_one = _custom_features(observation_space, features, feature_names)
     if feature_names is not None:
         if len(feature_names) != described.n:
             raise CustardError(f"feature_names has {len(feature_names)} names, but there are {described.n} features")
         described = replace(described, names=tuple(feature_names))
+    if expressions is not None:
+        described = with_expressions(described, expressions)  # type: ignore[arg-type]
     described = described.with_bounds(low, high)
     base = Base(
         features=described,
         actions=_actions_of(action_space, getattr(core, "action_names", None) or metadata.actions),
-        encode=lambda observations, count: checked(read(observations, count), described),
-        observe=lambda observation: checked(read_one(observation), described),
+        encode=lambda observations, count: extended(read(observations, count), described),
+        observe=lambda observation: extended(read_one(observation), described),
         action_space=action_space,
     )
     if bounds == "estimate" and described.unbounded.any():
         base = replace(base, features=estimate_bounds(env, base, seed=seed))
     return base
+
+
+def extended(x: np.ndarray, features: Features) -> np.ndarray:
+    """Return base states [n_raw] or [B, n_raw], checked, with their derived features."""
+    return features.extend(checked(x, features.raw)) if features.derived else checked(x, features)
 
 
 def checked(x: np.ndarray, features: Features) -> np.ndarray:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ __all__ = ["FULL_TURN", "HALF_TURN", "OPERATIONS", "Part", "Sum", "linear_sum"]
 HALF_TURN, FULL_TURN = math.pi, 2.0 * math.pi  # as float64
 WRAP_MARGIN = 1e-6  # by which rounding may carry a wrapped angle of less than a billion beyond half a turn
 MAX_PART_DEPTH = 50  # of parts inside parts
+MAX_PARTS = 200  # of one derived feature, each counted as often as it is computed
 
 #: What a part may compute, and of how many sums: their product, an absolute value, an angle within half a turn.
 OPERATIONS = {"product": 2, "abs": 1, "wrap": 1}
@@ -39,13 +41,21 @@ class Part:
         count = OPERATIONS.get(self.operation) if isinstance(self.operation, str) else None
         if count is None or len(self.arguments) != count:
             raise CustardError(f"a feature cannot be computed by {self.operation!r} of {len(self.arguments)} sums")
-        if self.depth > MAX_PART_DEPTH:
-            raise CustardError(f"a feature may nest at most {MAX_PART_DEPTH} products, absolute values and angles")
+        if self.depth > MAX_PART_DEPTH or self.n_parts > MAX_PARTS:
+            raise CustardError(
+                f"a feature may hold at most {MAX_PARTS} products, absolute values and angles, {MAX_PART_DEPTH} inside "
+                "each other"
+            )
 
-    @property
+    @cached_property
     def depth(self) -> int:
         """How many parts are inside each other."""
         return 1 + max(argument.depth for argument in self.arguments)
+
+    @cached_property
+    def n_parts(self) -> int:
+        """The number of parts, this one and those inside it."""
+        return 1 + sum(argument.n_parts for argument in self.arguments)
 
     def value(self, item: Callable[[int], float]) -> float:
         """Return the part's value; `item(i)` is feature i as a Python float."""
@@ -114,6 +124,8 @@ class Sum:
                 before = atom
             else:
                 before = 2**62
+        if self.n_parts > MAX_PARTS:
+            raise CustardError(f"a feature may hold at most {MAX_PARTS} products, absolute values and angles")
         if not math.isfinite(self.constant):
             raise CustardError(f"a constant of a sum must be a finite number, got {self.constant!r}")
 
@@ -122,7 +134,12 @@ class Sum:
         """Whether every term is a feature of the observation."""
         return all(isinstance(atom, int) for atom, _ in self.terms)
 
-    @property
+    @cached_property
+    def n_parts(self) -> int:
+        """The number of parts that are not linear, those inside others included."""
+        return sum(atom.n_parts for atom, _ in self.terms if isinstance(atom, Part))
+
+    @cached_property
     def depth(self) -> int:
         """How many parts are inside each other."""
         return max((0 if isinstance(atom, int) else atom.depth for atom, _ in self.terms), default=0)

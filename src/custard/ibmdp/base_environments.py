@@ -74,7 +74,7 @@ class CompiledEnvironments:
 
     def __init__(self, env: Any, base: Base) -> None:
         self.env, self.base = env, base
-        self.has_custom_features = base.features.origin.get("features") == "custom"
+        self.has_custom_features = base.features.origin.get("features") == "custom" or bool(base.features.derived)
         self.x = np.full((env.num_envs, base.features.n), np.nan) if self.has_custom_features else env.x
         self.reward, self.terminated, self.truncated = env.reward, env.terminated, env.truncated
         self.mode = autoreset_mode(env)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from custard.core.errors import CustardError
-from custard.core.spaces import Base, describe
+from custard.core.spaces import Base, FeaturesArgument, describe
 from custard.ibmdp.splits import Rules, narrowed, normalise
 
 __all__ = ["IBMDP", "wrapped_spaces"]
@@ -53,7 +53,7 @@ class IBMDP(gym.Wrapper, gym.utils.RecordConstructorArgs):
         low: Any = None,
         high: Any = None,
         bounds: str | None = None,
-        features: Callable[[Any], Sequence[float]] | None = None,
+        features: FeaturesArgument = None,
         feature_names: Sequence[str] | None = None,
         observation: str = "full",
         mask_useless: bool = True,

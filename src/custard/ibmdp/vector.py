@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 
 from custard.core.errors import CustardError
-from custard.core.spaces import checked, describe
+from custard.core.spaces import FeaturesArgument, checked, describe
 from custard.ibmdp.base_environments import autoreset_mode, base_environments_of
 from custard.ibmdp.env import wrapped_spaces
 from custard.ibmdp.kernels import ask, restart
@@ -47,7 +47,7 @@ class VectorIBMDP(VectorWrapper):
         low: Any = None,
         high: Any = None,
         bounds: str | None = None,
-        features: Callable[[Any], Sequence[float]] | None = None,
+        features: FeaturesArgument = None,
         feature_names: Sequence[str] | None = None,
         observation: str = "full",
         mask_useless: bool = True,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["draw_frontier", "pareto_front", "train_command"]
 
 Rows = Sequence[Mapping[str, Any]]
+DOT_WIDTH = 0.014  # of the plot's width: a dot, and a little air
 
 
 def pareto_front(rows: Rows) -> list[Mapping[str, Any]]:
@@ -63,38 +64,70 @@ def _argument_text(value: Any) -> str:
 
 
 def draw_frontier(rows: Rows, title: str) -> Figure:
-    """Draw every trial as a dot, coloured by its depth limit, and join the best trees."""
+    """Draw every trial as a dot with its 95 % interval, coloured by its depth limit, and join the best trees."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
+
+    from custard.lab.plotting import plain_axis
 
     best = pareto_front(rows)
     if not best:
         raise CustardError("there is no finished trial to draw")
+    good = rows_with_results(rows)
     drawn = Figure(figsize=(7.2, 4.6), layout="constrained")
     panel = drawn.subplots()
-    good = rows_with_results(rows)
+    # Sizes that span decades stand on a logarithmic axis; points go aside by a share of their size there.
+    is_log = max(row["leaves"] for row in good) > 8 * min(row["leaves"] for row in good)
+    places = _places(good, is_log)
     limits = sorted({str(row["max_depth"]) for row in good}, key=lambda limit: int(limit or 1000))
     shades = mpl.colormaps["viridis"]
     for k, limit in enumerate(limits):
-        some = [row for row in good if str(row["max_depth"]) == limit]
+        some = [i for i, row in enumerate(good) if str(row["max_depth"]) == limit]
         label = f"depth ≤ {limit}" if limit else "no depth limit"
         colour = shades(0.9 * k / max(1, len(limits) - 1))
-        panel.plot([row["leaves"] for row in some], [row["return"] for row in some], "o", color=colour, alpha=0.7,
-                   markersize=5, markeredgewidth=0, label=label)  # fmt: skip
+        x, y = [places[i] for i in some], [good[i]["return"] for i in some]
+        reach = [[max(0.0, side) for side in sides] for sides in zip(*(_reach(good[i]) for i in some), strict=True)]
+        panel.errorbar(x, y, reach, fmt="none", ecolor=colour, elinewidth=1, alpha=0.45, zorder=2)
+        panel.plot(x, y, "o", color=colour, alpha=0.85, markersize=5, markeredgewidth=0, label=label, zorder=3)
     panel.plot([row["leaves"] for row in best], [row["return"] for row in best], "-", color="black", linewidth=1.2,
-               drawstyle="steps-post", label="best of these")  # fmt: skip
+               drawstyle="steps-post", label="best of these", zorder=1)  # fmt: skip
     bounds = [float(row["bound"]) for row in good if row["bound"] != "" and math.isfinite(float(row["bound"]))]
     if bounds:
         panel.axhline(max(bounds), color="black", linestyle=":", linewidth=1, label="no tree returns more")
     panel.set_xlabel("leaves")
-    panel.set_ylabel("mean return")
-    panel.xaxis.set_major_locator(MaxNLocator(integer=True))
-    if max(row["leaves"] for row in good) > 20 * min(row["leaves"] for row in good):
+    panel.set_ylabel("mean return with its 95 % interval")
+    if is_log:
         panel.set_xscale("log")
+    plain_axis(panel.xaxis, integral=True, log=is_log)
+    plain_axis(panel.yaxis)
     panel.set_title(title, fontsize=10)
     panel.grid(alpha=0.25)
     for side in ("top", "right"):
         panel.spines[side].set_visible(False)
     panel.legend(frameon=False, fontsize=8)
     return drawn
+
+
+def _places(rows: Rows, is_log: bool) -> list[float]:
+    """Return where each row's point stands across: at its number of leaves, beside others of about the same return."""
+    from custard.lab.plotting import side_by_side
+
+    returns = [float(row["return"]) for row in rows]
+    height = max(returns) - min(returns)
+    places = [math.log(row["leaves"]) if is_log else float(row["leaves"]) for row in rows]
+    breadth = max(places) - min(places) or 1.0
+    for place in sorted(set(places)):
+        same = [i for i, other in enumerate(places) if other == place]
+        room = 0.7 / float(rows[same[0]]["leaves"]) if is_log else 0.7  # no nearer to the next whole number
+        aside = side_by_side([returns[i] for i in same], height, width=room, step=DOT_WIDTH * breadth)
+        for i, off in zip(same, aside.tolist(), strict=True):
+            places[i] = math.exp(place + off) if is_log else place + off
+    return places
+
+
+def _reach(row: Mapping[str, Any]) -> tuple[float, float]:
+    """Return how far a row's interval goes below and above its mean; nothing where it has none."""
+    if row.get("ci_low", "") == "" or row.get("ci_high", "") == "":
+        return 0.0, 0.0
+    mean = float(row["return"])
+    return mean - float(row["ci_low"]), float(row["ci_high"]) - mean

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import platform
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any, overload
@@ -12,7 +12,8 @@ from typing import Any, overload
 import numpy as np
 
 from custard.core.errors import CustardError, from_interrupt, require_whole
-from custard.core.spaces import describe
+from custard.core.expressions import is_expressions
+from custard.core.spaces import FeaturesArgument, describe
 from custard.core.version import VERSION
 from custard.lab.methods import method as find_method
 from custard.lab.multi_seed import learn_seeds
@@ -46,7 +47,7 @@ def learn(
     preset: str | None = None,
     low: Any = None,
     high: Any = None,
-    features: Callable[[Any], Sequence[float]] | None = None,
+    features: FeaturesArgument = None,
     feature_names: Sequence[str] | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
@@ -67,6 +68,9 @@ def learn(
     `preset`. With `out` the run is stored in a directory and can be resumed; an interrupt (Ctrl-C) ends the run with
     the best tree so far.
 
+    `features` replaces the observation's entries (a function of one observation) or adds to them (expressions such as
+    "tilt = angle + 0.5*rate"; see `custard.core.expressions`).
+
     With `seeds` (a number of seeds, counted from `seed`, or a list of them) there is one run per seed, side by side in
     the `workers` processes, and a list is returned; each run is the one that its seed gives alone.
 
@@ -77,7 +81,7 @@ def learn(
     """
     require_whole(0, seed=seed, max_depth=max_depth)
     if seeds is not None:
-        if features is not None:
+        if features is not None and not is_expressions(features):
             raise CustardError("several seeds at once cannot do with features=, since other processes make them")
         if not isinstance(seeds, Iterable):
             require_whole(1, seeds=seeds)
@@ -85,6 +89,7 @@ def learn(
         given = {
             "max_depth": max_depth, "budget": budget, "preset": preset, "low": _plain_data(low),
             "high": _plain_data(high), "feature_names": _plain_data(feature_names), "env_kwargs": env_kwargs,
+            "features": _plain_data(features),
             "resume": resume, "time": time, "step_timeout": step_timeout, **settings,
         }  # fmt: skip
         return learn_seeds(env, method, seeds=numbers, workers=workers, out=out, **given)
@@ -94,7 +99,9 @@ def learn(
     if time is not None and budget is not None:
         raise CustardError("give a budget or a time, not both: the time stands for a number of steps")
     given = {k: v for k, v in {"budget": budget, **settings}.items() if v is not None}
-    chosen = settings_for(module, where.preset_key if features is None else "", preset, given)
+    chosen = settings_for(
+        module, where.preset_key if features is None or is_expressions(features) else "", preset, given
+    )
     require_whole(1, budget=getattr(chosen, "budget", None))
     # A preset may know bounds that suit its environment; the user's own come first.
     low = getattr(chosen, "low", None) if low is None else low
@@ -110,7 +117,9 @@ def learn(
     config = {
         "env": where.name, "env_kwargs": _plain_data(dict(where.kwargs)), "method": name, "preset": preset or "tuned",
         "seed": seed, "max_depth": max_depth, "low": _plain_data(low), "high": _plain_data(high),
-        "feature_names": _plain_data(feature_names), "settings": _plain_data(dataclasses.asdict(chosen)),
+        "feature_names": _plain_data(feature_names),
+        "features": _plain_data(features) if is_expressions(features) else None,
+        "settings": _plain_data(dataclasses.asdict(chosen)),
         "versions": {"custard": VERSION, "python": platform.python_version(), "numpy": np.__version__},
     }  # fmt: skip
     directory, state, done = _open_directory(out, resume, config)
@@ -206,8 +215,8 @@ def _follow(
     origin = {key: config[key] for key in keys if key != "feature_names" or config[key] is not None}
     raw = last.tree.with_origin(**origin, steps=last.steps)
     run = Run(
-        tree=balance(raw), value=last.value, steps=last.steps, seconds=seconds, config=config, metrics=rows, raw=raw,
-        final=last.final, message=message, directory=directory.path if directory else None,
+        tree=balance(raw).keep_used_sums(), value=last.value, steps=last.steps, seconds=seconds, config=config,
+        metrics=rows, raw=raw, final=last.final, message=message, directory=directory.path if directory else None,
     )  # fmt: skip
     if directory is not None:
         run.tree.save(directory.path / "tree.json")

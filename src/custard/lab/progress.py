@@ -106,6 +106,8 @@ def _ranked_facts(snapshot: Snapshot, short: bool = False) -> list[tuple[int, st
     else:
         (value,), tree = format_numbers(snapshot.value), snapshot.tree
         leaves = f"{tree.n_leaves} {plural('leaf', tree.n_leaves)}"
+        if tree.is_linear:
+            leaves += f", {tree.n_coefficients} {plural('coefficient', tree.n_coefficients)}"
         parts += [(1, f"best tree {value}"), (4, f"depth {tree.depth}"), (5, leaves)]
     if snapshot.message and (not short or snapshot.tree is None):
         parts.append((3, snapshot.message))

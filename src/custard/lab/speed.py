@@ -61,6 +61,7 @@ class Speed:
     act: float  # one observation, `tree.act`
     predict: float  # a row of a large batch, `tree.predict`
     c: float | None  # the exported C, compiled here; None where there is no compiler
+    c_table: float | None  # the same with layout="table"
     steps: float  # environment steps per second, the tree deciding
 
 
@@ -69,7 +70,7 @@ def measure(tree: Tree, env: Any, env_kwargs: Mapping[str, Any] | None = None, s
     where = source(env, env_kwargs)
     runs = run_episodes(tree, where, episode_seeds(seed, 8), record_states=True)
     assert runs.states is not None
-    x = np.resize(np.concatenate(runs.states), (BATCH_ROWS, tree.features.n))
+    x = np.resize(np.concatenate(runs.states), (BATCH_ROWS, tree.features.n_raw))
     single_rows = list(x[:1000])
     act = _best_seconds(lambda: [tree.act(row) for row in single_rows]) / len(single_rows)
     lengths = evaluate(tree, where, 16, seed).lengths
@@ -77,8 +78,9 @@ def measure(tree: Tree, env: Any, env_kwargs: Mapping[str, Any] | None = None, s
     steps = int(evaluate(tree, where, episodes, seed).lengths.sum())
     steps_per_second = steps / _best_seconds(lambda: evaluate(tree, where, episodes, seed))
     return Speed(
-        1e9 * act, 1e9 * _best_seconds(lambda: tree.predict(x)) / BATCH_ROWS, c_nanoseconds(tree, x), steps_per_second
-    )
+        1e9 * act, 1e9 * _best_seconds(lambda: tree.predict(x)) / BATCH_ROWS, c_nanoseconds(tree, x),
+        c_nanoseconds(tree, x, layout="table"), steps_per_second,
+    )  # fmt: skip
 
 
 def _best_seconds(call: Callable[[], object]) -> float:
@@ -92,7 +94,7 @@ def _best_seconds(call: Callable[[], object]) -> float:
     return min(taken)
 
 
-def c_nanoseconds(tree: Tree, x: np.ndarray, repeats: int = 30) -> float | None:
+def c_nanoseconds(tree: Tree, x: np.ndarray, repeats: int = 30, layout: str = "auto") -> float | None:
     """Return nanoseconds per decision of the exported C on rows of states; None where there is no C compiler.
 
     The sum of its decisions is compared with the tree's own.
@@ -104,13 +106,13 @@ def c_nanoseconds(tree: Tree, x: np.ndarray, repeats: int = 30) -> float | None:
     if not tree.actions.discrete:
         kind = "double" if tree.actions.kind == "box" else "long long"
         decide = f"do {{ {kind} a[{tree.actions.size}]; custard_act(X, a); all += (double)a[0]; }} while (0)"
-    head = f"#define _POSIX_C_SOURCE 199309L\n#define N {tree.features.n}\n#define DECIDE(X) {decide}\n"
+    head = f"#define _POSIX_C_SOURCE 199309L\n#define N {tree.features.n_raw}\n#define DECIDE(X) {decide}\n"
     with tempfile.TemporaryDirectory() as folder:
         where = Path(folder)
-        (where / "speed.c").write_text(head + to_c(tree) + TIMING_LOOP_C)
+        (where / "speed.c").write_text(head + to_c(tree, layout) + TIMING_LOOP_C)
         flags = ["-O2", "-std=c99", "-Wall", "-Wextra", "-Werror"]
         built = subprocess.run(
-            [compiler, *flags, "-o", where / "speed", where / "speed.c"], capture_output=True, text=True
+            [compiler, *flags, "-o", where / "speed", where / "speed.c", "-lm"], capture_output=True, text=True
         )
         if built.returncode:
             raise CustardError(f"the C compiler {compiler} failed: {one_line(built.stderr)[:200]}")

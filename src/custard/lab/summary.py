@@ -17,10 +17,9 @@ from custard.core.number_format import format_numbers
 __all__ = ["markdown", "mean_and_std", "plot", "rows_with_results", "summary", "table", "trial_label"]
 
 GROUP_COLUMNS = ("env", "env_args", "method", "preset", "settings", "max_depth")
-MAX_UPRIGHT_LABELS, LABEL_LINE_CHARACTERS = (
-    10,
-    26,
-)  # groups in a picture beyond which their names are slanted; letters in a line of a name
+MAX_UPRIGHT_LABELS = 10  # groups in a picture beyond which their names are slanted
+MAX_LABEL_CHARACTERS = 52  # of a slanted name
+LABEL_INCHES = 0.075  # a letter of a name
 RESULT_COLUMNS = ("return", "depth", "leaves")
 MEAN_COLUMNS = (
     "return",
@@ -140,9 +139,10 @@ def markdown(header: Sequence[str], body: Sequence[Sequence[str]]) -> str:
 
 
 def plot(rows: Sequence[Mapping[str, Any]], file: Path) -> None:
-    """Draw return, depth, leaves and wall time (png, svg or pdf): each trial a dot, each mean a bar."""
+    """Draw return, depth, leaves and wall time (png, svg or pdf): trials as dots, means with their 95 % intervals."""
     from matplotlib.figure import Figure
 
+    from custard.lab.plotting import draw_points, plain_axis
     from custard.tree.draw import save_figure
 
     good = rows_with_results(rows)
@@ -150,17 +150,19 @@ def plot(rows: Sequence[Mapping[str, Any]], file: Path) -> None:
         raise CustardError("there is no finished trial to draw")
     same = [name for name in GROUP_COLUMNS if len({row[name] for row in good}) == 1]
     groups = _grouped(good, GROUP_COLUMNS)
-    names = _group_labels([members[0] for members in groups.values()], same)
     crowded = len(groups) > MAX_UPRIGHT_LABELS
-    width = 4.0 + (0.5 if crowded else 2.2) * len(groups)
-    figure = Figure(figsize=(float(np.clip(width, 8.0, 24.0)), 9.0 if crowded else 6.0), layout="constrained")
+    width = float(np.clip(4.0 + (0.5 if crowded else 2.2) * len(groups), 8.0, 24.0))
+    room = (width / 2 - 0.7) / len(groups)  # inches for a group's name
+    names = _group_labels([members[0] for members in groups.values()], same, max(8, int(room / LABEL_INCHES)))
+    figure = Figure(figsize=(width, 9.0 if crowded else 6.0), layout="constrained")
     axes = figure.subplots(2, 2)
     if "env" in same and "env_args" in same:
         figure.suptitle(" ".join(filter(None, [good[0]["env"], _assignments_text(good[0]["env_args"])])))
     panels = (("return", "return"), ("depth", "depth"), ("leaves", "leaves"), ("seconds", "wall time in seconds"))
     for panel, (column, title) in zip(axes.flat, panels, strict=True):
+        everything = _values(good, column)
         for place, members in enumerate(groups.values()):
-            draw_strip(panel, place, _values(members, column), f"C{place}")
+            draw_points(panel, place, _values(members, column), max(everything) - min(everything), f"C{place}")
             bounds = _values(members, "bound")
             if column == "return" and bounds and math.isfinite(bounds[0]):
                 mark = {"color": "black", "linestyle": ":", "linewidth": 1}
@@ -170,10 +172,16 @@ def plot(rows: Sequence[Mapping[str, Any]], file: Path) -> None:
             panel.legend(frameon=False, fontsize=8)
         slanted = {"rotation": 60, "ha": "right", "rotation_mode": "anchor"} if crowded else {}
         panel.set_xticks(range(len(names)), names, fontsize=8, **slanted)
+        panel.set_xlim(-0.6, len(names) - 0.4)
         panel.set_title(title)
         panel.grid(axis="y", alpha=0.3)
+        for side in ("top", "right"):
+            panel.spines[side].set_visible(False)
         if column == "seconds":
             panel.set_yscale("log")
+        elif column != "return":
+            panel.set_ylim(0, 1.08 * max(1.0, *everything))
+        plain_axis(panel.yaxis, integral=column in ("depth", "leaves"), log=column == "seconds")
     save_figure(figure, file)
 
 
@@ -186,13 +194,14 @@ def draw_strip(panel: Any, place: float, values: Sequence[float], colour: str, w
     panel.hlines(float(np.mean(values)), place - width * 0.8, place + width * 0.8, color=colour, linewidth=2)
 
 
-def _group_labels(rows: Sequence[Mapping[str, Any]], same: Sequence[str]) -> list[str]:
-    """Return what distinguishes groups of trials from each other, in lines short enough to stand side by side."""
+def _group_labels(rows: Sequence[Mapping[str, Any]], same: Sequence[str], line: int) -> list[str]:
+    """Return what distinguishes groups of trials, in lines of at most `line` letters where they stand side by side."""
     blank = {"env": "", "env_args": "{}", "preset": "tuned", "settings": "{}", "max_depth": ""}
     rows = [{**row, **{name: blank[name] for name in same if name in blank}} for row in rows]
     names = [trial_label(row) for row in rows]
     if len(set(names)) < len(names):  # the same name in two namespaces
         names = [trial_label({**row, "env": str(row["env"]).replace("/", " ")}) for row in rows]
     if len(names) > MAX_UPRIGHT_LABELS:
-        return [textwrap.shorten(name, 2 * LABEL_LINE_CHARACTERS, placeholder=" …") for name in names]
-    return ["\n".join(textwrap.wrap(name, LABEL_LINE_CHARACTERS, break_on_hyphens=False)) for name in names]
+        return [textwrap.shorten(name, MAX_LABEL_CHARACTERS, placeholder=" …") for name in names]
+    kept = [name.replace("depth ≤ ", "depth\u00a0≤\u00a0") for name in names]  # not broken within
+    return ["\n".join(textwrap.wrap(name, line, break_on_hyphens=False)) for name in kept]

@@ -33,6 +33,7 @@ from custard.envs.cartpole import (
     fallen,
     step_cartpole,
 )  # fmt: skip
+from custard.tree.linear import require_linear
 from custard.tree.tree import LEAF, Tree
 
 __all__ = ["Safety", "prove_safe"]
@@ -42,6 +43,7 @@ __all__ = ["Safety", "prove_safe"]
 GRID_CELLS = ((0.2, 0.01, 0.05), (0.2, 0.004, 0.02), (0.2, 0.001, 0.005), (0.2, 0.0005, 0.0025))
 CARTPOLE_FEATURES = ("cart_position", "cart_velocity", "pole_angle", "pole_velocity")
 IMAGE_MARGIN, TRIG_MARGIN = 1e-13, 1e-15  # added to images of boxes, and to sines and cosines
+SUM_MARGIN = 2.0**-22  # share of a sum's terms that float32 (2^-24 each) and rounding may change
 
 Boxes = tuple[np.ndarray, np.ndarray]  # lower and upper corners, [m, 4] each
 
@@ -75,8 +77,10 @@ def prove_safe(tree: Tree, steps: int = 50, *, seconds: float = 60.0, simulation
     'proved'
     """
     actions, names = tree.actions, ", ".join(CARTPOLE_FEATURES)
-    if tree.features.names != CARTPOLE_FEATURES or not actions.discrete or actions.n != 2 or actions.start != 0:
+    tree = tree.keep_used_sums()
+    if tree.features.raw.names != CARTPOLE_FEATURES or not actions.discrete or actions.n != 2 or actions.start != 0:
         raise CustardError(f"safety is proved for CartPole trees: features {names} and two actions")
+    require_linear(tree, "safety is proved for tests of features and weighted sums")
     if steps < 1:
         raise CustardError(f"steps={steps} must be at least 1")
     began = time.perf_counter()
@@ -143,6 +147,10 @@ def _divided_by_action(tree: Tree, boxes: Boxes) -> tuple[np.ndarray, np.ndarray
         if tree.feature[node] == LEAF:
             parts.append((low, high, np.full(len(low), tree.value[node])))
             continue
+        if tree.feature[node] >= 4:
+            left, right = _divided_by_sum(tree, node, low, high)
+            stack += [(int(tree.children_left[node]), *left), (int(tree.children_right[node]), *right)]
+            continue
         c, t = int(tree.feature[node]), last_left(float(tree.threshold[node]))
         goes = low[:, c] <= t
         left_low, left_high = low[goes], high[goes].copy()
@@ -156,6 +164,36 @@ def _divided_by_action(tree: Tree, boxes: Boxes) -> tuple[np.ndarray, np.ndarray
         ]
     low, high, action = (np.concatenate(column) for column in zip(*parts, strict=True))
     return low, high, action
+
+
+def _divided_by_sum(tree: Tree, node: int, low: np.ndarray, high: np.ndarray) -> tuple[Boxes, Boxes]:
+    """Return the boxes that may answer yes and those that may answer no at a test of a sum, cut as small as it allows.
+
+    The tree rounds each value to float32 and each step of the sum: what that may change is added to the threshold on
+    both sides. A box that both answers share goes both ways, each time cut to the bounds that the answer implies.
+    """
+    total, t = tree.features.sum_of(int(tree.feature[node])), float(tree.threshold[node])
+    weights = np.zeros(4)
+    for i, weight in total.terms:
+        assert isinstance(i, int)
+        weights[i] = weight
+    size = np.abs(weights) * np.maximum(np.abs(low), np.abs(high))
+    margin = SUM_MARGIN * (size.sum(axis=1) + abs(total.constant) + abs(t)) + 1e-30
+    parts = []
+    for sign in (1.0, -1.0):  # sign * (weights · x) <= limit
+        limit = sign * (t - total.constant) + margin
+        least = np.where(sign * weights > 0, sign * weights * low, sign * weights * high)
+        room = limit - least.sum(axis=1) + margin  # how far the sum may rise from its least value
+        goes = room >= 0.0
+        part_low, part_high = low[goes].copy(), high[goes].copy()
+        for c in np.flatnonzero(weights):
+            reach = room[goes] / abs(weights[c]) + margin[goes] / abs(weights[c])
+            if sign * weights[c] > 0:
+                part_high[:, c] = np.minimum(part_high[:, c], _rounded_up(low[goes, c] + reach))
+            else:
+                part_low[:, c] = np.maximum(part_low[:, c], _rounded_down(high[goes, c] - reach))
+        parts.append((part_low, part_high))
+    return parts[0], parts[1]
 
 
 def _cut_along_grid(boxes: Boxes, cell: np.ndarray) -> Boxes:

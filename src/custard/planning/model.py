@@ -48,6 +48,9 @@ def model_of(source: Source, base: Base | None = None, *, gamma: float = 1.0, li
     finally:
         if not source.is_single_instance:
             env.close()
+    if base.features.derived and not mdp.features.derived:
+        features = mdp.features.with_sums(base.features.derived, base.features.names[base.features.n_raw :])
+        mdp = dataclasses.replace(mdp, features=features, x=features.extend(mdp.x))
     return dataclasses.replace(mdp, horizon=source.time_limit) if limit and mdp.horizon is None else mdp
 
 

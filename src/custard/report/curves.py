@@ -22,20 +22,22 @@ def draw_curves(rows: Sequence[Mapping[str, float]]) -> Figure:
     ['mean return', 'tree size']
     """
     from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
+
+    from custard.lab.plotting import plain_axis
 
     charts = curves(rows)
     if not charts:
         raise CustardError("there are no metrics to draw: metrics.csv is missing or empty")
     figure = Figure(figsize=(6.4, 1.4 + 2.2 * len(charts)), layout="constrained")
-    for k, (chart, label) in enumerate(zip(charts, ("mean return", "tree size"), strict=False)):
+    for k, chart in enumerate(charts):
         axes = figure.add_subplot(len(charts), 1, k + 1)
         for series, colour in zip(chart["series"], ("#d99a00", "#3b7dd8"), strict=False):
             values = [float("nan") if value is None else value for value in series["values"]]
             axes.plot(chart["x"], values, color=colour, linewidth=1.8, label=series["name"])
-        axes.set_ylabel(label)
+        axes.set_ylabel("tree size" if chart["small"] else "mean return")
         axes.set_xlabel(chart["xlabel"] if k == len(charts) - 1 else "")
-        axes.yaxis.set_major_locator(MaxNLocator(nbins="auto", integer=k == 1))
+        plain_axis(axes.xaxis)
+        plain_axis(axes.yaxis, integral=bool(chart["small"]))
         axes.grid(alpha=0.25)
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)

@@ -18,9 +18,10 @@ REPLAY_FPS = 25  # pictures per second that a replay needs
 
 @dataclass(frozen=True)
 class Episode:
-    """One episode. Step t saw x[t], took actions[t] and earned rewards[t]."""
+    """One episode. Step t saw x[t], took actions[t] and earned rewards[t]; after the last step came `end`."""
 
     x: np.ndarray  # [steps, n] float64
+    end: np.ndarray  # [n] float64
     actions: np.ndarray  # [steps] or [steps, k]
     rewards: np.ndarray  # [steps]
     frames: tuple[np.ndarray, ...]  # before each step and after the last, [h, w, 3] uint8; empty if there are none
@@ -105,4 +106,6 @@ def _episode(tree: Tree, env: Any, base: Any, seed: int, max_steps: int, every: 
         if terminated or truncated:
             ending = "terminated" if terminated else "time limit"
             break
-    return Episode(np.array(x), np.array(actions), np.array(rewards), tuple(frames), ending, seed)
+    return Episode(
+        np.array(x), base.observe(observation), np.array(actions), np.array(rewards), tuple(frames), ending, seed
+    )

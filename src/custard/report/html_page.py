@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import html
 import json
 from importlib import resources
@@ -13,26 +14,40 @@ import numpy as np
 
 from custard.core.errors import CustardError
 from custard.core.files import write_atomically
+from custard.report.audit import stored_proofs
 from custard.report.page_data import report_data
 from custard.tree.tree import Tree
 
 __all__ = ["write_report"]
 
+#: In the order in which the page runs them, as one script.
+SCRIPTS = ("model.js", "tree.js", "outline.js", "policy.js", "leaf.js", "charts.js", "regions.js", "page.js")
+
 
 def write_report(
-    run_directory: str | Path, *, episodes: int | None = None, seed: int = 1, out: Path | None = None
+    run_directory: str | Path,
+    *,
+    episodes: int | None = None,
+    seed: int = 1,
+    out: Path | None = None,
+    purpose: str = "",
 ) -> Path:
     """Write report.html for a run directory (config.json, metrics.csv, tree.json) and return its path.
 
     The evaluation is the run's own (evaluation.json), where there is one and `episodes` is not given; otherwise the
     tree is evaluated over `episodes` episodes (1,000 where the environment is compiled, else 100). One is replayed.
-    Where the environment cannot be made here, the report does without.
+    Where the environment cannot be made here, the report does without. `purpose` is what the policy is for, in your
+    words, for the audit; proofs are read from verification.json (`custard verify RUN --json > RUN/verification.json`).
     """
     where = Path(run_directory)
     config = _config(where / "config.json")
     tree = Tree.load(where / "tree.json")
     judged = None if episodes else _evaluation(where / "evaluation.json")
-    data = report_data(tree, config, metrics_rows(where / "metrics.csv"), episodes=episodes, seed=seed, judged=judged)
+    data = report_data(
+        tree, config, metrics_rows(where / "metrics.csv"), episodes=episodes, seed=seed, judged=judged,
+        proofs=stored_proofs(where / "verification.json"), purpose=purpose,
+        fingerprint=hashlib.sha256((where / "tree.json").read_bytes()).hexdigest(),
+    )  # fmt: skip
     path = out or where / "report.html"
     write_atomically(path, page(data))
     return path
@@ -41,15 +56,15 @@ def write_report(
 def page(data: dict[str, Any]) -> str:
     """Return the page with its data in it; the data is escaped, so that nothing in it can close its element."""
     files = resources.files("custard.report")
-    template = (files / "template.html").read_text(encoding="utf-8")
-    script = "\n".join((files / name).read_text(encoding="utf-8") for name in ("tree.js", "page.js"))
+    template, style = ((files / name).read_text(encoding="utf-8") for name in ("template.html", "page.css"))
+    script = "\n".join((files / name).read_text(encoding="utf-8") for name in SCRIPTS)
     text = json.dumps(_finite(data), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
-    parts = {"@TITLE@": html.escape(str(data["title"])), "@SCRIPT@": script, "@DATA@": text}
+    parts = {"@TITLE@": html.escape(str(data["title"])), "@STYLE@": style, "@SCRIPT@": script, "@DATA@": text}
     # One pass, so that a mark inside the data is not replaced.
     pieces, rest = [], template
-    for mark in ("@TITLE@", "@DATA@", "@SCRIPT@"):
+    for mark in ("@TITLE@", "@STYLE@", "@DATA@", "@SCRIPT@"):
         before, _, rest = rest.partition(mark)
         pieces += [before, parts[mark]]
     return "".join([*pieces, rest])
@@ -104,7 +119,7 @@ def _evaluation(path: Path) -> dict[str, Any] | None:
 
 
 def _finite(value: Any) -> Any:
-    """Return plain data with {"float": "NaN"} for a number that is not finite, as tree.js reads it."""
+    """Return plain data with {"float": "NaN"} for a number that is not finite, as model.js reads it."""
     if isinstance(value, dict):
         return {key: _finite(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):

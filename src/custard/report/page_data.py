@@ -8,18 +8,24 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from custard.core.errors import CustardError
+from custard.core.metadata import feature_units
 from custard.core.version import VERSION
+from custard.report.audit import audit_sections
+from custard.report.comparisons import compare_return, judgement
 from custard.report.episodes import Episode, record_episodes
+from custard.report.visits import deciding_shares, leaf_visits, sample_states
 from custard.tree.draw import shown_ranges
-from custard.tree.explain import node_visits, scales
+from custard.tree.explain import node_visits, read_features, scales
 from custard.tree.export import FORMATS, export
-from custard.tree.palette import leaf_colours, used_features
+from custard.tree.linear import leaf_terms
+from custard.tree.palette import leaf_colours
 from custard.tree.tree import Tree
 
 __all__ = ["curves", "report_data"]
@@ -31,6 +37,22 @@ FORMAT_LABELS = {"python": "Python", "c": "C", "rust": "Rust", "json": "JSON", "
 FORMAT_LABELS |= {"sklearn": "scikit-learn", "onnx": "ONNX", "smt2": "SMT-LIB"}
 
 
+@dataclass(frozen=True)
+class _Watched:
+    """What running the tree in its environment gives; what could not be had is empty or None."""
+
+    evaluation: dict[str, Any] | None = None  # as `_summary` returns it
+    episodes: tuple[Episode, ...] = ()
+    replay: dict[str, Any] | None = None
+    comparisons: tuple[dict[str, Any], ...] = ()
+    units: tuple[str, ...] = ()  # of the observation's features
+
+    @property
+    def states(self) -> np.ndarray | None:
+        """The visited states [N, n]; None if no episode was run."""
+        return np.concatenate([run.x for run in self.episodes]) if self.episodes else None
+
+
 def report_data(
     tree: Tree,
     config: Mapping[str, Any],
@@ -39,64 +61,119 @@ def report_data(
     episodes: int | None,
     seed: int,
     judged: Mapping[str, Any] | None = None,
+    proofs: Sequence[Mapping[str, Any]] = (),
+    fingerprint: str = "",
+    purpose: str = "",
 ) -> dict[str, Any]:
     """Return everything the page needs.
 
-    tree      the policy
-    config    what config.json holds
-    rows      of metrics.csv
-    episodes  of the evaluation; None for 1,000 where the environment is compiled, else 100
-    seed      where the episodes' seeds come from
-    judged    an evaluation made before, as `Evaluation.to_json` returns it
+    tree         the policy
+    config       what config.json holds
+    rows         of metrics.csv
+    episodes     of the evaluation; None for 1,000 where the environment is compiled, else 100
+    seed         where the episodes' seeds come from
+    judged       an evaluation made before, as `Evaluation.to_json` returns it
+    proofs       results of `custard verify --json`
+    fingerprint  SHA-256 of tree.json
+    purpose      what the policy is for, in the user's words
     """
     env, kwargs = config.get("env") or tree.origin.get("env"), config.get("env_kwargs") or {}
-    evaluation, replay = None, None
-    watched: list[Episode] = []
+    watched = _Watched(None if judged is None else _summary(judged))
     if isinstance(env, str) and isinstance(kwargs, dict):
-        evaluation, watched, replay = _evaluate_and_watch(tree, env, kwargs, episodes, seed, judged)
-    elif judged is not None:
-        evaluation = _summary(judged)
-    states = np.concatenate([run.x for run in watched]) if watched else None
+        watched = _watch(tree, env, kwargs, rows, episodes, seed, judged)
+    states, evaluation = watched.states, watched.evaluation
     method = str(config.get("method") or tree.origin.get("method") or "unknown method")
     arguments = ", ".join(f"{key} = {value}" for key, value in kwargs.items())
     steps = rows[-1].get("steps") if rows else tree.origin.get("steps")
-    facts = []
-    if evaluation is not None:
-        low, high = evaluation["ci95"] or (math.nan, math.nan)
-        spread = "in every episode" if low == high else f"{_number(low)} to {_number(high)}"
-        spread = spread if evaluation["ci95"] else "in one episode"
-        facts.append(["Return", _number(evaluation["mean"]), spread])
-    facts += [["Depth", str(tree.depth), ""], ["Leaves", str(tree.n_leaves), ""]]
-    if isinstance(steps, (int, float)):
-        facts.append(["Learned in", f"{int(steps):,}", "steps"])
+    steps = steps if isinstance(steps, (int, float)) else None
+    seconds = next((duration(row["seconds"]) for row in reversed(rows) if "seconds" in row), "")
+    verdict = judgement(watched.comparisons) if watched.comparisons else []
     return {
         "title": str(env or "A decision tree"),
         "subtitle": f"A decision tree that is the policy, by {method}" + (f" ({arguments})" if arguments else ""),
-        "facts": facts, "tree": _tree(tree, states), "features": _features(tree, states), "episodes": len(watched),
-        "replay": replay, "curves": curves(rows), "evaluation": evaluation, "settings": _settings(config, tree),
-        "exports": _exports(tree), "footer": f"Made by custard {VERSION}. This file is complete: it loads nothing.",
+        "facts": _facts(tree, evaluation, steps, seconds), "tree": _tree(tree, watched.episodes),
+        "features": _features(tree, states, watched.units), "episodes": len(watched.episodes),
+        "states": sample_states(states), "replay": watched.replay, "curves": curves(rows),
+        "size_note": _size_note(tree, rows), "evaluation": evaluation, "comparisons": list(watched.comparisons),
+        "judgement": verdict, "settings": _settings(config, tree), "exports": _exports(tree),
+        "audit": audit_sections(
+            tree, config, evaluation=evaluation, judged=verdict, states=states, proofs=proofs, steps=steps,
+            seconds=seconds, fingerprint=fingerprint, purpose=purpose,
+        ),
+        "footer": f"Made by custard {VERSION}. This file is complete: it loads nothing.",
     }  # fmt: skip
 
 
-def _evaluate_and_watch(
-    tree: Tree, env: str, kwargs: dict[str, Any], episodes: int | None, seed: int, judged: Mapping[str, Any] | None
-) -> tuple[Any, Any, Any]:
-    """Return evaluation, watched episodes and replay; only the given evaluation if the environment cannot run here."""
+def duration(seconds: float) -> str:
+    """Return a time for people.
+
+    >>> duration(2.04), duration(200), duration(4000)
+    ('2.0 s', '3 min 20 s', '1 h 7 min')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    if seconds < 3600:
+        return f"{int(seconds) // 60} min {int(seconds) % 60} s"
+    return f"{round(seconds / 60) // 60} h {round(seconds / 60) % 60} min"
+
+
+def _facts(tree: Tree, evaluation: Mapping[str, Any] | None, steps: float | None, seconds: str) -> list[list[str]]:
+    """Return the header's numbers: a name, the number and what stands beside it."""
+    facts = []
+    if evaluation is not None:
+        low, high = evaluation["ci95"] or (math.nan, math.nan)
+        beside = (
+            "in every episode" if evaluation["min"] == evaluation["max"] else f"95 %: {_number(low)} to {_number(high)}"
+        )
+        facts.append(["Return", _number(evaluation["mean"]), beside if evaluation["ci95"] else "in one episode"])
+    facts += [["Depth", str(tree.depth), ""], ["Leaves", str(tree.n_leaves), ""]]
+    if tree.is_linear:
+        facts.append(["Coefficients", str(tree.n_coefficients), ""])
+    if steps is not None:
+        facts.append(["Learned in", f"{int(steps):,}", f"steps, {seconds}" if seconds else "steps"])
+    return facts
+
+
+def _size_note(tree: Tree, rows: Sequence[Mapping[str, float]]) -> str:
+    """Return why the last logged size is another than the tree's; "" where it is not."""
+    logged = [row.get("best_leaves", row.get("leaves")) for row in rows]
+    last = next((int(count) for count in reversed(logged) if count is not None), tree.n_leaves)
+    if last == tree.n_leaves:
+        return ""
+    counted = f"The curve counts leaves as they were learned, {last} at the end"
+    return f"{counted}; with equal branches merged the tree has {tree.n_leaves}."
+
+
+def _watch(
+    tree: Tree,
+    env: str,
+    kwargs: dict[str, Any],
+    rows: Sequence[Mapping[str, float]],
+    episodes: int | None,
+    seed: int,
+    judged: Mapping[str, Any] | None,
+) -> _Watched:
+    """Run the tree in its environment; only the given evaluation is there if the environment cannot run here."""
     from custard.task.evaluate import evaluate
     from custard.task.source import source
 
     try:
+        where = source(env, kwargs)
         if judged is None:
-            where = source(env, kwargs)
-            judged = evaluate(
-                tree, where, episodes or (1000 if where.make_compiled is not None else 100), seed
-            ).to_json()
+            count = episodes or (1000 if where.make_compiled is not None else 100)
+            judged = evaluate(tree, where, count, seed).to_json()
         watched = record_episodes(tree, env, kwargs, episodes=VISIT_COUNT_EPISODES, seed=seed)
         every = -(-len(watched[0].x) // MAX_REPLAY_PICTURES)
         shown = record_episodes(tree, env, kwargs, episodes=1, seed=seed, pictures=every)[0]
-        return _summary(judged), watched, _replay(tree, shown, _frames_per_second(env, kwargs))
+        made = where.make()
+        try:
+            speed, units = _frames_per_second(made), feature_units(made, tree.features.n_raw)
+        finally:
+            made.close()
+        compared = compare_return(tree, where, judged, rows, seed)
+        return _Watched(_summary(judged), tuple(watched), _replay(shown, speed), tuple(compared), units)
     except CustardError:
-        return None if judged is None else _summary(judged), [], None
+        return _Watched(None if judged is None else _summary(judged))
 
 
 def _summary(judged: Mapping[str, Any]) -> dict[str, Any]:
@@ -109,22 +186,17 @@ def _summary(judged: Mapping[str, Any]) -> dict[str, Any]:
     return {**kept, "histogram": {"low": low, "high": high, "counts": counts.tolist()}}
 
 
-def _frames_per_second(env: str, kwargs: dict[str, Any]) -> float:
+def _frames_per_second(env: Any) -> float:
     """Return the frames per second at which the environment declares to be shown."""
-    from custard.task.source import source
-
-    made = source(env, kwargs).make()
-    try:
-        return float(np.clip(float(made.metadata.get("render_fps") or 15), 1, 60))
-    finally:
-        made.close()
+    return float(np.clip(float(env.metadata.get("render_fps") or 15), 1, 60))
 
 
-def _replay(tree: Tree, run: Episode, speed: float) -> dict[str, Any]:
-    frames, index = encode_frames(run.frames[: len(run.x)])
-    before = np.concatenate([[0.0], np.cumsum(run.rewards)[:-1]])
+def _replay(run: Episode, speed: float) -> dict[str, Any]:
+    """Return an episode for the page: the state and the return so far before each step, and after the last one."""
+    frames, index = encode_frames(run.frames)
+    total = np.concatenate([[0.0], np.cumsum(run.rewards)])
     return {
-        "x": run.x.tolist(), "total": (before + run.rewards).tolist(), "ending": run.ending, "seed": run.seed,
+        "x": [*run.x.tolist(), run.end.tolist()], "total": total.tolist(), "ending": run.ending, "seed": run.seed,
         "frames": frames, "index": index, "fps": speed,
     }  # fmt: skip
 
@@ -157,28 +229,70 @@ def _data_url(frame: np.ndarray, width: int, quality: int) -> str:
     return "data:image/webp;base64," + base64.b64encode(file.getvalue()).decode()
 
 
-def _tree(tree: Tree, states: np.ndarray | None) -> dict[str, Any]:
+def _tree(tree: Tree, episodes: Sequence[Episode]) -> dict[str, Any]:
+    states = np.concatenate([run.x for run in episodes]) if episodes else None
     visits = None if states is None else node_visits(tree, states)
+    at_leaf = leaf_visits(tree, [run.x for run in episodes]) if episodes else {}
     keys: dict[bytes, int] = {}
     leaf = tree.feature < 0
     return {
         "feature": tree.feature.tolist(), "threshold": tree.threshold.tolist(), "left": tree.children_left.tolist(),
         "right": tree.children_right.tolist(), "colour": leaf_colours(tree),
-        "label": [tree.actions.name(tree.value[n]) if leaf[n] else "" for n in range(tree.n_nodes)],
-        "action": [keys.setdefault(tree.value[n].tobytes(), len(keys)) if leaf[n] else -1 for n in range(tree.n_nodes)],
+        "label": [tree.leaf_text(n) if leaf[n] else "" for n in range(tree.n_nodes)],
+        "linear": None if tree.gains is None else [_linear_leaf(tree, n) for n in range(tree.n_nodes)],
+        "action": [keys.setdefault(tree.leaf_key(n), len(keys)) if leaf[n] else -1 for n in range(tree.n_nodes)],
         "visits": None if visits is None else visits.tolist(),
         "share": None if visits is None else (visits / max(int(visits[0]), 1)).tolist(),
+        "at_leaf": {str(n): at_leaf[n] for n in at_leaf},
     }  # fmt: skip
 
 
-def _features(tree: Tree, states: np.ndarray | None) -> list[dict[str, Any]]:
-    ranges, width, used = shown_ranges(tree, states), scales(tree), set(used_features(tree))
+def _linear_leaf(tree: Tree, node: int) -> list[dict[str, Any]] | None:
+    """Return how each component of a linear leaf's action is computed; None for other nodes."""
+    if tree.gains is None or not tree.gains[node].any():
+        return None
+    assert tree.actions.low is not None
+    assert tree.actions.high is not None
+    return [
+        {
+            "name": name, "value": float(tree.value[node, k]), "terms": leaf_terms(tree, node, k),
+            "low": float(tree.actions.low[k]), "high": float(tree.actions.high[k]),
+        }
+        for k, name in enumerate(tree.actions.names)
+    ]  # fmt: skip
+
+
+def _features(tree: Tree, states: np.ndarray | None, units: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the observation's features and, after them, derived ones with their sum."""
+    n = tree.features.n_raw
+    ranges = _page_ranges(tree, None if states is None else tree.features.extend(states))
+    width, used, shares = scales(tree), read_features(tree), deciding_shares(tree, states)
     rows = []
     for c, entry in enumerate(tree.features.to_json()):
         low, high = (float(v) for v in ranges[c])
-        shown = [low, high] if high > low else [low - 1.0, low + 1.0]
-        rows.append({**entry, "shown": shown, "scale": float(width[c]), "used": c in used})
+        row = {**entry, "shown": [low, high] if high > low else [low - 1.0, low + 1.0], "scale": float(width[c])}
+        if "sum" in entry:
+            row["about"] = tree.features.sum_of(c).text(tree.features.names)
+        row |= {"used": c in used, "decides": shares[c] if c < n else 0.0}
+        rows.append(row | {"unit": units[c] if c < len(units) else ""})
     return rows
+
+
+def _page_ranges(tree: Tree, states: np.ndarray | None) -> np.ndarray:
+    """Return the range of each feature that the page shows, [n, 2]: what visited states and thresholds span.
+
+    Declared bounds are often far wider than what is ever visited; without visited states there is nothing better.
+    """
+    ranges = shown_ranges(tree, states)
+    if states is None:
+        return ranges
+    for c in np.flatnonzero(~tree.features.integer).tolist():
+        seen = np.concatenate([states[:, c], tree.threshold[tree.feature == c]])
+        seen = seen[np.isfinite(seen)]
+        if len(seen) and np.ptp(seen) > 0:
+            pad = 0.08 * float(np.ptp(seen))
+            ranges[c] = max(ranges[c, 0], seen.min() - pad), min(ranges[c, 1], seen.max() + pad)
+    return ranges
 
 
 def curves(rows: Sequence[Mapping[str, float]], most: int = 600) -> list[dict[str, Any]]:

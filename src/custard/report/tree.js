@@ -1,224 +1,176 @@
-"use strict";
-// Everything that comes from outside enters the page as text nodes or attribute values, never as markup.
-const D = JSON.parse(document.getElementById("data").textContent, read);
-function read(key, value) {
-  if (typeof value === "string") return key === "text" ? value : visible(value);  // an export stays as it is
-  // JSON has no NaN and no infinity: write.py puts them in as {"float": "NaN"}.
-  return value && value.float !== undefined ? Number(value.float) : value;
-}
-// Characters that turn the direction of the text after them are shown, not obeyed.
-function visible(text) { return text.replace(/[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, "\ufffd"); }
-// A name that runs from right to left would take the numbers beside it along: the marks around it keep it to itself.
-function apart(name) { return /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\u{10800}-\u{10fff}\u{1e800}-\u{1efff}]/u.test(name) ? `\u2068${name}\u2069` : name; }
-const $ = (id) => document.getElementById(id);
-const T = D.tree, F = D.features, N = T.feature.length;
-const SVG = "http://www.w3.org/2000/svg";
-const isLeaf = (n) => T.feature[n] < 0;
-const el = (tag, attrs = {}, text) => make(document.createElement(tag), attrs, text);
-const svg = (tag, attrs = {}, text) => make(document.createElementNS(SVG, tag), attrs, text);
-function make(node, attrs, text) {
-  for (const key in attrs) node.setAttribute(key, attrs[key]);
-  if (text !== undefined) node.textContent = text;
-  return node;
-}
-// Four digits, or as many as it takes for the printed number to be one that `keeps` the sentence true.
-function fmt(v, keeps = () => true) {
-  if (Number.isNaN(v)) return "NaN";
-  if (!Number.isFinite(v)) return v > 0 ? "∞" : "−∞";
-  const power = v !== 0 && (Math.abs(v) >= 1e6 || Math.abs(v) < 1e-4);
-  for (let digits = 4; ; digits++) {
-    const text = power ? v.toExponential(digits - 2) : String(Number(v.toPrecision(digits)));
-    if (digits > 17 || keeps(Number(text))) return text.replace(/-/g, "−");
+// The tree as a drawing: nodes at a size that can be read, down from the root or, where that is too wide, to the right.
+const tree = $("tree"), MAX_SCALE = 1.6;
+let compact = false;  // narrower nodes with more lines, where the whole tree does not fit
+let view = null, home = null, nodeAt = new Map(), dots = [], shape = "down", lightened = () => {};
+const measured = new Map();
+const nowText = (leaf) => `▸ now ${clip(T.label[leaf], 16)}`, foldedText = (n) => `▸ ${below[n]} leaves${T.share ? `, ${T.share[n] ? percent(T.share[n]) : "unvisited"}` : ""}`;
+const longestNow = Math.max(...leaves.map((n) => textWidth(nowText(n), SMALL)));
+// A node's box: its lines of text and its size.
+function measure(n) {
+  const key = `${n} ${folded.has(n)} ${compact}`;
+  if (measured.has(key)) return measured.get(key);
+  let box;
+  if (isLeaf(n)) {
+    const lines = wrap(T.label[n], T.linear && T.linear[n] ? 216 : compact ? 120 : 176, BOLD, 5), widest = Math.max(...lines.map((line) => textWidth(line, BOLD)));
+    const share = T.share ? textWidth(percent(T.share[n]), SMALL) + 22 : 0;
+    box = { lines, w: Math.max(compact ? 70 : 86, share, widest + (compact ? 18 : 28)), h: 17 * lines.length + (T.share ? 28 : 19) };
+  } else {
+    const lines = wrap(question(n), compact ? 122 : 216, FONT, compact ? 5 : 3), [lo, hi] = rangeTexts(T.feature[n]);
+    const bar = textWidth(lo, SMALL) + textWidth(hi, SMALL) + (compact ? 64 : 84);
+    box = { lines, w: Math.max(bar, ...lines.map((line) => textWidth(line, FONT) + 28)), h: 17 * lines.length + 32 };
+    if (folded.has(n)) { box.w = Math.max(box.w, longestNow + 28, textWidth(foldedText(n), SMALL) + 24); box.h += 26; }
   }
-}
-const percent = (s) => (s === 0 ? "never visited" : s < 0.001 ? "< 0.1 %" : `${Number((100 * s).toPrecision(3))} %`);
-const clip = (s, most) => (s.length > most ? s.slice(0, most - 1) + "…" : s);
-
-// ---- the tree's own arithmetic: the same comparisons on the same float64 numbers ----
-function pathOf(x) {
-  const path = [0];
-  while (!isLeaf(path[path.length - 1])) {
-    const n = path[path.length - 1];
-    path.push(x[T.feature[n]] <= T.threshold[n] ? T.left[n] : T.right[n]);
-  }
-  return path;
-}
-const parent = new Array(N).fill(-1);
-const depthOf = new Array(N).fill(0), below = new Array(N).fill(1);  // questions above each node, leaves under it
-for (let n = 0; n < N; n++) if (!isLeaf(n)) for (const child of [T.left[n], T.right[n]]) { parent[child] = n; depthOf[child] = depthOf[n] + 1; }
-for (let n = N - 1; n >= 0; n--) if (!isLeaf(n)) below[n] = below[T.left[n]] + below[T.right[n]];
-function boxOf(node) {
-  const steps = [];
-  for (let n = node; parent[n] >= 0; n = parent[n]) steps.push([parent[n], T.left[parent[n]] === n]);
-  const box = new Map();
-  for (const [n, left] of steps.reverse()) {
-    const c = T.feature[n], [lo, hi] = box.get(c) || [-Infinity, Infinity];
-    box.set(c, left ? [lo, Math.min(hi, T.threshold[n])] : [Math.max(lo, T.threshold[n]), hi]);
-  }
+  measured.set(key, box);
   return box;
 }
-function conditions(node) {
-  return [...boxOf(node)].map(([c, [lo, hi]]) =>
-    lo === -Infinity ? `${apart(F[c].name)} ≤ ${fmt(hi)}` : hi === Infinity ? `${apart(F[c].name)} > ${fmt(lo)}` : `${fmt(lo)} < ${apart(F[c].name)} ≤ ${fmt(hi)}`);
-}
-function nextUp(v) {
-  const floats = new Float64Array([v]), bits = new BigInt64Array(floats.buffer);
-  if (v === 0) return Number.MIN_VALUE;
-  bits[0] += v > 0 ? 1n : -1n;
-  return floats[0];
-}
-const leaves = [], boxes = new Map();
-for (let n = 0; n < N; n++) if (isLeaf(n)) { leaves.push(n); boxes.set(n, boxOf(n)); }
-function nearest(v, lo, hi, f) {
-  if ((lo < v && v <= hi) || (Number.isNaN(v) && hi === Infinity) || (v === -Infinity && lo === -Infinity)) return v;
-  const whole = f.kind !== "real";
-  let first = whole && Number.isFinite(lo) ? Math.floor(lo) + 1 : lo === -Infinity ? lo : nextUp(lo);
-  let last = whole && Number.isFinite(hi) ? Math.floor(hi) : hi;
-  const low = f.low === null ? -Infinity : f.low, high = f.high === null ? Infinity : f.high;
-  if (low <= v && v <= high) { first = Math.max(first, low); last = Math.min(last, high); }
-  return first > last ? null : v < first ? first : last;
-}
-const same = (a, b) => a === b || (Number.isNaN(a) && Number.isNaN(b));
-function counterfactuals(x) {
-  const path = pathOf(x), now = T.action[path[path.length - 1]], best = new Map();
-  for (const leaf of leaves) {
-    if (T.action[leaf] === now) continue;
-    let sum = 0, moves = [], possible = true;
-    for (const [c, [lo, hi]] of boxes.get(leaf)) {
-      const to = nearest(x[c], lo, hi, F[c]);
-      if (to === null) { possible = false; break; }
-      if (!same(to, x[c])) { moves.push([c, to, lo]); sum += Number.isFinite(x[c]) ? ((to - x[c]) / F[c].scale) ** 2 : Infinity; }
-    }
-    if (possible && (!best.has(T.action[leaf]) || sum < best.get(T.action[leaf]).sum)) best.set(T.action[leaf], { sum, moves, leaf });
-  }
-  return [...best.values()].sort((a, b) => (a.sum === b.sum ? a.leaf - b.leaf : a.sum - b.sum));
-}
-
-// ---- state: one observation drives the tree, the verdict and the sliders ----
-const R = D.replay;
-let x = R ? R.x[0].slice() : F.map((f) => (f.kind === "real" ? (f.shown[0] + f.shown[1]) / 2 : Math.round((f.shown[0] + f.shown[1]) / 2)));
-let step = 0, whatIf = !R, playing = false;
-const folded = new Set();
-// A large tree gets the width of the page; what no state has visited, and in very large ones what lies deep, is folded.
-if (leaves.length > 12) {
-  $("grid").classList.add("large");
-  if (T.share) for (let n = N - 1; n > 0; n--) if (!isLeaf(n) && T.share[n] === 0 && T.share[parent[n]] > 0) folded.add(n);
-  if (leaves.length > 80) for (let n = 0; n < N; n++) if (!isLeaf(n) && depthOf[n] >= 5) folded.add(n);
-}
-
-// ---- drawing the tree ----
-const tree = $("tree"), pen = document.createElement("canvas").getContext("2d");
-let view = null, home = null, nodeAt = new Map(), dots = [], shape = "down", wideOf = null;
-function textWidth(text, font) { pen.font = font; return pen.measureText(text).width; }
-const FONT = '13px system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif', BOLD = FONT.replace("13px", "650 13px");
-const question = (n) => `${apart(clip(F[T.feature[n]].name, 26))} ≤ ${fmt(T.threshold[n])}`;
-// Where nodes go: "down" from the root as trees are drawn, "right" where there are many leaves, and "rows", one a node
-// and indented like a table of contents, where the others would be too small to read: it needs least width.
-function places(kind, visible, ends, wide, leafWide) {
-  const at = new Map(), row = new Map();
-  if (kind === "rows") {
-    visible.forEach(([n, d], i) => at.set(n, [d * 52 + (isLeaf(n) ? leafWide : wide) / 2, i * 62]));
-    return at;
-  }
-  const down = kind === "down";
-  const across = down ? Math.max(leafWide + 18, ends.every(isLeaf) ? wide * 0.66 : wide + 16) : 60, along = down ? 112 : wide + 52;
-  ends.forEach((n, i) => row.set(n, i));
-  for (const [n] of [...visible].reverse()) if (!row.has(n)) row.set(n, (row.get(T.left[n]) + row.get(T.right[n])) / 2);
-  for (const [n, d] of visible) at.set(n, down ? [row.get(n) * across, d * along] : [d * along, row.get(n) * across]);
-  return at;
-}
-function drawTree(folding = false) {
-  const visible = [], stack = [[0, 0]];
+const rangeTexts = (c) => F[c].shown.map((v) => fmt(Number(v.toPrecision(3))));
+function visibleNodes() {
+  const found = [], stack = [[0, 0]];
   while (stack.length) {
     const [n, d] = stack.pop();
-    visible.push([n, d]);
+    found.push([n, d]);
     if (!isLeaf(n) && !folded.has(n)) stack.push([T.right[n], d + 1], [T.left[n], d + 1]);
   }
-  const ends = visible.filter(([n]) => isLeaf(n) || folded.has(n)).map(([n]) => n);
-  const inner = visible.filter(([n]) => !isLeaf(n)).map(([n]) => n);
-  const wide = Math.max(130, ...inner.map((n) => textWidth(question(n), FONT) + 34));
-  const leafWide = Math.max(84, ...ends.filter(isLeaf).map((n) => textWidth(clip(T.label[n], 26), BOLD) + 28));
-  const narrow = matchMedia("(max-width: 940px)").matches, most = 1.6, least = 0.5;
-  const readable = narrow ? 0.7 : 0.88, tallest = narrow ? 900 : Math.max(720, tree.clientHeight);
-  wideOf = (n) => (isLeaf(n) ? leafWide : wide);
-  const place = (kind) => places(kind, visible, ends, wide, leafWide);
-  const fits = (at) => {
-    const span = (i, half) => Math.max(...visible.map(([n]) => at.get(n)[i] + half(n))) - Math.min(...visible.map(([n]) => at.get(n)[i] - half(n)));
-    return Math.min(tree.clientWidth / (span(0, (n) => wideOf(n) / 2) + 48), tallest / (span(1, () => 26) + 60));
-  };
-  const inRows = shape === "rows", usual = ends.length <= 8 ? "down" : "right";
-  const small = () => visible.length <= 25 && fits(place(usual)) < readable && fits(place("rows")) > fits(place(usual));
-  shape = (folding ? inRows : small()) ? "rows" : usual;  // who folds a question does not want all others elsewhere
-  nodeAt = place(shape);
-  const down = shape === "down";
-  tree.replaceChildren();
+  return found;
+}
+// Where nodes go, [x, y] of each middle: every subtree has a strip of its own, so that nothing can overlap.
+function layout(kind, shown) {
+  const down = kind === "down", gap = down ? (compact ? 8 : 18) : 13, across = (n) => (down ? measure(n).w : measure(n).h) + gap;
+  const strip = new Map(), levels = [];
+  const open = (n) => !isLeaf(n) && !folded.has(n);
+  for (const [n, d] of [...shown].reverse()) {
+    strip.set(n, open(n) ? Math.max(across(n), strip.get(T.left[n]) + strip.get(T.right[n])) : across(n));
+    levels[d] = Math.max(levels[d] || 0, down ? measure(n).h : measure(n).w);
+  }
+  const start = [0], at = new Map(), from = new Map([[0, 0]]);
+  levels.forEach((size, d) => { start[d + 1] = start[d] + size + (down ? 58 : 38); });
+  for (const [n] of shown) {
+    if (!open(n)) continue;
+    const [l, r] = [T.left[n], T.right[n]], spare = (strip.get(n) - strip.get(l) - strip.get(r)) / 2;
+    from.set(l, from.get(n) + spare);
+    from.set(r, from.get(n) + spare + strip.get(l));
+  }
+  const middle = new Map();
+  for (const [n] of [...shown].reverse()) middle.set(n, open(n) ? (middle.get(T.left[n]) + middle.get(T.right[n])) / 2 : from.get(n) + strip.get(n) / 2);
+  // A wide question over narrow children stays within its strip.
+  for (const [n] of shown) if (open(n)) middle.set(n, Math.min(Math.max(middle.get(n), from.get(n) + across(n) / 2), from.get(n) + strip.get(n) - across(n) / 2));
+  for (const [n, d] of shown) {
+    const { w, h } = measure(n);
+    at.set(n, down ? [middle.get(n), start[d] + (isLeaf(n) ? h / 2 : levels[d] / 2)] : [start[d] + w / 2, middle.get(n)]);
+  }
+  return at;
+}
+function extent(at) {
+  let box = [Infinity, Infinity, -Infinity, -Infinity];
+  for (const [n, [px, py]] of at) { const { w, h } = measure(n); box = [Math.min(box[0], px - w / 2), Math.min(box[1], py - h / 2), Math.max(box[2], px + w / 2), Math.max(box[3], py + h / 2)]; }
+  return box;
+}
+// How the visible nodes fit into the panel at full size: the kind of drawing, and how much it must shrink (1: not at all).
+function bestLayout() {
+  const shown = visibleNodes(), margin = innerWidth < 560 ? 8 : 20, room = panelRoom();
+  const found = ["down", "right"].map((kind) => {
+    const at = layout(kind, shown), [x0, y0, x1, y1] = extent(at);
+    return { kind, at, scale: Math.min(room.width / (x1 - x0 + 2 * margin), room.height / (y1 - y0 + 2 * margin)), box: [x0 - margin, y0 - margin, x1 - x0 + 2 * margin, y1 - y0 + 2 * margin] };
+  });
+  const few = shown.filter(([n]) => isLeaf(n) || folded.has(n)).length <= 8;
+  return found[0].scale >= 1 && few ? found[0] : found[1].scale >= 1 || !few ? found[1] : found[0].scale >= found[1].scale ? found[0] : found[1];
+}
+function panelRoom() {
+  const narrow = matchMedia("(max-width: 940px)").matches;
+  return { width: tree.clientWidth || tree.parentNode.clientWidth - 40, height: narrow || $("grid").classList.contains("expanded") ? 720 : Math.max(480, tree.clientHeight) };
+}
+function drawTree() {
+  const { kind, at, box } = bestLayout(), shown = visibleNodes(), down = kind === "down";
+  shape = kind;
+  nodeAt = at;
   dots = [];
   const edges = svg("g"), nodes = svg("g");
-  tree.append(edges, nodes);
-  let x0 = Infinity, x1 = -Infinity, y0 = Infinity, y1 = -Infinity;
-  for (const [n, depth] of visible) {
-    const [px, py] = nodeAt.get(n), end = isLeaf(n), w = end ? leafWide : wide, h = end ? 40 : 52;
-    x0 = Math.min(x0, px - w / 2); x1 = Math.max(x1, px + w / 2); y0 = Math.min(y0, py - h / 2); y1 = Math.max(y1, py + h / 2);
-    const g = svg("g", { class: `node ${end ? "leaf" : "inner"}`, "data-node": n, transform: `translate(${px},${py})`, tabindex: "0", role: "treeitem", "aria-level": depth + 1 });
-    const says = (end ? T.label[n] : question(n)) + (T.share ? `, ${percent(T.share[n])}` : "");
-    g.setAttribute("aria-label", says);
-    if (!end) g.setAttribute("aria-expanded", String(!folded.has(n)));
-    const box = svg("rect", { class: "shape", x: -w / 2, y: -h / 2, width: w, height: h, rx: 12 });
-    if (end) { box.style.fill = T.colour[n]; box.style.stroke = T.colour[n]; if (T.share && T.share[n] === 0) g.classList.add("never"); }
-    g.append(box);
-    if (end) {
-      g.append(svg("text", { "text-anchor": "middle", y: T.share ? -1 : 5 }, clip(T.label[n], 26)));
-      if (T.share) g.append(svg("text", { class: "small", "text-anchor": "middle", y: 13 }, percent(T.share[n])));
-    } else {
-      g.append(svg("text", { "text-anchor": "middle", y: -5 }, question(n)));
-      const c = T.feature[n], [lo, hi] = F[c].shown, half = w / 2 - 16;
-      const place = (v) => -half + 2 * half * Math.min(1, Math.max(0, (v - lo) / (hi - lo || 1)));
-      const [from, to] = boxOf(n).get(c) || [-Infinity, Infinity];
-      g.append(svg("line", { class: "bar", x1: -half, x2: half, y1: 13, y2: 13 }), svg("line", { class: "span", x1: place(from), x2: place(to), y1: 13, y2: 13 }),
-        svg("line", { class: "cut", x1: place(T.threshold[n]), x2: place(T.threshold[n]), y1: 7, y2: 19 }));
-      const dot = svg("circle", { class: "dot", r: 4, cy: 13, cx: 0 });
-      g.append(dot);
-      dots.push([dot, c, place]);
-      if (folded.has(n)) {
-        // Where nothing else is drawn: below it in a tree that grows down, else to its right, in its own row.
-        const said = `▸ ${below[n]} leaves folded`;
-        g.append(svg("text", { class: "small folded", ...(down ? { "text-anchor": "middle", y: h / 2 + 15 } : { x: w / 2 + 9, y: 4 }) }, said));
-        if (!down) x1 = Math.max(x1, px + w / 2 + 9 + textWidth(said, FONT));
-      }
-    }
-    nodes.append(g);
-    if (end || folded.has(n)) continue;
-    for (const [child, side, answer] of [[T.left[n], -1, "yes"], [T.right[n], 1, "no"]]) {
-      const [cx, cy] = nodeAt.get(child), cw = isLeaf(child) ? leafWide : wide, width = T.share ? 1.6 + 11 * T.share[child] : 2;
-      const other = T.share ? 1.6 + 11 * T.share[child === T.left[n] ? T.right[n] : T.left[n]] : 2, off = side * ((width + other) / 4 + 1);
-      const into = cx - cw / 2, from = px - w / 2 + (side < 0 ? 33 : 14);  // in rows, yes and no go down beside each other
-      const path = shape === "rows" ? `M${from},${py + 26}V${cy - 10}Q${from},${cy} ${from + 10},${cy}H${into}` : down
-        ? `M${px + off},${py + 26}C${px + off},${(py + cy) / 2} ${cx},${(py + cy) / 2} ${cx},${cy - (isLeaf(child) ? 20 : 26)}`
-        : `M${px + w / 2},${py + off}C${px + w / 2 + 26},${py + off} ${cx - cw / 2 - 26},${cy} ${cx - cw / 2},${cy}`;
-      edges.append(svg("path", { class: "edge", d: path, style: `--wide: ${width}px`, "data-to": child }));
-      const label = shape === "rows" ? { x: into - 4, y: cy - width / 2 - 4, "text-anchor": "end" } : down ? { x: cx + side * (width / 2 + 7), y: cy - 32, "text-anchor": side < 0 ? "end" : "start" }
-        : { x: cx - cw / 2 - 6, y: cy + side * (width / 2 + 9) + (side < 0 ? 2 : 4), "text-anchor": "end" };
-      edges.append(svg("text", { class: "answer", ...label }, answer));
-    }
+  for (const [n, depth] of shown) {
+    nodes.append(isLeaf(n) ? leafNode(n, depth) : questionNode(n, depth));
+    if (!isLeaf(n) && !folded.has(n)) drawEdges(edges, n, down);
   }
-  home = [x0 - 24, y0 - 24, x1 - x0 + 48, y1 - y0 + 60];  // the whole tree: what Fit shows
-  // Never blow a small tree up beyond a comfortable size, and on a narrow screen keep the text readable.
-  const fitting = tree.clientWidth / home[2] < least ? 420 : (tree.clientWidth * home[3]) / home[2];
-  const tall = Math.min(narrow ? 900 : 720, home[3]);  // rows are never larger than life, but may make the page longer
-  tree.style.flex = shape === "rows" ? "none" : "";
-  tree.style.height = !narrow && shape === "rows" ? `${Math.max(480, tall)}px` : narrow ? `${Math.max(200, Math.min(shape === "rows" ? tall : 520, fitting))}px` : "";
-  const room = tree.getBoundingClientRect();
-  const scale = Math.min(room.width / home[2], room.height / home[3]);
-  const limit = shape === "rows" ? 1 : most;
-  if (scale > limit) { const w = room.width / limit, h = room.height / limit; home = [home[0] - (w - home[2]) / 2, shape === "rows" ? home[1] : home[1] - (h - home[3]) / 2, w, h]; }
-  view = home.slice();
-  // A tree too large to be read as a whole opens at its root.
-  if (scale < least && N > 9) { const [rx, ry] = nodeAt.get(0), w = room.width / least, h = room.height / least; view = down ? [rx - w / 2, home[1], w, h] : [home[0], shape === "rows" ? home[1] : ry - h / 2, w, h]; }
+  tree.replaceChildren(edges, nodes);
+  home = box;  // the whole drawing: what Fit shows
+  const narrow = matchMedia("(max-width: 940px)").matches || $("grid").classList.contains("expanded");
+  if (narrow) tree.style.height = `${Math.max(200, Math.min(720, home[3] * Math.max(1, Math.min(1.25, tree.clientWidth / home[2]))))}px`;
+  else tree.style.height = "";
+  const room = tree.getBoundingClientRect(), scale = Math.min(room.width / home[2], room.height / home[3]);
+  // A small tree is not blown up beyond a comfortable size; one that does not fit opens at its root, at full size.
+  const limit = Math.max(1, Math.min(scale, MAX_SCALE)), w = room.width / limit, h = room.height / limit;
+  // What is left over of the height goes below: the drawing begins where the page does.
+  if (scale > 1) home = [home[0] - (w - home[2]) / 2, home[1] - (h - home[3]) * (down ? 0.3 : 0.04), w, h];
+  const [rx, ry] = nodeAt.get(0);
+  view = scale >= 1 ? home.slice() : down ? [rx - w / 2, home[1], w, h] : [home[0], home[3] < h ? home[1] : ry - h / 2, w, h];
   zoom();
-  $("unfold").hidden = folded.size === 0;
-  $("tree-hint").textContent = `${{ down: "Yes goes left, no goes right", right: "Yes goes up, no goes down", rows: "Yes comes first, no below it" }[shape]}. ${T.share ? "Edges are as wide as the share of visited states. " : ""}${matchMedia("(hover: none)").matches ? "Tap a node for its states, a question once more to fold it; drag to move." : "Click a question to fold it, drag to move, Ctrl and wheel to zoom."}`;
-  light();
 }
+function nodeGroup(n, depth, kind, says) {
+  const [px, py] = nodeAt.get(n), { w, h } = measure(n);
+  const g = svg("g", { class: `node ${kind}`, "data-node": n, transform: `translate(${px},${py})`, tabindex: n === 0 ? "0" : "-1", role: "treeitem", "aria-level": depth + 1, "aria-label": says });
+  g.append(svg("rect", { class: "ring", x: -w / 2 - 5, y: -h / 2 - 5, width: w + 10, height: h + 10, rx: 16 }), svg("rect", { class: "shape", x: -w / 2, y: -h / 2, width: w, height: h, rx: 12 }));
+  return g;
+}
+function textLines(g, lines, top, attrs = {}) {
+  const text = svg("text", { "text-anchor": "middle", ...attrs });
+  lines.forEach((line, k) => text.append(svg("tspan", { x: 0, y: top + 17 * k }, k < lines.length - 1 ? `${line} ` : line)));
+  g.append(text);
+}
+function leafNode(n, depth) {
+  const { lines, h } = measure(n), ink = inkOn(T.colour[n]);
+  const g = nodeGroup(n, depth, "leaf", T.label[n] + (T.share ? `, ${percent(T.share[n])}` : ""));
+  const box = g.querySelector(".shape");
+  box.style.fill = box.style.stroke = T.colour[n];
+  if (T.share && T.share[n] === 0) g.classList.add("never");
+  else g.style.setProperty("--text", ink);
+  textLines(g, lines, -h / 2 + 22);
+  if (T.share) g.append(svg("text", { class: "small", "text-anchor": "middle", y: h / 2 - 8 }, percent(T.share[n])));
+  return g;
+}
+function questionNode(n, depth) {
+  const { lines, w, h } = measure(n), c = T.feature[n], [lo, hi] = F[c].shown, texts = rangeTexts(c);
+  const g = nodeGroup(n, depth, "inner", question(n) + (T.share ? `, ${percent(T.share[n])}` : ""));
+  g.setAttribute("aria-expanded", String(!folded.has(n)));
+  textLines(g, lines, -h / 2 + 20);
+  // The feature's range, the part of it that can still come here, where the question cuts it, and where the state is.
+  const y = -h / 2 + 17 * lines.length + 17, left = -w / 2 + 14 + textWidth(texts[0], SMALL) + 7, right = w / 2 - 14 - textWidth(texts[1], SMALL) - 7;
+  const place = (v) => left + (right - left) * Math.min(1, Math.max(0, (v - lo) / (hi - lo || 1)));
+  const [from, to] = boxOf(n).get(c) || [-Infinity, Infinity], dot = svg("circle", { class: "dot", r: 4, cy: y, cx: left });
+  g.append(svg("text", { class: "small", x: left - 7, y: y + 4, "text-anchor": "end" }, texts[0]), svg("text", { class: "small", x: right + 7, y: y + 4 }, texts[1]),
+    svg("line", { class: "bar", x1: left, x2: right, y1: y, y2: y }), svg("line", { class: "span", x1: place(from), x2: place(to), y1: y, y2: y }),
+    svg("line", { class: "cut", x1: place(T.threshold[n]), x2: place(T.threshold[n]), y1: y - 6, y2: y + 6 }), dot);
+  dots.push([dot, c, place]);
+  if (folded.has(n)) {
+    g.append(svg("text", { class: "small folded", "text-anchor": "middle", y: h / 2 - 17 }, foldedText(n)));
+    let at = -w / 2 + 14;
+    for (const [colour, share] of actionMix(n)) { const wide = share * (w - 28); g.append(svg("rect", { x: at, y: h / 2 - 10, width: wide, height: 4, fill: colour })); at += wide; }
+  }
+  return g;
+}
+// How the leaves under a node share its states (or, where none came, each other) by action: [[colour, share]].
+function actionMix(node) {
+  const mix = new Map(), weigh = T.share && T.share[node] > 0 ? (n) => T.share[n] / T.share[node] : () => 1 / below[node], stack = [node];
+  while (stack.length) {
+    const n = stack.pop();
+    if (isLeaf(n)) mix.set(T.colour[n], (mix.get(T.colour[n]) || 0) + weigh(n));
+    else stack.push(T.left[n], T.right[n]);
+  }
+  return [...mix].sort((a, b) => b[1] - a[1]);
+}
+function drawEdges(edges, n, down) {
+  const [px, py] = nodeAt.get(n), { w, h } = measure(n), thick = (child) => (T.share ? 1.6 + 10 * T.share[child] : 2);
+  const apartBy = (thick(T.left[n]) + thick(T.right[n])) / 4 + 1;
+  for (const [child, side, answer] of [[T.left[n], -1, "yes"], [T.right[n], 1, "no"]]) {
+    const [cx, cy] = nodeAt.get(child), size = measure(child), width = thick(child), off = side * apartBy;
+    const top = cy - size.h / 2, near = cx - size.w / 2, bottom = py + h / 2, out = px + w / 2;
+    const path = down ? `M${px + off},${bottom}C${px + off},${(bottom + top) / 2} ${cx},${(bottom + top) / 2} ${cx},${top}`
+      : `M${out},${py + off}C${out + 20},${py + off} ${near - 20},${cy} ${near},${cy}`;
+    edges.append(svg("path", { class: "edge", d: path, style: `--wide: ${width}px`, "data-to": child }));
+    const label = down ? { x: cx + side * (width / 2 + 6), y: top - 8, "text-anchor": side < 0 ? "end" : "start" } : { x: near - 5, y: cy + side * (width / 2 + 8) + 4, "text-anchor": "end" };
+    edges.append(svg("text", { class: "answer", ...label }, answer));
+  }
+}
+
+// ---- moving about ----
+const toView = () => { const r = tree.getBoundingClientRect(); return [Math.max(view[2] / r.width, view[3] / r.height), r]; };
 function zoom(factor, cx, cy) {
   if (factor) {
     cx = cx ?? view[0] + view[2] / 2; cy = cy ?? view[1] + view[3] / 2;
@@ -227,76 +179,54 @@ function zoom(factor, cx, cy) {
   tree.style.setProperty("--pixel", `${toView()[0]}px`);  // a pixel of the screen, so that no line gets too thin to see
   // Where a part of the tree lies outside, a finger moves the tree; else it scrolls the page.
   const [left, top, right, bottom] = seen();
-  tree.style.touchAction = left > home[0] + 1 || top > home[1] + 1 || right < home[0] + home[2] - 1 || bottom < home[1] + home[3] - 1 ? "none" : "pan-y";
+  const outside = left > home[0] + 1 || top > home[1] + 1 || right < home[0] + home[2] - 1 || bottom < home[1] + home[3] - 1;
+  tree.style.touchAction = outside ? "none" : "pan-y";
   tree.setAttribute("viewBox", view.join(" "));
+  lightened();
 }
-// The part of the plane that can be seen: the view, and what the drawing's own shape adds to it.
+// The part of the plane that can be seen: the view, and what the panel adds on both sides and below.
 function seen() {
-  const [s, r] = toView(), cx = view[0] + view[2] / 2, cy = view[1] + view[3] / 2;
-  return [cx - (r.width * s) / 2, cy - (r.height * s) / 2, cx + (r.width * s) / 2, cy + (r.height * s) / 2];
+  const [s, r] = toView(), cx = view[0] + view[2] / 2;
+  return [cx - (r.width * s) / 2, view[1], cx + (r.width * s) / 2, view[1] + r.height * s];
 }
-function reveal(n) {
-  const [px, py] = nodeAt.get(n), [left, top, right, bottom] = seen(), w = wideOf(n) / 2 + 12, h = 50;
+function inSight(n) {
+  if (!nodeAt.has(n)) return false;
+  const [px, py] = nodeAt.get(n), [left, top, right, bottom] = seen();
+  return px >= left && px <= right && py >= top && py <= bottom;
+}
+function revealInTree(n) {
+  const [px, py] = nodeAt.get(n), [left, top, right, bottom] = seen(), w = measure(n).w / 2 + 12, h = measure(n).h / 2 + 14;
   view[0] += px - w < left ? px - w - left : Math.max(0, px + w - right);
   view[1] += py - h < top ? py - h - top : Math.max(0, py + h - bottom);
   zoom();
 }
-function light() {
-  const path = new Set(pathOf(x));
-  tree.querySelectorAll(".node").forEach((g) => g.classList.toggle("on", path.has(Number(g.dataset.node))));
+function lightTree(path, leaf) {
+  const on = new Set(path);
+  tree.querySelectorAll(".node").forEach((g) => {
+    const n = Number(g.dataset.node), lit = on.has(n), says = g.querySelector(".folded");
+    g.classList.toggle("on", lit);
+    if (says) says.textContent = lit ? nowText(leaf) : foldedText(n);
+  });
   tree.querySelectorAll(".edge").forEach((e) => {
-    const on = path.has(Number(e.dataset.to));
-    e.classList.toggle("on", on);
-    if (on) e.parentNode.insertBefore(e, e.parentNode.querySelector(".answer"));
+    const lit = on.has(Number(e.dataset.to));
+    e.classList.toggle("on", lit);
+    if (lit) e.parentNode.insertBefore(e, e.parentNode.querySelector(".answer"));
   });
   for (const [dot, c, place] of dots) {
-    dot.style.display = Number.isNaN(x[c]) ? "none" : "";
-    if (!Number.isNaN(x[c])) dot.setAttribute("cx", place(x[c]));
+    const v = valueOf(c, x);
+    dot.style.display = Number.isNaN(v) ? "none" : "";
+    if (!Number.isNaN(v)) dot.setAttribute("cx", place(v));
   }
 }
-function fold(n) {
-  if (isLeaf(n)) return;
-  folded.has(n) ? folded.delete(n) : folded.add(n);
-  hideTip();
-  // The question stays under the pointer, however the rest is laid out now; what was unfolded comes into view.
+// A question that was folded or unfolded stays under the pointer; what was unfolded comes into view.
+function foldInTree(n) {
   const keep = view.slice(), [ax, ay] = nodeAt.get(n);
-  drawTree(true);
+  drawTree();
   const [bx, by] = nodeAt.get(n);
   view = [keep[0] + bx - ax, keep[1] + by - ay, keep[2], keep[3]];
-  for (const shown of folded.has(n) ? [n] : [T.right[n], T.left[n], n]) reveal(shown);
-  tree.querySelector(`[data-node="${n}"]`).focus({ preventScroll: true });
+  for (const shown of folded.has(n) ? [n] : [T.right[n], T.left[n], n]) revealInTree(shown);
 }
-const tip = $("tip");
-function showTip(g) {
-  const n = Number(g.dataset.node), rows = conditions(n);
-  tip.replaceChildren();
-  tip.append(el("b", {}, isLeaf(n) ? T.label[n] : question(n) + "?"));
-  for (const row of rows.length ? rows : ["every state comes here"]) tip.append(el("div", {}, row));
-  if (T.share) tip.append(el("div", {}, n === 0 ? `${T.visits[0].toLocaleString("en")} states in ${D.episodes} episodes` : percent(T.share[n]) + (T.share[n] > 0 ? " of visited states" : "")));
-  const r = g.getBoundingClientRect(), w = tip.offsetWidth, h = tip.offsetHeight;
-  tip.style.left = `${Math.max(8, Math.min(innerWidth - w - 8, r.left + r.width / 2 - w / 2))}px`;
-  tip.style.top = `${r.bottom + h + 12 < innerHeight ? r.bottom + 8 : Math.max(8, r.top - h - 8)}px`;
-  tip.classList.add("show");
-}
-const hideTip = () => tip.classList.remove("show");
-const nodeOf = (event) => event.target.closest && event.target.closest(".node");
-tree.addEventListener("pointerover", (e) => { const g = nodeOf(e); if (g && e.pointerType === "mouse") showTip(g); });
-tree.addEventListener("pointerout", (e) => { if (nodeOf(e) && e.pointerType === "mouse") hideTip(); });  // a finger goes out as it is lifted
-tree.addEventListener("focusin", (e) => { const g = nodeOf(e); if (g && g.matches(":focus-visible")) showTip(g); });
-tree.addEventListener("focusout", hideTip);
-tree.addEventListener("keydown", (e) => {
-  const g = nodeOf(e);
-  if (!g) return;
-  const n = Number(g.dataset.node);
-  const go = (to) => { if (to === undefined || !nodeAt.has(to)) return; reveal(to); tree.querySelector(`[data-node="${to}"]`).focus({ preventScroll: true }); };
-  const toParent = () => go(parent[n]), toChild = () => go(T.left[n]);
-  const toYes = () => go(T.left[parent[n]]), toNo = () => go(parent[n] < 0 ? T.right[n] : T.right[parent[n]]);
-  const [ArrowUp, ArrowDown, ArrowLeft, ArrowRight] = shape === "down" ? [toParent, toChild, toYes, toNo] : [toYes, toNo, toParent, toChild];
-  const keys = { Enter: () => fold(n), " ": () => fold(n), ArrowUp, ArrowDown, ArrowLeft, ArrowRight, Escape: hideTip };
-  if (keys[e.key]) { e.preventDefault(); keys[e.key](); }
-});
-let grip = null, tapped = null, untap = 0;
-const toView = () => { const r = tree.getBoundingClientRect(), s = Math.max(view[2] / r.width, view[3] / r.height); return [s, r]; };
+let grip = null;
 tree.addEventListener("pointerdown", (e) => { grip = { x: e.clientX, y: e.clientY, view: view.slice(), moved: false, node: nodeOf(e) }; });
 addEventListener("pointermove", (e) => {
   if (!grip) return;
@@ -309,11 +239,7 @@ addEventListener("pointermove", (e) => {
   zoom();
 });
 addEventListener("pointerup", (e) => {
-  if (grip && !grip.moved && grip.node) {
-    const n = Number(grip.node.dataset.node);
-    // A finger cannot hover: its first tap tells, its second folds.
-    if (e.pointerType === "mouse" || tapped === n) { fold(n); tapped = null; } else { showTip(grip.node); tapped = n; clearTimeout(untap); untap = setTimeout(() => { hideTip(); tapped = null; }, 3500); }
-  }
+  if (grip && !grip.moved && grip.node) press(Number(grip.node.dataset.node), e.pointerType, grip.node);
   grip = null;
   tree.classList.remove("drag");
 });
@@ -322,11 +248,8 @@ tree.addEventListener("wheel", (e) => {
   if (!e.ctrlKey && !e.metaKey) return;
   e.preventDefault();
   const [s, r] = toView();
-  zoom(Math.exp(e.deltaY * 0.002), view[0] + view[2] / 2 + (e.clientX - r.left - r.width / 2) * s, view[1] + view[3] / 2 + (e.clientY - r.top - r.height / 2) * s);
+  zoom(Math.exp(e.deltaY * 0.002), view[0] + view[2] / 2 + (e.clientX - r.left - r.width / 2) * s, view[1] + (e.clientY - r.top) * s);
 }, { passive: false });
 $("zoom-in").onclick = () => zoom(0.8);
 $("zoom-out").onclick = () => zoom(1.25);
 $("fit").onclick = () => { view = home.slice(); zoom(); };
-$("unfold").onclick = () => { folded.clear(); drawTree(); };
-let lastWidth = innerWidth;
-addEventListener("resize", () => { if (innerWidth !== lastWidth) { lastWidth = innerWidth; drawTree(); } });

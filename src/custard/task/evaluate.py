@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +13,7 @@ import numpy as np
 
 from custard.core.errors import CustardError, require_whole
 from custard.core.number_format import format_numbers
-from custard.core.spaces import describe
+from custard.core.spaces import FeaturesArgument, describe
 from custard.ibmdp.env import IBMDP
 from custard.task.runners import run_episodes
 from custard.task.source import episode_seeds, source
@@ -94,7 +94,7 @@ def evaluate(
     seed: int = 0,
     *,
     env_kwargs: Mapping[str, Any] | None = None,
-    features: Callable[[Any], Sequence[float]] | None = None,
+    features: FeaturesArgument = None,
     max_steps: int | None = None,
     num_envs: int = 1024,
 ) -> Evaluation:

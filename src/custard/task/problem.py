@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from gymnasium.wrappers import TransformReward
 
 from custard.core.errors import CustardError
-from custard.core.spaces import Base
+from custard.core.expressions import is_expressions
+from custard.core.spaces import Base, FeaturesArgument
 from custard.task.probe import Probe, probe_environment
 from custard.task.source import DEFAULT_TIME_LIMIT, Source
 from custard.tree.tree import Tree
@@ -37,7 +37,7 @@ class Problem:
     base: Base  # its features may still lack bounds: `custard.core.spaces.estimate_bounds`, `Features.require_bounded`
     seed: int = 0
     max_depth: int | None = None
-    encoder: Callable[[Any], Any] | None = None  # the user's features= function
+    encoder: FeaturesArgument = None  # the user's features=: a function, or expressions
     workers: int | None = None  # processes that step environments: one per core unless given; results are the same
     step_timeout: float | None = DEFAULT_STEP_TIMEOUT
 
@@ -49,7 +49,7 @@ class Problem:
     @property
     def preset_key(self) -> str:
         """The name under which presets list the environment; empty if its features are the user's own."""
-        return self.source.preset_key if self.encoder is None else ""
+        return self.source.preset_key if self.encoder is None or is_expressions(self.encoder) else ""
 
     def require_discrete_actions(self, method: str) -> None:
         """Raise if a method that handles only discrete actions would meet others."""

@@ -11,9 +11,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from custard.core.expressions import is_expressions
 from custard.core.processes import find_function
 
-__all__ = ["environment_recipe", "function_recipe", "recipe_function"]
+__all__ = ["encoder_recipe", "environment_recipe", "function_recipe", "recipe_encoder", "recipe_function"]
 
 _MAIN = "__custard_main__"  # the name under which a worker imports the user's script
 
@@ -44,6 +45,24 @@ def recipe_function(recipe: Mapping[str, str]) -> Any:
     for part in recipe["name"].split("."):
         found = getattr(found, part)
     return found
+
+
+def encoder_recipe(encoder: Any) -> Any:
+    """Return how another process gets a user's features=: None, expressions as they are, or a function's recipe."""
+    if encoder is None:
+        return None
+    return (
+        [encoder]
+        if isinstance(encoder, str)
+        else list(encoder)
+        if is_expressions(encoder)
+        else function_recipe(encoder)
+    )
+
+
+def recipe_encoder(recipe: Any) -> Any:
+    """Return the features= that `encoder_recipe` described."""
+    return recipe if recipe is None or isinstance(recipe, list) else recipe_function(recipe)
 
 
 def environment_recipe(env: str | Callable[..., Any], kwargs: Mapping[str, Any]) -> dict[str, Any] | None:

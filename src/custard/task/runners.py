@@ -23,7 +23,7 @@ import gymnasium as gym
 import numpy as np
 
 from custard.core.errors import CustardError
-from custard.core.spaces import Base, describe
+from custard.core.spaces import Base, FeaturesArgument, describe
 from custard.ibmdp.base_environments import BaseEnvironments, base_environments_of
 from custard.task.problem import Problem
 from custard.task.source import DEFAULT_TIME_LIMIT, Source
@@ -64,7 +64,7 @@ def run_episodes(
     source: Source,
     seeds: np.ndarray,
     *,
-    features: Callable[[Any], Sequence[float]] | None = None,
+    features: FeaturesArgument = None,
     max_steps: int | None = None,
     num_envs: int = 1024,
     record_states: bool = False,

@@ -24,7 +24,7 @@ from custard.core.spaces import describe
 from custard.task.episodes import EpisodeRequest, Episodes, InProcess, Runner, play_episodes
 from custard.task.policies import policy_data, policy_from_data
 from custard.task.problem import DEFAULT_STEP_TIMEOUT, Problem
-from custard.task.recipes import function_recipe, recipe_function
+from custard.task.recipes import encoder_recipe, recipe_encoder, recipe_function
 
 __all__ = ["WorkerPool", "make_runner"]
 
@@ -123,7 +123,7 @@ def make_runner(problem: Problem) -> Runner:
     `problem.workers` is how many processes; by default one per core, or none in a process that is a worker itself.
     """
     recipe = getattr(problem.source.make, "recipe", None)
-    encoder = None if problem.encoder is None else function_recipe(problem.encoder)
+    encoder = encoder_recipe(problem.encoder)
     count = (0 if is_worker() else cores()) if problem.workers is None else problem.workers
     can_remake = recipe is not None and (problem.encoder is None or encoder is not None)
     if count > 1 and not can_remake:
@@ -142,13 +142,13 @@ def serve_episodes(setup: Mapping[str, Any], tick: Callable[[], None]) -> Callab
     """Make the environment that `setup` describes; returns the function that runs episodes in it.
 
     `setup` holds "env" (an id, or where a function that makes it is imported from), "kwargs" and "features" (where
-    the user's features= function is imported from, or None).
+    the user's features= function is imported from, their expressions, or None).
     """
     from custard.task.source import source
 
     env = setup["env"] if isinstance(setup["env"], str) else recipe_function(setup["env"])
     made = source(env, setup["kwargs"]).make()
-    encoder = None if setup["features"] is None else recipe_function(setup["features"])
+    encoder = recipe_encoder(setup["features"])
     base = describe(made, features=encoder)
 
     def answer(request: dict[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from custard.core.errors import CustardError
 from custard.core.files import write_atomically
+from custard.tree.linear import definitions, leaf_text, picture_text, question_text
 from custard.tree.palette import leaf_colours, used_features
 from custard.tree.tree import LEAF, Tree
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["draw", "draw_partition", "save_figure", "save_picture", "shown_ranges"]
 
 TEXT_COLOUR, EDGE_COLOUR, RANGE_COLOUR = "#22303c", "#9aa7b3", "#e3e8ed"
+DEFINITION_HEIGHT = 0.2  # inches of the line that says what a named sum is
 MAX_LEAVES_TOP_DOWN = 9  # larger trees grow to the right, where names have room
 
 
@@ -76,13 +78,20 @@ def draw(tree: Tree, visits: Any = None) -> Figure:
         step_x, step_y = wide + 0.75, 0.5
         x, y = along * step_x, -across * step_y
         size = (tree.depth * step_x + wide / 2 + leaf_wide / 2 + 0.6, (tree.n_leaves - 1) * step_y + 1.1)
+    told = [
+        picture_text(line) for line in definitions(tree, lambda value: f"{value:.3g}")
+    ]  # of named sums, below the tree
+    size = (max(size[0], 0.075 * max(map(len, told), default=0) + 0.4), size[1] + DEFINITION_HEIGHT * len(told))
     figure = Figure(figsize=size)
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_axis_off()
     half = max(wide, leaf_wide) / 2 + 0.3 if down else wide / 2 + 0.3
     left = min(float(x.min()), 0.0) - half
     axes.set_xlim(left, left + size[0])
-    bottom = float(y.min()) - 0.55
+    bottom = float(y.min()) - 0.55 - DEFINITION_HEIGHT * len(told)
+    for k, line in enumerate(told):
+        place = (left + 0.2, bottom + 0.16 + DEFINITION_HEIGHT * (len(told) - 1 - k))
+        axes.text(*place, line, fontsize=8, color=TEXT_COLOUR, va="center", parse_math=False)
     axes.set_ylim(bottom, bottom + size[1])
     colours = leaf_colours(tree)
     for node in range(tree.n_nodes):
@@ -109,7 +118,7 @@ def shown_ranges(tree: Tree, observations: Any = None) -> np.ndarray:
         if not open_ended and (len(own) == 0 or np.ptp(ranges[c]) <= 1e4 * max(np.abs(own).max(), 1e-12)):
             continue
         if observations is not None and len(observations):
-            seen = np.asarray(observations, dtype=float)[:, c]
+            seen = tree.features.extend(observations)[:, c]
             seen = seen[np.isfinite(seen)]
             if len(seen) and np.ptp(seen) > 0:
                 span = np.concatenate([np.percentile(seen, [0.5, 99.5]), own])
@@ -154,11 +163,11 @@ def draw_partition(tree: Tree, trajectories: Sequence[np.ndarray] = ()) -> Figur
             (x0, y0), x1 - x0, y1 - y0, facecolor=colours[leaf], alpha=0.28, edgecolor="white", linewidth=1.5
         )
         axes.add_patch(shape)
-        shown.setdefault(tree.actions.name(tree.value[leaf]), colours[leaf])
+        shown.setdefault(tree.leaf_text(leaf), colours[leaf])
     # Many steps on one another would hide the plane.
     alpha = float(np.clip(1500 / max(1, sum(map(len, trajectories))), 0.08, 0.5))
     for path in trajectories:
-        path = np.asarray(path, dtype=float)
+        path = tree.features.extend(path)
         if b is not None:
             axes.plot(path[:, a], path[:, b], color=TEXT_COLOUR, linewidth=0.7, alpha=alpha)
             axes.plot(path[:1, a], path[:1, b], "o", color=TEXT_COLOUR, markersize=3)
@@ -211,7 +220,15 @@ def _layout(tree: Tree) -> tuple[np.ndarray, np.ndarray]:
 
 def _split_text(tree: Tree, node: int) -> str:
     """Return a node's split as text."""
-    return f"{clipped(tree.features.names[tree.feature[node]], 28)} ≤ {short(tree.threshold[node])}"
+    c = int(tree.feature[node])
+    return f"{clipped(question_text(tree, c), 28 if c < tree.features.n_raw else 80)} ≤ {short(tree.threshold[node])}"
+
+
+def _leaf_text(tree: Tree, node: int) -> str:
+    """Return a leaf's action as text; of a linear leaf its rounded coefficients."""
+    if tree.gains is None:
+        return clipped(tree.actions.name(tree.value[node]), 30)
+    return clipped(picture_text(leaf_text(tree, node, lambda value: f"{value:.3g}")), 90)
 
 
 def clipped(text: str, most: int) -> str:
@@ -223,7 +240,7 @@ def clipped(text: str, most: int) -> str:
 def _node_widths(tree: Tree) -> tuple[float, float]:
     """Return how wide inner nodes and leaves must be for their text, in inches."""
     inner = [len(_split_text(tree, node)) for node in np.flatnonzero(tree.feature != LEAF).tolist()]
-    leaves = [len(clipped(tree.actions.name(tree.value[node]), 30)) for node in tree.leaves()]
+    leaves = [len(_leaf_text(tree, int(node))) for node in tree.leaves()]
     return max(1.2, 0.088 * max(inner, default=0) + 0.3), max(0.8, 0.084 * max(leaves) + 0.3)
 
 
@@ -308,7 +325,7 @@ def _draw_split(axes: Any, tree: Tree, node: int, x: float, y: float, wide: floa
 
 def _draw_leaf(axes: Any, tree: Tree, node: int, x: float, y: float, wide: float, colour: str, share: Any) -> None:
     """Draw a leaf: its action, and its share of the states."""
-    name = clipped(tree.actions.name(tree.value[node]), 30)
+    name = _leaf_text(tree, node)
     seen = share is None or share[node] > 0
     _draw_box(axes, x, y, wide, 0.36, colour if seen else "white", colour, 1.2)
     ink = "white" if seen else colour

@@ -9,11 +9,22 @@ from typing import Any
 import numpy as np
 
 from custard.core.errors import CustardError
+from custard.tree.nearest import nearest_point
 from custard.tree.rounding import first_above, last_within
 from custard.tree.text import bound_text, one_line
 from custard.tree.tree import LEAF, Tree
 
-__all__ = ["Change", "Explanation", "Usage", "counterfactuals", "explain", "node_visits", "rule", "usage"]
+__all__ = [
+    "Change",
+    "Explanation",
+    "Usage",
+    "counterfactuals",
+    "explain",
+    "node_visits",
+    "read_features",
+    "rule",
+    "usage",
+]
 
 
 @dataclass(frozen=True)
@@ -69,7 +80,7 @@ def rule(tree: Tree, node: int, observation: np.ndarray | None = None) -> str:
     condition = " and ".join(parts) or "always"
     if tree.feature[node] != LEAF:
         return condition
-    return f"{condition} → {one_line(tree.actions.name(tree.value[node]))}"
+    return f"{condition} → {one_line(tree.leaf_text(node))}"
 
 
 def explain(tree: Tree, observation: Any, *, fixed: Iterable[str] = (), scale: Any = None) -> Explanation:
@@ -84,11 +95,14 @@ def explain(tree: Tree, observation: Any, *, fixed: Iterable[str] = (), scale: A
     x = checked(tree, observation)
     path = tree.path(x)
     changes = counterfactuals(tree, x, fixed=fixed, scale=scale)
+    told = rule(tree, path[-1], tree.features.extend(x))
+    if tree.gains is not None:  # an action that is computed is not one of a few
+        return Explanation(x, tree.act(x), tuple(path), told, tuple(changes), ())
     found = {_action_key(change.action) for change in changes} | {_action_key(tree.value[path[-1]])}
     others = [_plain_action(tree, value) for value in _possible_actions(tree)]
     missing = tuple(action for action in others if _action_key(action) not in found)
     action = _plain_action(tree, tree.value[path[-1]])
-    return Explanation(x, action, tuple(path), rule(tree, path[-1], x), tuple(changes), missing)
+    return Explanation(x, action, tuple(path), told, tuple(changes), missing)
 
 
 def counterfactuals(tree: Tree, observation: Any, *, fixed: Iterable[str] = (), scale: Any = None) -> list[Change]:
@@ -100,18 +114,30 @@ def counterfactuals(tree: Tree, observation: Any, *, fixed: Iterable[str] = (), 
     by feature, so that the minimum over leaves is the minimum over all observations; where a box is open below, the
     point just inside it is taken: the next float64, or the next whole number for whole-number features. Changes stay
     within the features' bounds, unless the observation itself lies outside them.
+
+    Where sums lead to a leaf, the observation's own features change, all at once where that is nearest
+    (`custard.tree.nearest`): exact up to rounding, and the tree confirms the point. Leaves behind products, absolute
+    values and angles are left out. Linear leaves count as different actions if they compute differently.
     """
     x = checked(tree, observation)
-    held = np.zeros(tree.features.n, dtype=bool)
+    n_raw = tree.features.n_raw
+    held = np.zeros(n_raw, dtype=bool)
     for name in fixed:
-        held[tree.features.index(name)] = True
+        held[tree.features.raw.index(name)] = True
     width = scales(tree, scale)
     whole = tree.features.integer
-    now = _action_key(tree.value[tree.path(x)[-1]])
+    now = tree.leaf_key(tree.path(x)[-1])
     best: dict[bytes, Change] = {}
     for leaf, box in tree.boxes():
-        key = _action_key(tree.value[leaf])
+        key = tree.leaf_key(leaf)
         if key == now:
+            continue
+        if any(c >= n_raw for c in box):
+            near_point = nearest_point(tree, leaf, x, width[:n_raw], held)
+            if near_point is not None and (key not in best or near_point[1] < best[key].distance):
+                moved = np.flatnonzero(~_unchanged(near_point[0], x))
+                action = tree.act(near_point[0])
+                best[key] = Change(action, *near_point, tuple(moved.tolist()), leaf)
             continue
         point = x.copy()
         for c, (above, most) in box.items():
@@ -125,7 +151,8 @@ def counterfactuals(tree: Tree, observation: Any, *, fixed: Iterable[str] = (), 
                 gap = np.where(np.isfinite(x[moved]), (point[moved] - x[moved]) / width[moved], np.inf)
                 distance = float(np.sqrt((gap**2).sum()))
             if key not in best or (distance, leaf) < (best[key].distance, best[key].leaf):
-                best[key] = Change(_plain_action(tree, tree.value[leaf]), point, distance, tuple(moved.tolist()), leaf)
+                action = _plain_action(tree, tree.value[leaf]) if tree.gains is None else tree.act(point)
+                best[key] = Change(action, point, distance, tuple(moved.tolist()), leaf)
     return sorted(best.values(), key=lambda change: (change.distance, change.leaf))
 
 
@@ -159,11 +186,18 @@ def usage(tree: Tree, observations: Any) -> Usage:
         # A path may ask about a feature twice: count where it does so first.
         first = [node for node in np.flatnonzero(tree.feature == c) if int(c) not in tree.box(int(node))]
         asked[c] = visits[first].sum() / total
-    used = {int(c) for c in tree.feature if c != LEAF}
+    used = read_features(tree)
     names = tree.features.names
     unused = tuple(name for c, name in enumerate(names) if c not in used)
     matter = deciding_features(tree)
     return Usage(visits, asked, unused, tuple(name for c, name in enumerate(names) if c not in matter))
+
+
+def read_features(tree: Tree) -> set[int]:
+    """Return the features that tests ask about, those their sums read, and those that linear leaves read."""
+    used = {int(c) for c in tree.feature if c != LEAF}
+    used |= {i for c in used for i in tree.features.sum_of(c).raw_features()}
+    return used if tree.gains is None else used | {int(i) for i in np.flatnonzero(tree.gains.any(axis=(0, 1)))}
 
 
 def node_visits(tree: Tree, observations: Any) -> np.ndarray:
@@ -178,8 +212,11 @@ def deciding_features(tree: Tree) -> set[int]:
     """Return the features whose value can change a decision: two leaves of different actions that only it keeps apart.
 
     Two leaves' boxes, with one feature left out of both, overlap exactly if some observation lies in the one and
-    becomes one of the other by changing that feature alone.
+    becomes one of the other by changing that feature alone. With sums or linear leaves features change together: every
+    one that is read counts.
     """
+    if tree.is_linear:
+        return read_features(tree)
     boxes = [(_action_key(tree.value[leaf]), box) for leaf, box in tree.boxes()]
     n = tree.features.n
     low, high = np.full((len(boxes), n), -np.inf), np.full((len(boxes), n), np.inf)
@@ -203,10 +240,13 @@ def checked(tree: Tree, observation: Any) -> np.ndarray:
     try:
         x = np.array(observation, dtype=np.float64)
     except (TypeError, ValueError):
-        raise CustardError(f"an observation is {tree.features.n} numbers, got {observation!r}") from None
-    if x.shape != (tree.features.n,):
-        names = ", ".join(tree.features.names[:8]) + (", …" if tree.features.n > 8 else "")
-        raise CustardError(f"an observation has {tree.features.n} values ({names}), got {x.size}")
+        raise CustardError(f"an observation is {tree.features.n_raw} numbers, got {observation!r}") from None
+    n = tree.features.n_raw
+    if x.shape == (tree.features.n,):
+        return x[:n]
+    if x.shape != (n,):
+        names = ", ".join(tree.features.names[: min(n, 8)]) + (", …" if n > 8 else "")
+        raise CustardError(f"an observation has {n} values ({names}), got {x.size}")
     return x
 
 

@@ -7,6 +7,7 @@ the features, gains of zero left out, in float64 without fused multiply-add; the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -17,11 +18,12 @@ from custard.core.errors import CustardError
 
 if TYPE_CHECKING:
     from custard.core.actions import Actions
+    from custard.core.features import Features
     from custard.tree.tree import Tree
 
 __all__ = [
-    "act_from", "checked_gains", "count_coefficients", "keep_used_sums", "leaf_actions", "leaf_terms", "leaf_text",
-    "nested_leaf", "require_constant_leaves", "require_linear", "used_derived",
+    "act_from", "checked_gains", "count_coefficients", "definitions", "keep_used_sums", "leaf_actions", "leaf_terms",
+    "leaf_text", "nested_leaf", "question_text", "require_constant_leaves", "require_linear", "used_derived",
 ]  # fmt: skip
 
 
@@ -155,6 +157,31 @@ def weighted_text(
         pieces.append(("-" if weight < 0 else "+", f"{size}{names[i]}"))
     (sign, first), *rest = pieces
     return ("-" if sign == "-" else "") + first + "".join(f" {sign} {piece}" for sign, piece in rest)
+
+
+def question_text(tree: Tree, c: int, digits: int = 3) -> str:
+    """Return what a feature is called in a picture: a sum that has no name of its own by its rounded coefficients."""
+    if c < tree.features.n_raw or has_own_name(tree.features, c):
+        return tree.features.names[c]
+    return picture_text(tree.features.sum_of(c).text(tree.features.names, lambda value: f"{value:.{digits}g}"))
+
+
+def definitions(tree: Tree, number: Callable[[float], str]) -> list[str]:
+    """Return what the named derived features that the tree asks about are, one line each."""
+    names, features = tree.features.names, tree.features
+    named = [c for c in used_derived(tree) if has_own_name(features, c)]
+    return [f"{names[c]} = {features.sum_of(c).text(names, number)}" for c in named]
+
+
+def has_own_name(features: Features, c: int) -> bool:
+    """Return whether a derived feature has another name than what it is."""
+    total, name = features.sum_of(c), re.sub(r" \(\d+\)$", "", features.names[c])
+    return all(name != total.text(features.names, lambda v, d=digits: f"{v:.{d}g}") for digits in range(6, 18))  # type: ignore[misc]
+
+
+def picture_text(text: str) -> str:
+    """Return a formula for pictures: a true minus sign, a dot for products."""
+    return text.replace("*", "·").replace("-", "−")
 
 
 def require_linear(tree: Tree, what: str) -> None:

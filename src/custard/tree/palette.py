@@ -20,7 +20,7 @@ def leaf_colours(tree: Tree) -> list[str]:
         for node in leaves:
             colours[node] = ACTION_COLOURS[int(tree.value[node] - tree.actions.start) % len(ACTION_COLOURS)]
         return colours
-    keys = [tree.value[node].tobytes() for node in leaves]
+    keys = [tree.leaf_key(node) for node in leaves]
     distinct = sorted(set(keys), key=lambda key: tree.value[leaves[keys.index(key)]].tolist())
     if len(distinct) <= len(ACTION_COLOURS):
         for node, key in zip(leaves, keys, strict=True):

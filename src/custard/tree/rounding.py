@@ -15,9 +15,9 @@ def round_down(threshold: np.ndarray) -> np.ndarray:
     >>> float(round_down(np.array([0.1]))[0]) <= 0.1, float(np.float32(0.1)) <= 0.1
     (True, False)
     """
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", under="ignore"):
         near = threshold.astype(np.float32)
-    return np.where(near > threshold, np.nextafter(near, np.float32(-np.inf)), near).astype(np.float32)
+        return np.where(near > threshold, np.nextafter(near, np.float32(-np.inf)), near).astype(np.float32)
 
 
 def first_above(bound: Any, whole: Any) -> np.ndarray:

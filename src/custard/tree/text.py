@@ -71,7 +71,7 @@ def plural(noun: str, count: int) -> str:
 
 
 def draw_text(tree: Tree, max_lines: int = 1000) -> str:
-    """Return the tree, one line per node; a tree with more nodes than `max_lines` is cut and says so."""
+    """Return the tree, one line per node, then what named sums are; beyond `max_lines` nodes it is cut and says so."""
     lines: list[str] = []
     stack = [(0, "", "", "")]  # node, the lead of its own line, the lead of its children's, its answer
     while stack:
@@ -85,4 +85,4 @@ def draw_text(tree: Tree, max_lines: int = 1000) -> str:
         lines.append(f"{lead}{answer}{one_line(tree.question(node))}?")
         stack.append((int(tree.children_right[node]), f"{rest}└─ ", f"{rest}   ", "no:  "))
         stack.append((int(tree.children_left[node]), f"{rest}├─ ", f"{rest}│  ", "yes: "))
-    return "\n".join(lines)
+    return "\n".join([*lines, *(one_line(line) for line in tree.definitions())])

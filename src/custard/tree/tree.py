@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -287,6 +287,10 @@ class Tree:
     def leaf_text(self, node: int) -> str:
         """Return the action of a leaf in words; of a linear leaf how it is computed."""
         return linear.leaf_text(self, node)
+
+    def definitions(self, number: Callable[[float], str] | None = None) -> list[str]:
+        """Return what the named derived features that the tree asks about are: "where tilt = …", one line each."""
+        return [f"where {line}" for line in linear.definitions(self, number or (lambda value: f"{value:.6g}"))]
 
     def leaf_key(self, node: int) -> bytes:
         """Return what is equal for leaves that always take the same action."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +17,14 @@ from custard.core.features import Features
 from custard.tree.assertions import Term, holds, parse
 from custard.tree.export.names import missing_package
 from custard.tree.extract import MAX_NODES, must_act
+from custard.tree.rounded_sums import leaf_components, sum_variables
 from custard.tree.rounding import first_above, last_within
 from custard.tree.tree import LEAF, Tree
 
 __all__ = ["Certificate", "Verdict", "certify", "difference", "verify", "where_holds"]
 
 MAX_FLOAT64 = sys.float_info.max
+DIFFERENCE_SLACKS = (0.01, 1e-6, 0.0)  # room that is asked for where two trees are to differ
 MAX_POINTS_TRIED = 2000  # floats beside a point of Z3's that are tried as counterexamples
 
 
@@ -49,7 +52,9 @@ def verify(tree: Tree, assertion: str, *, bounded: bool = True) -> Verdict:
     whole numbers. For each leaf Z3 is asked for a point of its box that breaks the assertion; exact rational arithmetic
     on both sides means that *holds* is a proof, for float32 and float64 observations alike. A point that is found is
     turned into float64, and counts only if the assertion is false of it in exact arithmetic with the action that the
-    tree itself takes there.
+    tree itself takes there. Sums and linear leaves are taken with every rounding error they may have
+    (`custard.tree.rounded_sums`), and an assertion may name a derived feature: its value is what the tree computes. Of
+    products and angles only their bounds are known.
 
     >>> from custard import Actions, Features, Tree
     >>> tree = Tree.stump(0, 0.1, 0, 1, Features(("angle",), [-1], [1]), Actions("discrete", ("left", "right")))
@@ -64,23 +69,25 @@ def verify(tree: Tree, assertion: str, *, bounded: bool = True) -> Verdict:
         import z3
     except ImportError:
         raise missing_package("z3-solver", "verify", "custard verify") from None
-    reals = [z3.ToReal(z3.Int(f"x{c}")) if w else z3.Real(f"x{c}") for c, w in enumerate(tree.features.integer)]
-    within = _within_bounds(z3, tree.features, reals, bounded)
+    raw = _raw_variables(z3, tree.features)
+    reals, of_sums = sum_variables(z3, tree, raw)
+    within = _within_bounds(z3, tree.features.raw, raw, bounded) + of_sums
     undecided_leaf, checked, premise = None, 0, _premise(term)
     premise_met = premise is None
     for leaf, box in tree.boxes():
         checked += 1
-        takes, components = _taken(tree, leaf)
+        takes = int(tree.value[leaf]) - tree.actions.start if tree.actions.discrete else None
+        components, of_action = leaf_components(z3, tree, leaf, raw)
         solver = z3.Solver()
-        solver.add(*within)
-        for c, (above, most) in box.items():
-            solver.add(*([reals[c] > _exact(z3, above)] if np.isfinite(above) else []))
-            solver.add(*([reals[c] <= _exact(z3, most)] if np.isfinite(most) else []))
+        solver.add(*within, *of_action)
+        solver.add(*_within_box(z3, box, reals))
         if premise is not None and not premise_met:
             premise_met = solver.check(_formula(z3, premise, reals, takes, components, None)) != z3.unsat
-        models = _models_of_failure(z3, solver, term, reals, takes, components, leaf)
+        sums = {c: edges for c, edges in box.items() if c >= tree.features.n_raw}
+        room = _within_box(z3, sums, reals, z3.Real("slack"))
+        models = _models_of_failure(z3, solver, term, reals, takes, components, leaf, room)
         for model in models:
-            x = _confirmed(z3, tree, term, model, reals, bounded)
+            x = _confirmed(z3, tree, term, model, raw, bounded)
             if x is not None:
                 return Verdict(False, assertion, bounded, checked, x, tree.act(x), tree.path(x)[-1])
         if models:
@@ -88,6 +95,12 @@ def verify(tree: Tree, assertion: str, *, bounded: bool = True) -> Verdict:
     is_proved = True if undecided_leaf is None else None
     vacuous = bool(is_proved and not premise_met)
     return Verdict(is_proved, assertion, bounded, checked, leaf=undecided_leaf, vacuous=vacuous)
+
+
+def _raw_variables(z3: Any, features: Features) -> list[Any]:
+    """Return Z3's variable of each of the observation's own features."""
+    whole = features.integer[: features.n_raw]
+    return [z3.ToReal(z3.Int(f"x{c}")) if is_whole else z3.Real(f"x{c}") for c, is_whole in enumerate(whole)]
 
 
 def _within_bounds(z3: Any, features: Features, reals: list[Any], bounded: bool) -> list[Any]:
@@ -100,7 +113,14 @@ def _within_bounds(z3: Any, features: Features, reals: list[Any], bounded: bool)
 
 
 def _models_of_failure(
-    z3: Any, solver: Any, term: Term, reals: list[Any], takes: int | None, components: list[float], leaf: int
+    z3: Any,
+    solver: Any,
+    term: Term,
+    reals: list[Any],
+    takes: int | None,
+    components: list[Any],
+    leaf: int,
+    room: list[Any],
 ) -> list[Any]:
     """Return Z3's points of a leaf's box where the assertion is false, the roomiest first; none proves that it holds.
 
@@ -108,8 +128,9 @@ def _models_of_failure(
     solver             with the leaf's box
     term               the assertion
     reals              Z3's variable of each feature
-    takes, components  the leaf's action, see `_taken`
+    takes, components  the leaf's action: its number, or Z3's expressions of a vector's components
     leaf               its number, for the error message
+    room               that sums lie inside the leaf's box by some slack: what Z3 computes exactly the tree rounds
     """
     failure = Term("not", (term,))
     answer = solver.check(_formula(z3, failure, reals, takes, components, None))
@@ -122,7 +143,7 @@ def _models_of_failure(
     slack = z3.Real("slack")
     roomy = _formula(z3, failure, reals, takes, components, slack)
     for size in ("1/100", "1/1000000"):
-        if solver.check(roomy, slack == z3.RealVal(size)) == z3.sat:
+        if solver.check(roomy, slack == z3.RealVal(size), *room) == z3.sat:
             return [solver.model(), *models]
     return models
 
@@ -152,20 +173,20 @@ def _exact(z3: Any, value: float) -> Any:
     return z3.Q(top, bottom)
 
 
-def _taken(tree: Tree, leaf: int) -> tuple[int | None, list[float]]:
-    """Return which action a leaf takes by number, or a vector's components."""
+def _taken(tree: Tree, x: np.ndarray) -> tuple[int | None, list[float]]:
+    """Return which action the tree takes by number, or a vector's components."""
     if tree.actions.discrete:
-        return int(tree.value[leaf]) - tree.actions.start, []
-    return None, [float(v) for v in tree.value[leaf]]
+        return int(tree.act(x)) - tree.actions.start, []
+    return None, [float(v) for v in tree.act(x)]
 
 
-def _formula(z3: Any, term: Term, x: list[Any], takes: int | None, components: list[float], slack: Any) -> Any:
+def _formula(z3: Any, term: Term, x: list[Any], takes: int | None, components: list[Any], slack: Any) -> Any:
     """Return a term as Z3's formula with the action put in.
 
     z3                 the module
     term               the assertion, or a part of it
     x                  Z3's variable of each feature
-    takes, components  the action, see `_taken`
+    takes, components  the action: its number, or Z3's expressions of a vector's components
     slack              how much room strict inequalities leave, a variable; None for no room
     """
     if term.kind == "not" and slack is not None:  # push negations in, so that they meet the inequalities
@@ -183,7 +204,7 @@ def _formula(z3: Any, term: Term, x: list[Any], takes: int | None, components: l
     if kind == "number":
         return z3.Q(term.value.numerator, term.value.denominator)
     if kind in ("feature", "component"):
-        return x[term.index] if kind == "feature" else _exact(z3, components[term.index])
+        return x[term.index] if kind == "feature" else components[term.index]
     if kind == "add":
         return z3.Sum(*parts)
     if kind == "scale":
@@ -209,9 +230,21 @@ def _confirmed(z3: Any, tree: Tree, term: Term, model: Any, reals: list[Any], bo
     tree     to be asked for its action there
     term     the assertion
     model    Z3's point
-    reals    Z3's variable of each feature
+    reals    Z3's variable of each feature of the observation
     bounded  whether the observation must lie within the features' bounds
     """
+    for point in _floats_beside(model, reals):
+        x = np.array(point)
+        if bounded and ((x < tree.features.raw.low) | (x > tree.features.raw.high)).any():
+            continue
+        full = tree.features.extend(x)
+        if np.isfinite(full).all() and not holds(term, full.tolist(), *_taken(tree, x)):
+            return x
+    return None
+
+
+def _floats_beside(model: Any, reals: list[Any]) -> Iterator[tuple[float, ...]]:
+    """Yield points of float64 numbers at or beside a model's point, at most `MAX_POINTS_TRIED`."""
     choices = []
     for real in reals:
         fraction = model.eval(real, model_completion=True).as_fraction()
@@ -219,13 +252,7 @@ def _confirmed(z3: Any, tree: Tree, term: Term, model: Any, reals: list[Any], bo
         # A whole number that is no float64 lies beyond 2**53, where the floats beside it are whole as well.
         beside = [near, math.nextafter(near, -math.inf), math.nextafter(near, math.inf)]
         choices.append([near] if near == fraction else [v for v in beside if math.isfinite(v)])
-    for point in itertools.islice(itertools.product(*choices), MAX_POINTS_TRIED):
-        x = np.array(point)
-        if bounded and ((x < tree.features.low) | (x > tree.features.high)).any():
-            continue
-        if not holds(term, point, *_taken(tree, tree.path(x)[-1])):
-            return x
-    return None
+    yield from itertools.islice(itertools.product(*choices), MAX_POINTS_TRIED)
 
 
 @dataclass(frozen=True)
@@ -278,7 +305,7 @@ def certify(tree: Tree, policy: Any, env: Any, *, max_nodes: int = MAX_NODES) ->
             value = number + rules.actions.start if rules.actions.discrete else np.asarray(answer["base"])[k]
             above = np.where(lower[k] == low, -np.inf, lower[k])  # beyond the bounds the outermost box goes on
             most = np.where(upper[k] == high, np.inf, upper[k])
-            differs = _differing_point(tree, above, most, value, tree.features.integer)
+            differs = _differing_point(tree, above, most, _constant_action(tree, value), tree.features.integer)
             if differs is not None:
                 return Certificate(False, asked, cells, differs)
         level = following
@@ -289,7 +316,8 @@ def certify(tree: Tree, policy: Any, env: Any, *, max_nodes: int = MAX_NODES) ->
 def difference(tree: Tree, other: Tree) -> np.ndarray | None:
     """Return an observation on which two trees of the same features differ; None proves that there is none, even NaN.
 
-    Features that are whole numbers in both trees are taken to hold whole numbers or NaN.
+    Features that are whole numbers in both trees are taken to hold whole numbers or NaN. Where sums are involved and
+    differ, Z3 compares the leaves, rounding errors included, for observations of finite numbers.
 
     >>> from custard import Actions, Features, Tree
     >>> features, actions = Features(("angle",), [-1], [1]), Actions("discrete", ("left", "right"))
@@ -297,31 +325,89 @@ def difference(tree: Tree, other: Tree) -> np.ndarray | None:
     >>> difference(a, a) is None, difference(a, b)
     (True, array([0.2]))
     """
-    if tree.features.names != other.features.names:
-        raise CustardError("the trees do not take the same features: " + ", ".join(other.features.names))
+    if tree.features.raw.names != other.features.raw.names:
+        raise CustardError("the trees do not take the same features: " + ", ".join(other.features.raw.names))
     if (tree.actions.kind, tree.actions.names) != (other.actions.kind, other.actions.names):
         one, two = (f"{', '.join(t.actions.names)} ({t.actions.kind})" for t in (tree, other))
         raise CustardError(f"the trees do not choose among the same actions: {one} against {two}")
+    tree, other = tree.keep_used_sums(), other.keep_used_sums()
+    is_linear = tree.is_linear or other.is_linear
+    if is_linear and (tree.features.derived, tree.features.names) != (other.features.derived, other.features.names):
+        return _difference_of_sums(tree, other)
     n = tree.features.n
     whole = tree.features.integer & other.features.integer
     for leaf, box in tree.boxes():
         above, most = np.full(n, -np.inf), np.full(n, np.inf)
         for c, (lo, hi) in box.items():
             above[c], most[c] = lo, hi
-        found = _differing_point(other, above, most, tree.value[leaf], whole)
+        key = tree.leaf_key(leaf)
+        found = _differing_point(other, above, most, lambda node, key=key: other.leaf_key(node) == key, whole)  # type: ignore[misc]
         if found is not None:
-            return found
+            return _difference_of_sums(tree, other) if is_linear else found
     return None
 
 
+def _difference_of_sums(tree: Tree, other: Tree) -> np.ndarray | None:
+    """Return an observation of finite numbers on which two trees with sums differ; None proves that there is none."""
+    try:
+        import z3
+    except ImportError:
+        raise missing_package("z3-solver", "verify", "comparing trees with sums") from None
+    raw = _raw_variables(z3, tree.features.raw)
+    sides = [sum_variables(z3, one, raw, name) for one, name in ((tree, "s"), (other, "t"))]
+    solver, is_undecided = z3.Solver(), False
+    solver.add(*_within_bounds(z3, tree.features.raw, raw, bounded=False), *sides[0][1], *sides[1][1])
+    # The same sum in both trees is the same number.
+    for c, total in enumerate(tree.features.derived):
+        for d, same in enumerate(other.features.derived):
+            if total == same:
+                solver.add(sides[0][0][tree.features.n_raw + c] == sides[1][0][other.features.n_raw + d])
+    for leaf, box in tree.boxes():
+        solver.push()
+        solver.add(*_within_box(z3, box, sides[0][0]))
+        for twin, its_box in other.boxes() if solver.check() != z3.unsat else ():
+            if other.leaf_key(twin) == tree.leaf_key(leaf):
+                continue
+            mine, of_mine = leaf_components(z3, tree, leaf, raw, "a")
+            its, of_its = leaf_components(z3, other, twin, raw, "b")
+            for slack in DIFFERENCE_SLACKS:  # the last one proves; points with room survive being turned into floats
+                room = _exact(z3, slack)
+                apart = [z3.Or(a > b + room, b > a + room) for a, b in zip(mine, its, strict=True)]
+                where = _within_box(z3, its_box, sides[1][0], room) + _within_box(z3, box, sides[0][0], room)
+                if solver.check(*where, *of_mine, *of_its, *([z3.Or(*apart)] if apart else [])) == z3.unsat:
+                    continue
+                for point in _floats_beside(solver.model(), raw):
+                    if not np.array_equal(tree.act(np.array(point)), other.act(np.array(point))):
+                        return np.array(point)
+                is_undecided = is_undecided or slack == 0.0
+        solver.pop()
+    if is_undecided:
+        raise CustardError(
+            "it could not be decided whether the trees differ: perhaps only within the rounding of a sum"
+        )
+    return None
+
+
+def _within_box(z3: Any, box: dict[int, tuple[float, float]], reals: list[Any], slack: Any = 0) -> list[Any]:
+    """Return Z3's conditions that features lie within a leaf's box, by some slack."""
+    above = [reals[c] > _exact(z3, low) + slack for c, (low, _) in box.items() if np.isfinite(low)]
+    return above + [reals[c] + slack <= _exact(z3, high) for c, (_, high) in box.items() if np.isfinite(high)]
+
+
+def _constant_action(tree: Tree, value: Any) -> Callable[[int], bool]:
+    """Return whether a leaf always takes an action, as a function of the leaf."""
+    linear = np.zeros(tree.n_nodes, dtype=bool) if tree.gains is None else np.asarray(tree.gains.any(axis=(1, 2)))
+    return lambda node: bool(np.array_equal(tree.value[node], value) and not linear[node])
+
+
 def _differing_point(
-    tree: Tree, above: np.ndarray, most: np.ndarray, value: Any, whole: np.ndarray
+    tree: Tree, above: np.ndarray, most: np.ndarray, agrees: Callable[[int], bool], whole: np.ndarray
 ) -> np.ndarray | None:
-    """Return a point of the box (above, most] where the tree takes another action than `value`; None if there is none.
+    """Return a point of the box (above, most] where the tree reaches a leaf that does not agree; None if there is none.
 
     tree         to be followed
     above, most  [n], the box
-    value        the action
+    agrees       whether a leaf does what is expected in the box
     whole        [n] bool, which features take whole numbers only
     """
     # First and last number of the box; +inf stands for everything above, NaN included.
@@ -331,7 +417,7 @@ def _differing_point(
         if (last < first).any():
             continue
         if tree.feature[node] == LEAF:
-            if not np.array_equal(tree.value[node], value):
+            if not agrees(node):
                 # Any point will do.
                 return np.where(np.isfinite(last), last, np.where(first > -MAX_FLOAT64, first, 0.0))
             continue

@@ -44,7 +44,7 @@ def to_dot(tree: Tree) -> str:
     for node in range(tree.n_nodes):
         if tree.feature[node] == LEAF:
             colour = f', fillcolor="{ACTION_COLOURS[_colour_number(tree, node) % len(ACTION_COLOURS)]}33"'
-            lines.append(f"    {node} [label={quoted(tree.actions.name(tree.value[node]))}{colour}];")
+            lines.append(f"    {node} [label={quoted(tree.leaf_text(node))}{colour}];")
             continue
         question = f"{tree.features.names[tree.feature[node]]} ≤ {float(tree.threshold[node])!r}"
         lines.append(f"    {node} [label={quoted(question)}];")

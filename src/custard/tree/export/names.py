@@ -30,8 +30,10 @@ RESERVED_WORDS = {word.lower() for word in keyword.kwlist}.union(
 
 def heading(tree: Tree) -> str:
     """Return the first line of a file that holds a tree."""
-    leaves = f"{tree.n_leaves} {plural('leaf', tree.n_leaves)}"
-    return f"A decision tree of depth {tree.depth} with {leaves}, written by custard."
+    size = f"{tree.n_leaves} {plural('leaf', tree.n_leaves)}"
+    if tree.is_linear:
+        size += f" and {tree.n_coefficients} {plural('coefficient', tree.n_coefficients)}"
+    return f"A decision tree of depth {tree.depth} with {size}, written by custard."
 
 
 def identifiers(names: Iterable[str], prefix: str = "", taken: Iterable[str] = ()) -> list[str]:
@@ -61,7 +63,7 @@ def comment(text: str) -> str:
     >>> comment('a */ #include "x"  ??/')
     'a __ _include _x_  ___'
     """
-    return "".join(c if c.isalnum() or c in " _.,:+-=()[]<>≤|├└│─" else "_" for c in text)
+    return "".join(c if c.isalnum() or c in " _.,:+-=()[]<>≤|├└│─·" else "_" for c in text)
 
 
 def rational(value: float) -> tuple[int, int]:

@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from custard.tree.export.formula import (
+    Language,
+    has_wrap,
+    leaf_expression,
+    raw_features_read,
+    sum_expression,
+    sum_words,
+)
 from custard.tree.export.names import comment, heading, identifiers, rows
-from custard.tree.export.walk import MAX_NESTED_DEPTH, nested, order
+from custard.tree.export.walk import MAX_NESTED_DEPTH, nested
 from custard.tree.tree import Tree
 
 __all__ = ["to_python"]
+
+HELPERS = ("_wrap", "_clip", "floor", "isfinite", "abs", "float", "features", "actions", "x")
+WRAP = """\
+def _wrap(angle):
+    turns = (angle + 3.141592653589793) / 6.283185307179586
+    return angle - 6.283185307179586 * (float(floor(turns)) if isfinite(turns) else turns)
+"""
+CLIP = """\
+def _clip(value, low, high):
+    return low if value < low else high if value > high else value
+"""
 
 
 def to_python(tree: Tree) -> str:
@@ -26,6 +47,7 @@ def to_python(tree: Tree) -> str:
             return 1  # b
     <BLANKLINE>
     """
+    tree = tree.keep_used_sums()
     title = heading(tree)
     lines = [
         f'"""{title}',
@@ -33,19 +55,28 @@ def to_python(tree: Tree) -> str:
         "act(obs) takes the features in the order of FEATURES and returns the action. NaN goes right everywhere.",
         '"""',
         "",
-        f"FEATURES = {tree.features.names!a}",
+        f"FEATURES = {tree.features.raw.names!a}",
         f"ACTIONS = {tree.actions.names!a}",
         "",
         "",
     ]
+    if has_wrap(tree):
+        lines += ["from math import floor, isfinite", "", "", *WRAP.splitlines(), "", ""]
+    if tree.gains is not None:
+        lines += [*CLIP.splitlines(), "", ""]
     return "\n".join(lines + (_nested_ifs(tree) if tree.depth <= MAX_NESTED_DEPTH else _table_and_loop(tree))) + "\n"
 
 
 def _nested_ifs(tree: Tree) -> list[str]:
     """Return `act` as nested ifs."""
-    used = order(tree)
-    local = dict(zip(used, identifiers(tree.features.names[c] for c in used), strict=True))
+    n_raw = tree.features.n_raw
+    used = raw_features_read(tree)
+    local = dict(zip(used, identifiers((tree.features.names[c] for c in used), taken=HELPERS), strict=True))
+    sums, language = sum_words(tree, taken=(*local.values(), *HELPERS)), _language(lambda c: local[c])
     lines = ["def act(obs):"] + [f"    {local[c]} = float(obs[{c}])" for c in used]
+    lines += [f"    {word} = {sum_expression(tree.features.sum_of(c), language)}" for c, word in sums.items()]
+    local |= sums
+    assert n_raw + len(sums) == tree.features.n
     for what, node, depth in nested(tree):
         pad = "    " * (depth + 1)
         if what == "if":
@@ -53,7 +84,9 @@ def _nested_ifs(tree: Tree) -> list[str]:
         elif what == "else":
             lines.append(f"{pad}else:")
         elif what == "leaf":
-            lines.append(f"{pad}return {_action_literal(tree, node)}  # {comment(tree.actions.name(tree.value[node]))}")
+            lines.append(
+                f"{pad}return {_action(tree, node, language)}  # {comment(tree.leaf_text(node).replace('*', '·'))}"
+            )
     return lines
 
 
@@ -66,6 +99,9 @@ def _table_and_loop(tree: Tree) -> list[str]:
         "RIGHT": [str(v) for v in tree.children_right.tolist()],
         "VALUE": [_action_literal(tree, node) for node in range(tree.n_nodes)],
     }
+    language = _language(lambda c: f"x[{c}]")
+    sums = [sum_expression(total, language) for total in tree.features.derived]
+    read = "x[FEATURE[node]]" if tree.is_linear else "float(obs[FEATURE[node]])"
     lines = []
     for name, values in columns.items():
         lines += [f"{name} = (", rows(values), ")"]
@@ -73,10 +109,33 @@ def _table_and_loop(tree: Tree) -> list[str]:
         *lines, "", "",
         "def act(obs):",
         "    node = 0",
+        *([f"    x = [float(obs[c]) for c in range({tree.features.n_raw})]"] if tree.is_linear else []),
+        *(f"    x.append({text})" for text in sums),
         "    while FEATURE[node] >= 0:",
-        "        node = LEFT[node] if float(obs[FEATURE[node]]) <= THRESHOLD[node] else RIGHT[node]",
+        f"        node = LEFT[node] if {read} <= THRESHOLD[node] else RIGHT[node]",
+        *_linear_leaves(tree, language),
         "    return VALUE[node]",
     ]  # fmt: skip
+
+
+def _linear_leaves(tree: Tree, language: Language) -> list[str]:
+    """Return lines that answer at leaves whose action is computed."""
+    if tree.gains is None:
+        return []
+    leaves = [int(node) for node in tree.leaves() if tree.gains[node].any()]
+    return [line for k in leaves for line in (f"    if node == {k}:", f"        return {_action(tree, k, language)}")]
+
+
+def _language(feature: Callable[[int], str]) -> Language:
+    """Return how Python writes sums."""
+    return Language(lambda value: repr(value).replace("inf", "1e999"), feature, "abs", "_wrap", "_clip")
+
+
+def _action(tree: Tree, node: int, language: Language) -> str:
+    """Return a leaf's action as an expression."""
+    if tree.gains is None or not tree.gains[node].any():
+        return _action_literal(tree, node)
+    return f"({''.join(f'{leaf_expression(tree, node, k, language)}, ' for k in range(tree.actions.size)).rstrip()})"
 
 
 def _action_literal(tree: Tree, node: int) -> str:

@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
+from custard.tree.export.formula import (
+    Language,
+    has_wrap,
+    leaf_expression,
+    raw_features_read,
+    sum_expression,
+    sum_words,
+)
 from custard.tree.export.names import comment, heading, identifiers, rows
 from custard.tree.export.walk import MAX_NESTED_DEPTH, nested, order
+from custard.tree.text import number
 from custard.tree.tree import Tree
 
 __all__ = ["to_rust"]
+
+WRAP = """\
+fn of_wrap(angle: f64) -> f64 {
+    angle - 6.283185307179586 * ((angle + 3.141592653589793) / 6.283185307179586).floor()
+}
+"""
+CLIP = """\
+fn of_clip(value: f64, low: f64, high: f64) -> f64 {
+    if value < low { low } else if value > high { high } else { value }
+}
+"""
 
 
 def to_rust(tree: Tree) -> str:
@@ -25,38 +45,60 @@ def to_rust(tree: Tree) -> str:
     }
     <BLANKLINE>
     """
+    tree = tree.keep_used_sums()
     kind = "f64" if tree.actions.kind == "box" else "i64"
     result = kind if tree.actions.discrete else f"[{kind}; {tree.actions.size}]"
     lines = [
         f"// {heading(tree)}",
         "// Its features, in order:",
-        *(f"//   obs[{i}]  {comment(name)}" for i, name in enumerate(tree.features.names)),
+        *(f"//   obs[{i}]  {comment(name)}" for i, name in enumerate(tree.features.raw.names)),
         "// NaN goes right (the else branch) at every question.",
         "",
-        f"pub const FEATURES: usize = {tree.features.n};",
+        f"pub const FEATURES: usize = {tree.features.n_raw};",
         "",
     ]
+    lines += _sum_functions(tree)
     lines += _nested_ifs(tree, result) if tree.depth <= MAX_NESTED_DEPTH else _table_and_loop(tree, result)
     return "\n".join(lines) + "\n"
 
 
+def _sum_functions(tree: Tree) -> list[str]:
+    """Return the functions of sums and linear leaves; Rust never fuses a product and an addition."""
+    lines = [*WRAP.splitlines(), ""] if has_wrap(tree) else []
+    lines += [*CLIP.splitlines(), ""] if tree.gains is not None else []
+    for c, word in _sum_names(tree).items():
+        total = tree.features.sum_of(c)
+        lines += [f"// {comment(total.text(tree.features.names, number).replace('*', '·'))}"]
+        lines += [f"fn {word}(obs: &[f64; FEATURES]) -> f64 {{", f"    {sum_expression(total, LANGUAGE)}", "}", ""]
+    return lines
+
+
+def _sum_names(tree: Tree) -> dict[int, str]:
+    """Return the name of each derived feature's function."""
+    names = sum_words(tree, "of_", ("of_wrap", "of_clip"))
+    return {c: name.lower() for c, name in names.items()}
+
+
 def _nested_ifs(tree: Tree, result: str) -> list[str]:
     """Return `act` as nested ifs."""
-    used = order(tree)
+    used = [c for c in order(tree) if c < tree.features.n_raw]
+    sums = _sum_names(tree)
     words = identifiers(tree.features.names[c].lower() for c in used)
     local = dict(zip(used, words, strict=True))
-    lines = [f"pub fn act({'obs' if used else '_obs'}: &[f64; FEATURES]) -> {result} {{"]
+    lines = [f"pub fn act({'obs' if raw_features_read(tree) else '_obs'}: &[f64; FEATURES]) -> {result} {{"]
     lines += [f"    let {local[c]} = obs[{c}];" for c in used]
     for what, node, depth in nested(tree):
         pad = "    " * (depth + 1)
         if what == "if":
-            lines.append(f"{pad}if {local[int(tree.feature[node])]} <= {_float_literal(tree.threshold[node])} {{")
+            c = int(tree.feature[node])
+            asked = f"{sums[c]}(obs)" if c in sums else local[c]
+            lines.append(f"{pad}if {asked} <= {_float_literal(tree.threshold[node])} {{")
         elif what == "else":
             lines.append(f"{pad}}} else {{")
         elif what == "end":
             lines.append(f"{pad}}}")
         else:
-            lines.append(f"{pad}{_action_literal(tree, node)} // {comment(tree.actions.name(tree.value[node]))}")
+            lines.append(f"{pad}{_action(tree, node)} // {comment(tree.leaf_text(node).replace('*', '·'))}")
     return [*lines, "}"]
 
 
@@ -73,16 +115,38 @@ def _table_and_loop(tree: Tree, result: str) -> list[str]:
     lines = []
     for name, values in columns.items():
         lines += [f"static {name} = [", rows(values), "];"]
+    n_raw, sums, read, extended = tree.features.n_raw, _sum_names(tree), "obs", []
+    if sums:
+        read = "x"
+        extended = [f"    let mut x = [0.0f64; {tree.features.n}];", f"    x[..{n_raw}].copy_from_slice(obs);"]
+        extended += [f"    x[{c}] = {word}(obs);" for c, word in sums.items()]
     return [
         *lines, "",
         f"pub fn act(obs: &[f64; FEATURES]) -> {result} {{",
         "    let mut node = 0;",
+        *extended,
         "    while LEFT[node] > 0 {",
-        "        node = if obs[FEATURE[node]] <= THRESHOLD[node] { LEFT[node] } else { RIGHT[node] };",
+        f"        node = if {read}[FEATURE[node]] <= THRESHOLD[node] {{ LEFT[node] }} else {{ RIGHT[node] }};",
         "    }",
-        "    VALUE[node]",
+        *_linear_leaves(tree),
         "}",
     ]  # fmt: skip
+
+
+def _linear_leaves(tree: Tree) -> list[str]:
+    """Return the lines that answer at a leaf."""
+    if tree.gains is None:
+        return ["    VALUE[node]"]
+    leaves = [int(node) for node in tree.leaves() if tree.gains[node].any()]
+    arms = [f"        {node} => {_action(tree, node)}," for node in leaves]
+    return ["    match node {", *arms, "        _ => VALUE[node],", "    }"]
+
+
+def _action(tree: Tree, node: int) -> str:
+    """Return a leaf's action as an expression."""
+    if tree.gains is None or not tree.gains[node].any():
+        return _action_literal(tree, node)
+    return f"[{', '.join(leaf_expression(tree, node, k, LANGUAGE) for k in range(tree.actions.size))}]"
 
 
 def _float_literal(value: float) -> str:
@@ -103,3 +167,6 @@ def _real_literal(value: float) -> str:
     if abs(value) == float("inf"):
         return "f64::INFINITY" if value > 0 else "f64::NEG_INFINITY"
     return repr(value)
+
+
+LANGUAGE = Language(_real_literal, "obs[{}]".format, "f64::abs", "of_wrap", "of_clip")

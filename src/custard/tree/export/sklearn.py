@@ -16,6 +16,7 @@ from custard.core.actions import Actions, numbered
 from custard.core.errors import CustardError
 from custard.core.features import Features
 from custard.tree.export.names import rows
+from custard.tree.linear import require_constant_leaves
 from custard.tree.tree import LEAF, Tree
 
 __all__ = ["from_sklearn", "to_sklearn", "to_sklearn_source"]
@@ -35,12 +36,14 @@ def to_sklearn(tree: Tree, visits: Any = None) -> Any:
     |--- angle >  0.50
     |   |--- class: 1
     """
+    tree = _without_sums(tree)
     classes = np.arange(tree.actions.start, tree.actions.start + tree.actions.n) if tree.actions.discrete else None
     return _fitted_estimator(_node_table(tree, visits), classes, tree.features.n, tree.depth)
 
 
 def to_sklearn_source(tree: Tree) -> str:
     """Return a Python file whose `estimator()` builds what `to_sklearn` returns, without pickle and without custard."""
+    tree = _without_sums(tree)
     arrays = _node_table(tree, None)
     lines = [
         '"""A decision tree written by custard: estimator() gives it as a fitted scikit-learn estimator.',
@@ -137,6 +140,18 @@ def from_sklearn(estimator: Any, features: Features | None = None, actions: Acti
         np.where(leaf, LEAF, inner.feature), np.where(leaf, 0.0, inner.threshold), inner.children_left,
         inner.children_right, value, features, actions, {"method": type(estimator).__name__},
     )  # fmt: skip
+
+
+def _without_sums(tree: Tree) -> Tree:
+    """Return the tree without derived features, or raise if it needs them: scikit-learn compares features only."""
+    small = tree.keep_used_sums()
+    if small.features.derived:
+        raise CustardError(
+            f"scikit-learn's trees compare single features, and this tree asks about {small.features.names[-1]!r}, "
+            "which is computed: choose python, c, rust, onnx, smt2 or json"
+        )
+    require_constant_leaves(tree, "scikit-learn's trees hold constant leaves")
+    return small
 
 
 def _node_actions(classes: Any, best: np.ndarray, actions: Actions | None) -> tuple[np.ndarray, Actions]:

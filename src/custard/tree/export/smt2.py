@@ -1,15 +1,22 @@
 """SMT-LIB 2: the tree as a function of reals, thresholds as exact fractions, for Z3, cvc5 and others.
 
-Real arithmetic has neither NaN nor infinities: the function is the tree on finite numbers, of any precision.
+Real arithmetic has neither NaN nor infinities: the function is the tree on finite numbers, of any precision. A sum of
+reals is not the sum that the tree computes, though: a tree with sums or linear leaves is written as a function of
+Float64 (SMT-LIB's theory FloatingPoint), whose products and additions round as the tree's do, NaN and infinities
+included.
 """
 
 from __future__ import annotations
 
+import struct
+
 import numpy as np
 
 from custard.core.errors import CustardError
+from custard.core.sums import FULL_TURN, HALF_TURN, Part, Sum
 from custard.tree.export.names import heading, rational
 from custard.tree.export.walk import nested
+from custard.tree.linear import leaf_terms
 from custard.tree.tree import Tree
 
 __all__ = ["real", "symbols", "to_smt2"]
@@ -31,9 +38,12 @@ def to_smt2(tree: Tree) -> str:
     (check-sat)
     <BLANKLINE>
     """
+    tree = tree.keep_used_sums()
+    if tree.is_linear:
+        return _floating_point(tree)
     if not np.isfinite(tree.value).all():
         raise CustardError("smt2 holds finite numbers only, but a leaf of this tree holds an infinite action")
-    names = symbols(tree.features.names)
+    names = symbols(tree.features.raw.names)
     functions = [("custard_act", "action")]
     if not tree.actions.discrete:
         functions = [(f"custard_act_{i}", f"action_{i}") for i in range(tree.actions.size)]
@@ -135,9 +145,78 @@ def _nested_ites(tree: Tree, names: list[str], component: int | None) -> list[st
             lines[-1] += ")"
         elif what == "leaf":
             value = tree.value[node] if component is None else tree.value[node][component]
-            if tree.actions.kind == "box":
-                text = real(float(value))
-            else:
-                text = str(int(value)) if value >= 0 else f"(- {-int(value)})"
-            lines.append(f"{pad}{text}")
+            lines.append(f"{pad}{real(float(value)) if tree.actions.kind == 'box' else _whole(int(value))}")
     return lines
+
+
+def _whole(value: int) -> str:
+    """Return a whole number as a literal."""
+    return str(value) if value >= 0 else f"(- {-value})"
+
+
+def _floating_point(tree: Tree) -> str:
+    """Return a tree with sums or linear leaves as a function of Float64; arithmetic rounds to nearest even (RNE)."""
+    names = symbols(tree.features.raw.names)
+    sums = [_float_sum(total, names) for total in tree.features.derived]
+    asked, size = [*names, *sums], tree.actions.size
+    functions = [("custard_act", "action")] if tree.actions.discrete else [
+        (f"custard_act_{k}", f"action_{k}") for k in range(size)
+    ]  # fmt: skip
+    lines = [f"; {heading(tree)}", "(set-logic ALL)", *(f"(declare-const {name} Float64)" for name in names)]
+    arguments = " ".join(f"({name} Float64)" for name in names)
+    sort = "Float64" if tree.actions.kind == "box" else "Int"
+    for k, (function, result) in enumerate(functions):
+        lines.append(f"(define-fun {function} ({arguments}) {sort}")
+        for what, node, depth in nested(tree):
+            pad = "  " * (min(depth, 40) + 1)
+            if what == "if":
+                lines.append(f"{pad}(ite (fp.leq {asked[tree.feature[node]]} {_float(float(tree.threshold[node]))})")
+            elif what == "end":
+                lines[-1] += ")"
+            elif what == "leaf":
+                lines.append(pad + _float_leaf(tree, node, k, names))
+        lines[-1] += ")"
+        lines.append(f"(define-fun {result} () {sort} ({function} {' '.join(names)}))")
+    return "\n".join([*lines, "(check-sat)"]) + "\n"
+
+
+def _float(value: float) -> str:
+    """Return a float64 by its bits: sign, exponent, significand."""
+    bits = f"{struct.unpack('>Q', struct.pack('>d', value))[0]:064b}"
+    return f"(fp #b{bits[0]} #b{bits[1:12]} #b{bits[12:]})"
+
+
+def _float_sum(total: Sum, names: list[str]) -> str:
+    """Return a sum in the documented order."""
+    text = None if total.constant == 0.0 else _float(total.constant)
+    for atom, weight in total.terms:
+        inner = names[atom] if isinstance(atom, int) else _float_part(atom, names)
+        product = f"(fp.mul RNE {_float(weight)} {inner})"
+        text = product if text is None else f"(fp.add RNE {text} {product})"
+    return text or _float(0.0)
+
+
+def _float_part(part: Part, names: list[str]) -> str:
+    """Return a part of a sum that is not linear."""
+    inner = [_float_sum(argument, names) for argument in part.arguments]
+    if part.operation == "product":
+        return f"(fp.mul RNE {inner[0]} {inner[1]})"
+    if part.operation == "abs":
+        return f"(fp.abs {inner[0]})"
+    turns = f"(fp.div RNE (fp.add RNE {inner[0]} {_float(HALF_TURN)}) {_float(FULL_TURN)})"
+    return f"(fp.sub RNE {inner[0]} (fp.mul RNE {_float(FULL_TURN)} (fp.roundToIntegral RTN {turns})))"
+
+
+def _float_leaf(tree: Tree, node: int, component: int, names: list[str]) -> str:
+    """Return a leaf's action, or one component of it."""
+    if tree.actions.kind != "box":
+        return _whole(int(tree.value[node] if tree.actions.discrete else tree.value[node][component]))
+    text, terms = _float(float(tree.value[node, component])), leaf_terms(tree, node, component)
+    for i, gain in terms:
+        text = f"(fp.add RNE {text} (fp.mul RNE {_float(gain)} {names[i]}))"
+    if not terms:
+        return text
+    assert tree.actions.low is not None
+    assert tree.actions.high is not None
+    low, high = (_float(float(side[component])) for side in (tree.actions.low, tree.actions.high))
+    return f"(let ((v {text})) (ite (fp.lt v {low}) {low} (ite (fp.gt v {high}) {high} v)))"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from custard.tree import linear
 from custard.tree.export.walk import nested
 from custard.tree.text import one_line
 from custard.tree.tree import Tree
@@ -31,10 +32,12 @@ def to_text(tree: Tree) -> str:
             continue
         before = "".join("│  " if part == "├─ " else "   " for part in lead[:-1]) + "".join(lead[-1:])
         if what == "leaf":
-            lines.append(f"{before}{answer}{one_line(tree.actions.name(tree.value[node]))}")
+            lines.append(
+                f"{before}{answer}{one_line(linear.leaf_text(tree, node, repr if tree.gains is not None else None))}"
+            )
             continue
         question = f"{one_line(tree.features.names[tree.feature[node]])} ≤ {float(tree.threshold[node])!r}?"
         lines.append(f"{before}{answer}{question}")
         lead.append("├─ ")
         answer = "yes: "
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *(one_line(line) for line in tree.definitions(repr))]) + "\n"
