@@ -80,11 +80,12 @@ def from_onnx(tree: Tree, x: np.ndarray) -> np.ndarray:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--points", type=int, default=1_000_000)
-    points = parser.parse_args().points
+    parser.add_argument("--only", default="", help="trees whose name holds this text")
+    points, only = (options := parser.parse_args()).points, options.only
     failed = 0
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        for name, tree in TREES.items():
+        for name, tree in ((name, tree) for name, tree in TREES.items() if only in name):
             x = observations_for(tree, points, 0)
             full = tree.features.extend(x)
             equal = sum(

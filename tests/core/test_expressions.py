@@ -277,6 +277,27 @@ def test_describe_and_ibmdps_add_the_features():
         custard.describe(gym.make("CartPole-v1"), features=3)
 
 
+def test_compiled_environments_compute_the_features_of_every_step():
+    text = ["tilt = pole_angle + 0.3*pole_velocity", "far = abs(tilt)"]
+    venv = custard.VectorIBMDP(
+        gym.make_vec("custard/CartPole-v0", num_envs=3), features=text, low=[-2, -2, -0.2, -2], high=[2, 2, 0.2, 2]
+    )
+    venv.reset(seed=0)
+    for action in (0, 1, 1):
+        venv.step(np.full(3, action))
+        x = venv.base_envs.x
+        assert x.shape == (3, 6)
+        np.testing.assert_array_equal(x, venv.rules.features.extend(x[:, :4]))
+
+
+def test_finite_mdps_are_planned_over_expressions():
+    plain = custard.learn("FrozenLake-v1", "plan", max_depth=1, seed=0)
+    run = custard.learn("FrozenLake-v1", "plan", features=["slope = row - 0.5*column"], max_depth=1, seed=0)
+    assert run.message.startswith("proved")
+    assert run.value > plain.value + 0.01  # one question about the sum does what no question about a feature can
+    assert run.tree.features.names == ("row", "column", "slope")
+
+
 def test_a_tree_is_learned_over_an_expression_and_judged_without_it():
     run = custard.learn(
         "CartPole-v1", features=["tilt = pole_angle + 0.3*pole_velocity"], seed=0, max_depth=1, budget=8000,

@@ -47,8 +47,13 @@ def observations_for(tree: Tree, count: int, seed: int) -> np.ndarray:
         node = int(rng.choice(inner))
         total = tree.features.sum_of(int(tree.feature[node]))
         atom, weight = total.terms[int(rng.integers(len(total.terms)))]
-        if not isinstance(atom, int):
+        if not total.is_linear:  # the tree knows a point where this feature equals its threshold
+            x[i] = tree.origin["points"][node]
+            if rng.random() < 0.5:
+                c = int(rng.integers(n))
+                x[i, c] = np.nextafter(x[i, c], rng.choice([-np.inf, np.inf]))
             continue
+        assert isinstance(atom, int)
         rest = float(total.values(np.where(np.arange(n) == atom, 0.0, x[i])))
         x[i, atom] = (float(tree.threshold[node]) - rest) / weight
         for _ in range(int(rng.integers(3))):
@@ -68,11 +73,14 @@ def random_nonlinear_tree(seed: int) -> Tree:
         Sum(((apart, 1.0), (Part("abs", (Sum(((apart, -0.7),)),)), 0.2), (Part("product", (y, angle)), 3.0))),
     ]
     features = Features(("x", "y", "angle"), [-3.0] * 3, [3.0] * 3).with_sums(derived, ["curve", "far", "turned"])
-    threshold = np.concatenate([np.round(rng.normal(size=7), 2), np.zeros(8)])
     feature = np.concatenate([[3, 4, 5], rng.integers(0, 6, 4), np.full(8, -1)])
+    points = rng.normal(size=(7, 3))
+    reached = features.extend(points)[np.arange(7), feature[:7]]  # every test has a point that meets its threshold
+    threshold = np.concatenate([reached, np.zeros(8)])
     left, right = (np.concatenate([2 * np.arange(7) + side, np.full(8, -1)]) for side in (1, 2))
     actions = Actions("discrete", ("a", "b", "c"))
-    return Tree(feature, threshold, left, right, rng.integers(0, 3, 15), features, actions)
+    origin = {"points": points.tolist()}
+    return Tree(feature, threshold, left, right, rng.integers(0, 3, 15), features, actions, origin)
 
 
 def deep_linear_tree(seed: int, depth: int = 70) -> Tree:

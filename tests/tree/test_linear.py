@@ -192,6 +192,39 @@ def test_bounds_hold_for_the_computed_sum(weights, ends, constant):
     assert [total.value(row.tolist().__getitem__) for row in x] == values[:-2].tolist()
 
 
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        (3, "a sum must be an object with terms"),
+        ({"terms": [[0, True]]}, "a weight is True"),
+        ({"terms": [[0, "1"]]}, "a weight is '1'"),
+        ({"terms": [[0, None]]}, "a sum must be an object with terms"),
+        ({"terms": [[-1, 1.0]]}, "a term's feature is -1"),
+        ({"terms": [[0.5, 1.0]]}, "a term's feature is 0.5"),
+        ({"terms": [[9, 1.0]]}, "a sum weighs feature 9"),
+        ({"terms": [[1, 1.0], [0, 1.0]]}, "in ascending order"),
+        ({"terms": [[0, 1e400]]}, "finite number other than zero"),
+        ({"terms": [[0, 1.0]], "constant": "1"}, "a constant is '1'"),
+        ({"terms": [[{"operation": "exec", "arguments": []}, 1.0]]}, "cannot be computed by 'exec'"),
+        ({"terms": [[{"operation": ["abs"], "arguments": [{"terms": [[0, 1.0]]}]}, 1.0]]}, "cannot be computed by"),
+        ({"terms": []}, "a sum needs at least one weight"),
+    ],
+)
+def test_a_broken_file_is_one_clear_line(broken, message):
+    data = Tree.stump(2, 0.5, 0, 1, plane().with_sums([{0: 1.0}]), Actions("discrete", ("a", "b"))).to_json()
+    data["features"][2]["sum"] = broken
+    with pytest.raises(CustardError, match=message):
+        Tree.from_json(data)
+
+
+def test_sums_nested_too_deeply_are_refused():
+    inner: dict = {"terms": [[0, 1.0]]}
+    for _ in range(400):
+        inner = {"terms": [[{"operation": "abs", "arguments": [inner]}, 1.0]]}
+    with pytest.raises(CustardError, match="at most 50 products"):
+        Sum.from_json(inner)
+
+
 def test_the_plain_path_of_act_has_no_extra_steps():
     tree = Tree.stump(0, 0.5, 0, 1, plane(), Actions("discrete", ("a", "b")))
     assert tree._nested == (0, 0.5, (0,), (1,))

@@ -27,7 +27,7 @@ from custard.core.errors import CustardError
 from custard.core.features import Features
 from custard.core.sums import Part, Sum
 
-__all__ = ["is_expressions", "with_expressions"]
+__all__ = ["with_expressions"]
 
 MAX_TEXT_LENGTH = 5000  # characters of one feature
 MAX_NESTING = 40  # of parentheses and signs
@@ -41,13 +41,6 @@ ASCII_SIGNS = {"−": "-", "·": "*"}
 
 #: A sum while it is parsed: a weight for each feature or part, and the constant under the key None.
 Collected = dict[int | Part | None, Fraction]
-
-
-def is_expressions(features: object) -> bool:
-    """Return whether `features=` is text to parse: one expression, or several."""
-    return isinstance(features, str) or (
-        isinstance(features, (list, tuple)) and all(isinstance(text, str) for text in features)
-    )
 
 
 def with_expressions(features: Features, texts: str | Sequence[str]) -> Features:

@@ -17,7 +17,7 @@ import numpy as np
 from custard.core.errors import CustardError, one_of
 from custard.core.sums import Sum, linear_sum
 
-__all__ = ["BINARY", "INTEGER", "REAL", "Features"]
+__all__ = ["BINARY", "INTEGER", "REAL", "Features", "is_expressions"]
 
 REAL, INTEGER, BINARY = "real", "integer", "binary"
 KINDS = (REAL, INTEGER, BINARY)
@@ -274,6 +274,13 @@ class Features:
                 f"{side}= must be one number or {self.n} numbers (one for each of {', '.join(self.names[:6])}"
                 f"{', …' if self.n > 6 else ''}), got {given!r}"
             ) from None
+
+
+def is_expressions(features: object) -> bool:
+    """Return whether `features=` is text to parse (`custard.core.expressions`): one expression, or several."""
+    return isinstance(features, str) or (
+        isinstance(features, (list, tuple)) and all(isinstance(text, str) for text in features)
+    )
 
 
 def _sum_name(entry: Sum, names: Sequence[str], taken: Sequence[str]) -> str:

@@ -28,8 +28,7 @@ from gymnasium import spaces
 
 from custard.core.actions import Actions, named
 from custard.core.errors import CustardError, one_line
-from custard.core.expressions import is_expressions, with_expressions
-from custard.core.features import BINARY, INTEGER, REAL, Features
+from custard.core.features import BINARY, INTEGER, REAL, Features, is_expressions
 from custard.core.metadata import EnvironmentMetadata, factor, metadata_of, representative
 
 __all__ = ["Base", "FeaturesArgument", "checked", "describe", "estimate_bounds"]
@@ -108,6 +107,8 @@ def describe(
             raise CustardError(f"feature_names has {len(feature_names)} names, but there are {described.n} features")
         described = replace(described, names=tuple(feature_names))
     if expressions is not None:
+        from custard.core.expressions import with_expressions  # the parser loads when it is used
+
         described = with_expressions(described, expressions)  # type: ignore[arg-type]
     described = described.with_bounds(low, high)
     base = Base(

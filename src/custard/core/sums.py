@@ -235,7 +235,10 @@ class Sum:
                     terms.append((atom, float(weight)))
                 else:
                     raise TypeError(f"a term's feature is {atom!r}")
-            return cls(tuple(terms), float(data.get("constant", 0.0)))
+            constant = data.get("constant", 0.0)
+            if isinstance(constant, (bool, str)):
+                raise TypeError(f"a constant is {constant!r}")
+            return cls(tuple(terms), float(constant))
         except CustardError:
             raise
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:

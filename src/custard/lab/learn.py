@@ -12,7 +12,7 @@ from typing import Any, overload
 import numpy as np
 
 from custard.core.errors import CustardError, from_interrupt, require_whole
-from custard.core.expressions import is_expressions
+from custard.core.features import is_expressions
 from custard.core.spaces import FeaturesArgument, describe
 from custard.core.version import VERSION
 from custard.lab.methods import method as find_method

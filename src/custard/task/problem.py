@@ -18,7 +18,7 @@ import numpy as np
 from gymnasium.wrappers import TransformReward
 
 from custard.core.errors import CustardError
-from custard.core.expressions import is_expressions
+from custard.core.features import is_expressions
 from custard.core.spaces import Base, FeaturesArgument
 from custard.task.probe import Probe, probe_environment
 from custard.task.source import DEFAULT_TIME_LIMIT, Source

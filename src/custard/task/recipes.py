@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from custard.core.expressions import is_expressions
+from custard.core.features import is_expressions
 from custard.core.processes import find_function
 
 __all__ = ["encoder_recipe", "environment_recipe", "function_recipe", "recipe_encoder", "recipe_function"]
