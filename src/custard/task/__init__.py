@@ -2,6 +2,7 @@
 
 source             an id, an environment or a function -> `Source`, which makes environments
 guard              a user's environment, whose errors become one line
+observations       what is wrong with an observation that its space does not declare
 probe              one random episode: how episodes end, how large rewards are
 problem            `Problem`, what a method receives, and `Snapshot`, what it yields
 settings           a method's settings: the preset's, then the user's

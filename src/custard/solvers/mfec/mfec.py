@@ -37,7 +37,15 @@ from custard.solvers.mfec import episodes, paper
 from custard.solvers.mfec.bounds_table import table_policy
 from custard.solvers.mfec.paper import PaperSettings
 from custard.solvers.mfec.runners import default_budget, run_episodes
-from custard.solvers.mfec.tables import Tables, begin_cycle, grid_and_scale, load, make_tables, save
+from custard.solvers.mfec.tables import (
+    Tables,
+    affordable_capacity,
+    begin_cycle,
+    grid_and_scale,
+    load,
+    make_tables,
+    save,
+)  # fmt: skip
 from custard.task.problem import Problem, Snapshot
 from custard.task.runners import make_episodes
 from custard.tree.extract import extract
@@ -165,6 +173,7 @@ class Learner:
         self.widest = replace(replace_bounds(features, seen, features.unbounded), origin=origin)
         self.bounds = np.stack([self.widest.low, self.widest.high])
         self.rules = self._rules(self.widest)
+        settings = self.settings = replace(settings, capacity=affordable_capacity(self.rules, settings.capacity))
         grid, scale = grid_and_scale(self.widest, seen, self.rules.width, settings.cells)
         self.tables = make_tables(self.rules, grid, scale, settings.capacity, seeds["learner"])
         self.episodes = make_episodes(
