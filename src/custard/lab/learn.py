@@ -94,7 +94,7 @@ def learn(
     base = describe(venv, low=low, high=high, features=features, feature_names=feature_names, seed=seed)
     if not where.is_single_instance:
         venv.close()
-    problem = Problem(where, base, seed, max_depth, features)
+    problem = Problem(where, base, seed, max_depth, features, budget=getattr(chosen, "budget", None))
     config = {
         "env": where.name, "env_kwargs": _plain_data(dict(where.kwargs)), "method": name, "preset": preset or "tuned",
         "seed": seed, "max_depth": max_depth, "low": _plain_data(low), "high": _plain_data(high),

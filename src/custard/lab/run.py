@@ -162,7 +162,7 @@ class RunDirectory:
 
 
 def _rows_of(progress: Any) -> list[dict[str, float]]:
-    """Return the rows of metrics in a checkpoint's progress; raise ValueError unless `checkpoint` can have written it."""
+    """Return the rows of metrics in a checkpoint's progress; raise ValueError unless `checkpoint` wrote it."""
     if not isinstance(progress, dict) or not isinstance(progress.get("metrics"), list):
         raise ValueError("its progress is damaged")
     rows = progress["metrics"]

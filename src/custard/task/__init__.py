@@ -14,5 +14,6 @@ runners            stepping: episodes of a policy, compiled or from Python
 compiled_episodes  the state of compiled environments, for a solver's own compiled loop
 compiled_rollouts  whole episodes of a tree in one compiled loop
 copies             environments brought back to a state, by copying or by repeating an episode
+check              what an environment promises, whether it keeps it, and how to mend it
 evaluate           returns over seeded episodes, with a confidence interval
 """

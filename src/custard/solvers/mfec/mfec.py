@@ -268,10 +268,11 @@ class Learner:
         progress, length, tables = self.progress, self.cycle_length, self.tables
         tau = progress.cycle_steps / length
         set_schedule(tables, self.settings, tau, progress.cycle, CYCLE_KINDS[progress.kind], self.rules.gamma_b)
-        steps = max(1, min(length // CALLS_PER_CYCLE, length - progress.cycle_steps))
+        steps = max(1, min(length // CALLS_PER_CYCLE, length - progress.cycle_steps, self.budget - progress.steps))
         taken = self.run(steps)
         progress.cycle_steps += taken
         progress.steps += taken
+        self.selection.spent = progress.steps - self.selection.steps
         progress.steps_since_recompute += taken
         self.learning_steps += taken
         n_states = int(tables.state_keys.size[0])
