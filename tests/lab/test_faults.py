@@ -16,6 +16,7 @@ import custard
 from custard import CustardError
 from custard.core.files import remove_leftovers, write_atomically
 from custard.core.locks import Lock
+from tests.hostile import kills
 
 WORLD = dict(env_kwargs={"m": 4}, seed=1)
 
@@ -140,3 +141,9 @@ def test_an_interrupted_command_saves_says_how_to_go_on_and_exits_so(tmp_path, s
     assert not (out / ".lock").exists()
     assert not list(out.rglob("*.custard-part"))
     assert json.loads((out / "config.json").read_text())["method"] == "mfec"
+
+
+def test_a_killed_run_goes_on_as_if_it_had_not_been(tmp_path):
+    hits, wrong = kills.kill_and_resume("mfec", 2, np.random.default_rng(0), tmp_path)
+    assert hits == 2
+    assert wrong == []
