@@ -34,7 +34,7 @@ DAMAGES = [
     lambda tree: tree.update(version=0), lambda tree: tree.update(features=[]), lambda tree: tree.pop("nodes"),
     lambda tree: tree["features"][0].pop("kind"), lambda tree: tree["features"][0].update(kind="odd"),
     lambda tree: tree["features"][0].update(low="x"), lambda tree: tree["actions"].update(kind="other"),
-    lambda tree: tree["actions"].update(names=["a", "a"]), lambda tree: tree["nodes"].pop("value"),
+    lambda tree: tree["actions"].update(names=[]), lambda tree: tree["nodes"].pop("value"),
     lambda tree: tree["nodes"].update(threshold=["x"]), lambda tree: tree["nodes"].update(feature=[0.5]),
     lambda tree: tree["nodes"].update(children_left=[-2]), lambda tree: tree.update(origin=[]),
 ]  # fmt: skip

@@ -25,7 +25,7 @@ import custard
 
 #: name -> environment, method and arguments of `custard.learn`, small enough to take seconds
 RUNS: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "mfec": ("custard/PrereqWorld-v0", "mfec", {"env_kwargs": {"m": 6}, "budget": 400_000, "patience": 40}),
+    "mfec": ("custard/PrereqWorld-v0", "mfec", {"env_kwargs": {"m": 5}, "budget": 200_000, "patience": 40}),
     "mfec/paper": ("custard/PrereqWorld-v0", "mfec", {"env_kwargs": {"m": 5}, "budget": 60_000, "preset": "paper"}),
     "mfec (Python)": ("FrozenLake-v1", "mfec", {"budget": 30_000}),
     "tpi": ("CartPole-v1", "tpi", {"budget": 3_000_000, "max_depth": 2}),

@@ -1,6 +1,7 @@
 """Runs that are killed, interrupted, started twice, or whose files are damaged."""
 
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ import custard
 from custard import CustardError
 from custard.core.files import remove_leftovers, write_atomically
 from custard.core.locks import Lock
+from custard.lab import learn as learning
 from tests.hostile import kills
 
 WORLD = dict(env_kwargs={"m": 4}, seed=1)
@@ -144,6 +146,27 @@ def test_an_interrupted_command_saves_says_how_to_go_on_and_exits_so(tmp_path, s
 
 
 def test_a_killed_run_goes_on_as_if_it_had_not_been(tmp_path):
-    hits, wrong = kills.kill_and_resume("mfec", 2, np.random.default_rng(0), tmp_path)
-    assert hits == 2
+    hits, wrong = kills.kill_and_resume("mfec", 1, np.random.default_rng(0), tmp_path)
+    assert hits == 1
     assert wrong == []
+
+
+def test_a_full_disk_is_one_line_and_the_run_goes_on_later(tmp_path, monkeypatch):
+    given = dict(env_kwargs={"m": 6}, seed=3, budget=300_000)
+    whole = custard.learn("custard/PrereqWorld-v0", "mfec", out=tmp_path / "whole", **given)
+    writes, sync = [0], os.fsync
+
+    def full_after_eight(handle):
+        writes[0] += 1
+        if writes[0] > 8:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        sync(handle)
+
+    monkeypatch.setattr(learning, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(os, "fsync", full_after_eight)
+    with pytest.raises(CustardError, match="No space left on device"):
+        custard.learn("custard/PrereqWorld-v0", "mfec", out=tmp_path / "run", **given)
+    monkeypatch.undo()
+    assert not list((tmp_path / "run").rglob("*.custard-part"))
+    rest = custard.learn("custard/PrereqWorld-v0", "mfec", out=tmp_path / "run", resume=True, **given)
+    assert (rest.tree, rest.steps, rest.value) == (whole.tree, whole.steps, whole.value)

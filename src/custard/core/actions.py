@@ -38,9 +38,6 @@ class Actions:
         object.__setattr__(self, "names", tuple(str(name) for name in self.names))
         if len(self.names) == 0:
             raise CustardError("an environment needs at least one action")
-        if len(set(self.names)) != len(self.names):
-            twice = next(name for name in self.names if self.names.count(name) > 1)
-            raise CustardError(f"action names must differ: {twice!r} appears more than once")
         if not isinstance(self.start, Integral):
             raise CustardError(f"actions must be numbered from a whole number on, not {self.start!r}")
         object.__setattr__(self, "start", int(self.start))
