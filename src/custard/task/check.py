@@ -156,7 +156,8 @@ def _describe(where: Source, features: Any, report: CheckReport) -> Base:
     if base.actions.discrete and base.actions.n > MANY_ACTIONS:
         report.add("warning", "many-actions", f"{base.actions.n} discrete actions: each must be tried in many states",
                    "use fewer, or an action vector")  # fmt: skip
-    if not base.actions.discrete and not np.isfinite([base.actions.low, base.actions.high]).all():
+    limits = [] if base.actions.low is None or base.actions.high is None else [*base.actions.low, *base.actions.high]
+    if not np.isfinite(limits).all():
         report.add("warning", "unbounded-actions", "the action space has no bounds", "give the Box finite bounds")
     if features is None and all(name.startswith("obs") for name in names):
         report.add("note", "unnamed-features", "its features have no names of their own",

@@ -205,5 +205,5 @@ def _time_limit(env: gym.Env) -> int | None:
 def episode_seeds(seed: int, count: int) -> np.ndarray:
     """Return one environment seed per episode [count] int64; a longer list begins with the shorter one."""
     require_whole(0, seed=seed)
-    require_whole(1, MAX_EPISODES, episodes=count)
+    require_whole(0, MAX_EPISODES, episodes=count)
     return np.random.SeedSequence(seed).generate_state(count).astype(np.int64)

@@ -279,7 +279,10 @@ class Selection:
             self.steps += int(part.lengths.sum())
             parts.append(part)
             done, least = done + some, 0
-        return EpisodeResults(*(np.concatenate([part[k] for part in parts] or [np.zeros(0)]) for k in range(3)))
+        returns, lengths, truncated = (
+            np.concatenate([part[:3][k] for part in parts] or [np.zeros(0)]) for k in range(3)
+        )
+        return EpisodeResults(returns, lengths, truncated)
 
     # -- checkpoints ------------------------------------------------------------------------------------------------
 
