@@ -1,5 +1,10 @@
 # make demo    fresh clone to a trained, drawn and evaluated tree
 # make test    lint, types, tests
+# make hostile all attacks of tests/hostile: command lines, damaged files, mutated trees, misbehaving environments
+# make kills   kill -9 at random moments for every method, and what resuming gives
+# make fuzz    coverage-guided fuzzing of what reads files, until Ctrl-C (needs atheris, which has no wheel everywhere)
+# make test-all test, hostile and kills
+# make audit   known vulnerabilities of what is installed (needs a network)
 # make bench   speed, printed as ratios
 # make setup   the virtual environment alone
 # make clean   forget what was set up
@@ -11,7 +16,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 JOBS   ?= 2
 
-.PHONY: setup demo test bench clean browser
+.PHONY: setup demo test test-all hostile kills fuzz audit bench clean browser
 
 setup: $(VENV)/ready
 
@@ -49,6 +54,22 @@ test: setup browser
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+hostile: setup
+	$(BIN)/python -m tests.hostile
+
+kills: setup
+	$(BIN)/python -m tests.hostile.kills --kills 20
+
+fuzz: setup
+	@$(PIP) install atheris
+	$(BIN)/python -m tests.hostile.fuzz
+
+test-all: test hostile kills
+
+audit: setup
+	@$(PIP) install pip-audit
+	$(BIN)/pip-audit --skip-editable
 
 bench: setup
 	@for file in benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done

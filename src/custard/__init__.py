@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from custard.ibmdp.env import IBMDP
     from custard.ibmdp.vector import VectorIBMDP
     from custard.lab.learn import learn
+    from custard.task.check import check_env
     from custard.task.evaluate import evaluate
     from custard.tree.balance import balance
     from custard.tree.extract import extract
@@ -40,6 +41,7 @@ __all__ = [
     "Tree",
     "VectorIBMDP",
     "balance",
+    "check_env",
     "describe",
     "evaluate",
     "extract",
@@ -51,7 +53,8 @@ __all__ = [
 #: Where each public name lives; loaded when first used, so that `import custard` stays quick.
 _HOME = {
     "Actions": "core.actions", "CustardError": "core.errors", "Features": "core.features", "IBMDP": "ibmdp.env",
-    "VectorIBMDP": "ibmdp.vector", "Tree": "tree.tree", "balance": "tree.balance", "describe": "core.spaces",
+    "VectorIBMDP": "ibmdp.vector", "Tree": "tree.tree", "balance": "tree.balance",
+    "check_env": "task.check", "describe": "core.spaces",
     "evaluate": "task.evaluate", "extract": "tree.extract", "learn": "lab.learn", "prune_unvisited": "tree.simplify",
     "simplify": "tree.simplify",
 }  # fmt: skip

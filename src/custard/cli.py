@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import dataclasses
 import importlib
 import io
 import os
 import re
+import signal
 import sys
 import typing
 import warnings
@@ -16,11 +18,13 @@ from typing import Annotated, Any, Union
 
 import tyro
 
-from custard.commands import COMMANDS
-from custard.core.errors import CustardError, from_interrupt
+from custard.commands import COMMANDS, INTERRUPTED
+from custard.core.errors import CustardError, from_interrupt, shortened
 from custard.tree.text import one_line
 
 __all__ = ["main"]
+
+MAX_ARGUMENT_CHARACTERS = 500  # up to which a word of the command line is repeated in full
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -37,27 +41,77 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="custard.plain")
     warnings.formatwarning = _one_line_warning
+    stopping = _Stopping()
     try:
         arguments = _with_repeats_joined(arguments)
-        command: Any = tyro.cli(_command_union(), args=arguments, prog="custard", description=_ABOUT, config=_CONFIG)
-        code = command.run()
+        command: Any = _parse(arguments)
+        try:
+            code = command.run()
+        except SystemExit as error:  # no command exits by itself, so a module or an environment did: that is no success
+            raise CustardError(f"a module or an environment ended the program (SystemExit: {error})") from None
         if sys.stdout is not None:  # closed by whoever called
             sys.stdout.flush()
     except CustardError as error:
+        if from_interrupt(error):  # before there was anything to show
+            print(f"custard: {one_line(str(error))}", file=sys.stderr)
+            sys.exit(stopping.exit_code)
         print(f"custard: {one_line(str(error))}", file=sys.stderr)
         sys.exit(2)
     except (KeyboardInterrupt, SystemError) as error:
         if not from_interrupt(error):
             raise
-        sys.exit(130)
+        print(f"custard: interrupted{_how_to_go_on(arguments)}", file=sys.stderr)
+        sys.exit(stopping.exit_code)
     except BrokenPipeError:
         _discard_output()
         sys.exit(0)
     except OSError as error:
         _discard_output()
-        print(f"custard: {error.filename or 'standard output'}: {error.strerror or error}", file=sys.stderr)
+        name = shortened(str(error.filename or "standard output"))
+        print(f"custard: {name}: {error.strerror or error}", file=sys.stderr)
         sys.exit(2)
-    sys.exit(code or 0)
+    finally:
+        stopping.restore()
+    sys.exit(stopping.exit_code if code == INTERRUPTED else code or 0)
+
+
+class _Stopping:
+    """What SIGTERM does while a command runs, as Ctrl-C: KeyboardInterrupt. Knows which of the two it was."""
+
+    def __init__(self) -> None:
+        self.exit_code, self.before = INTERRUPTED, None
+        with contextlib.suppress(ValueError):  # not the main thread: signals are not ours to handle
+            if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+                self.before = signal.signal(signal.SIGTERM, self.handle)
+
+    def handle(self, number: int, frame: object) -> None:
+        self.exit_code = 128 + number
+        raise KeyboardInterrupt
+
+    def restore(self) -> None:
+        if self.before is not None:
+            signal.signal(signal.SIGTERM, self.before)
+
+
+def _parse(arguments: list[str]) -> Any:
+    """Return the command that arguments name; what tyro says about long ones is shortened, since it repeats them."""
+    given: dict[str, Any] = {"args": arguments, "prog": "custard", "description": _ABOUT, "config": _CONFIG}
+    if not any(len(word) > MAX_ARGUMENT_CHARACTERS for word in arguments):
+        return tyro.cli(_command_union(), **given)
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(_command_union(), **given)
+    except SystemExit:
+        print(shortened(said.getvalue()), file=sys.stderr)
+        raise
+
+
+def _how_to_go_on(arguments: list[str]) -> str:
+    """Say how to go on with a command that stores what it has done; nothing for other commands."""
+    if arguments[:1] in (["sweep"], ["paper"], ["frontier"]) or ("compare" in arguments[:1] and "--out" in arguments):
+        return ": the same command goes on with what is missing"
+    return ""
 
 
 def _discard_output() -> None:
@@ -74,7 +128,7 @@ def _one_line_warning(message: Warning | str, *_: object, **__: object) -> str:
     """Return a warning in one line, without its place in the code; without Gymnasium's colours outside a terminal."""
     coloured = sys.stderr is not None and sys.stderr.isatty()
     said = str(message) if coloured else re.sub("\x1b\\[[0-9;]*m", "", str(message))
-    return f"custard: {said}\n"
+    return f"custard: {shortened(said)}\n"
 
 
 _ASCII_FORMS = {"≤": "<=", "→": "->", "±": "+-", "×": "x", "…": "...", "•": "*", "├": "|", "└": "`", "│": "|", "─": "-"}

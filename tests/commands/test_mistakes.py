@@ -61,6 +61,12 @@ def refused(capsys, words):
         ("verify tree.json --reach a --reach b", "--reach is given 2 times, but takes one value"),
         ("verify tree.json --same tree.json --assert", "--assert is given without a value"),
         ("explain tree.json --obs", "--obs is given without a value"),
+        ("explain tree.json --obs 0 0 1e999 0", "1e999 is too large for a float64"),
+        ("evaluate tree.json --episodes 10000000000000", "episodes=10000000000000 must be at most 10,000,000"),
+        ("train CartPole-v1 --episodes 10000000000000", "must be at most 10,000,000"),
+        ("report . --seed -1", "seed=-1 must be a whole number of at least 0"),
+        ("export tree.json --format c --env CartPole-v1", "--env and --env-args are for the format prism, not for c"),
+        ("verify tree.json --same tree.json --env CartPole-v1", "--env and --env-args say where --value and --reach"),
     ],
 )
 def test_numbers_that_cannot_be(tree, tmp_path, capsys, words, message):
@@ -158,3 +164,78 @@ def test_a_finished_run_is_resumed_with_what_it_has(tree, tmp_path, capsys):
         assert results[1][same] == results[0][same]
     (tmp_path / "run" / "checkpoint" / "state.npz").write_bytes(b"PK\x03\x04 cut short")
     assert "the checkpoint in run cannot be read" in refused(capsys, [*words, "--resume"])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train", "CartPole-v1", "--method", ""], "unknown method ''"),
+        (["evaluate", "tree.json", ""], "the environment's name is empty"),
+        (["evaluate", "tree.json", " "], "the environment's name is empty"),
+    ],
+)
+def test_empty_names_are_not_taken_for_the_default(tree, capsys, words, message):
+    assert message in refused(capsys, words)
+
+
+@pytest.mark.parametrize("where", ["on import", "when made", "on reset", "at a step"])
+@pytest.mark.parametrize("code", [0, None, 3])
+def test_a_module_or_environment_that_exits_is_no_success(tree, tmp_path, capsys, monkeypatch, where, code):
+    monkeypatch.syspath_prepend(tmp_path)
+    name = f"leaving_{where.replace(' ', '_')}_{code}"
+    (tmp_path / f"{name}.py").write_text(f"""
+import gymnasium as gym, numpy as np
+class Leaving(gym.Env):
+    observation_space, action_space = gym.spaces.Box(-1, 1, (4,)), gym.spaces.Discrete(2)
+    def __init__(self):
+        leave("when made")
+    def reset(self, *, seed=None, options=None):
+        leave("on reset")
+        return np.zeros(4, dtype=np.float32), {{}}
+    def step(self, action):
+        leave("at a step")
+        return np.zeros(4, dtype=np.float32), 0.0, False, False, {{}}
+def leave(here):
+    if here == {where!r}:
+        raise SystemExit({code})
+leave("on import")
+gym.register("{name}-v0", Leaving, disable_env_checker=True)
+""")
+    assert "SystemExit" in refused(capsys, ["train", f"{name}:{name}-v0", "--budget", "2000", "--out", "run"])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "CartPole-v1", "--method", "x" * 100_000], ["train", "y" * 100_000], ["evaluate", "z" * 100_000],
+        ["train", "CartPole-v1", "--set", "x" * 100_000], ["verify", "tree.json", "--assert", "(" * 100_000],
+        ["show", "tree.json", "--" + "w" * 20_000], ["train", "CartPole-v1", "--seed", "9" * 4000],
+        ["train", "CartPole-v1", "--seed", "v" * 100_000], ["train", "CartPole-v1", "--set", "zeta=" + "[" * 100_000],
+        ["u" * 100_000],
+    ],
+)  # fmt: skip
+def test_messages_repeat_at_most_a_screenful_of_their_input(tree, capsys, words):
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    said = capsys.readouterr()
+    assert end.value.code == 2
+    assert 0 < len(said.err) < 2500
+    assert len(said.out) < 2500
+
+
+def test_a_tree_whose_origin_is_nested_deep_is_refused(tree, tmp_path, capsys):
+    deep = 0
+    for _ in range(600):
+        deep = {"in": deep}
+    (tmp_path / "tree.json").write_text(json.dumps({**tree, "origin": {"note": deep}}))
+    assert "nested more than 50 deep" in refused(capsys, ["show", "tree.json"])
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"PK\x03\x04 cut", b"\x93NUMPY\x01\x00", b"PK\x05\x06" + bytes(18), b"nonsense"]
+)
+def test_a_damaged_expert_is_one_line(tree, tmp_path, capsys, content):
+    pytest.importorskip("jax", reason='needs the extra "neural"')
+    (tmp_path / "expert.npz").write_bytes(content)
+    words = ["train", "CartPole-v1", "--method", "viper-dqn", "--expert", "expert.npz", "--out", "run"]
+    assert "expert.npz" in refused(capsys, words)

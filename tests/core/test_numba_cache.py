@@ -43,3 +43,46 @@ def test_a_place_that_can_be_written_is_left_alone(monkeypatch, tmp_path):
     monkeypatch.setattr(numba_cache, "__file__", str(tmp_path / "not" / "there" / "numba_cache.py"))
     numba_cache.settle_cache()
     assert "NUMBA_CACHE_DIR" not in os.environ
+
+
+def _package(folder, inner="return 1"):
+    (folder / "envs").mkdir(exist_ok=True)
+    (folder / "envs" / "__init__.py").write_text("")
+    (folder / "envs" / "native.py").write_text(f"def advance():\n    {inner}\n")
+    (folder / "middle.py").write_text("from custard.envs import (\n    native,  # the rules\n)\n")
+    (folder / "outer.py").write_text("import os\nif os:\n    from custard.middle import advance as go\n")
+    (folder / "other.py").write_text("import numpy\n")
+    return folder
+
+
+def test_a_stamp_changes_with_what_a_file_imports(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    old, new = _package(tmp_path / "a"), _package(tmp_path / "b", "return 2")
+    for name, changes in (("outer", True), ("middle", True), ("envs/native", True), ("other", False)):
+        stamps = {numba_cache.source_stamp(folder / f"{name}.py", folder) for folder in (old, new)}
+        assert (len(stamps) == 2) == changes, name
+
+
+def test_every_compiled_function_has_such_a_stamp():
+    """In a process of its own, each module first: what is imported later must not matter."""
+    code = """
+import importlib, pkgutil, sys, custard
+from pathlib import Path
+folder = Path(custard.__file__).parent
+for file in sorted(folder.rglob("*.py")):
+    if "njit" in file.read_text() and file.stem != "numba_tools" and "paper" not in file.stem:
+        name = ".".join(("custard", *file.relative_to(folder).with_suffix("").parts))
+        module = importlib.import_module(name)
+        for function in vars(module).values():
+            cache = getattr(getattr(function, "_cache", None), "_impl", None)
+            if cache is not None and function.py_func.__module__.startswith("custard"):
+                assert type(cache.locator).__name__.startswith("Custard"), function
+                print(function.py_func.__qualname__)
+"""
+    import subprocess
+    import sys
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert len(set(done.stdout.split())) > 100

@@ -5,6 +5,7 @@ from gymnasium import spaces
 
 import custard
 from custard import CustardError, Tree, describe, evaluate
+from custard.task.evaluate import Evaluation
 from custard.task.source import source
 
 CARTPOLE = describe(gym.make("CartPole-v1"))
@@ -171,3 +172,30 @@ def test_whole_episodes_compiled_equal_those_stepped(name, feature, left, right)
     stepped = custard.evaluate(lambda x: tree.predict(x), where, 12, 5, max_steps=150)
     for part in ("returns", "lengths", "time_limited"):
         np.testing.assert_array_equal(getattr(compiled, part), getattr(stepped, part))
+
+
+def test_one_episode_has_no_spread_and_two_have():
+    def judged(*returns):
+        count = len(returns)
+        return Evaluation(np.array(returns), np.full(count, 3), np.zeros(count, bool), np.zeros(count, bool), 0)
+
+    one, two = judged(4.0), judged(4.0, 6.0)
+    assert np.isnan([one.std, *one.ci95]).all()
+    assert one.to_json()["std"] is one.to_json()["ci95"] is None
+    assert "no interval" in str(one)
+    assert two.std == pytest.approx(2**0.5)
+    assert two.to_json()["std"] == two.std
+    assert two.to_json()["ci95"] == [4.0, 6.0]
+    assert "95 % interval of the mean 4.00 to 6.00" in str(two)
+
+
+def test_an_episode_that_terminates_reaches_no_limit():
+    base = describe(gym.make("CartPole-v1"))
+    result = evaluate(Tree.leaf(0, base.features, base.actions), "CartPole-v1", episodes=4)
+    assert not result.time_limited.any()
+    assert not result.traversal_limited.any()
+    env = custard.IBMDP(gym.make("CartPole-v1"), splits=1, low=[-2, -2, -0.14, -1.4], high=[2, 2, 0.14, 1.4])
+    result = evaluate(lambda bounds, mask: np.zeros(len(bounds), dtype=np.int64), env, episodes=2)
+    assert not result.time_limited.any()
+    assert not result.traversal_limited.any()
+    assert (result.lengths < 30).all()

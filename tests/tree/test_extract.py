@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -5,7 +7,7 @@ from hypothesis import given, settings
 
 import custard
 from custard import IBMDP, CustardError, VectorIBMDP, extract, simplify
-from custard.tree.extract import MAX_NODES
+from custard.tree.extract import MAX_NODES, _ask, must_act
 from custard.tree.verify import certify
 from tests.ibmdp.test_env import Random, cartpole
 from tests.strategies import random_features, seeds
@@ -180,3 +182,38 @@ def test_actions_that_are_no_whole_numbers_are_refused():
     env = IBMDP(gym.make("CartPole-v1"), splits=1, low=-2, high=2, max_depth=1)
     with pytest.raises(CustardError, match="must be whole"):
         extract(lambda bounds, mask: np.full(len(bounds), 0.7), env)
+
+
+def test_answers_are_checked_one_by_one():
+    env = cartpole(max_depth=1)
+    n_actions = env.rules.n_actions
+    for number in (-1, n_actions):
+        with pytest.raises(CustardError, match=f"outside 0…{n_actions - 1}"):
+            extract(lambda bounds, mask, number=number: np.full(len(bounds), number), env)
+    assert extract(lambda bounds, mask: np.where(mask[:, -1], n_actions - 1, 0), env).n_leaves == 2
+    rules = SimpleNamespace(parameterised=True, n_actions=5, actions=env.rules.actions)
+    ask = lambda *v: _ask(lambda *_: {"choice": [0, 4], "v": v}, rules, np.zeros((2, 8)), np.ones((2, 5)))  # noqa: E731
+    assert ask(0.0, 1.0)[1].tolist() == [0.0, 1.0]
+    for v in ((-0.1, 0.5), (0.5, 1.1), (np.nan, 0.5)):
+        with pytest.raises(CustardError, match=r"v outside \[0, 1\]"):
+            ask(*v)
+
+
+def test_a_level_that_may_grow_too_large_must_act():
+    rules = SimpleNamespace(max_queries=9)
+    assert not must_act(rules, 8, 5, 3, 11)
+    assert must_act(rules, 8, 5, 3, 10)
+    assert must_act(rules, 9, 5, 3, 11)
+
+
+def test_every_cut_node_is_counted_once():
+    env = cartpole()
+    with pytest.warns(UserWarning, match=r"at 2 node\(s\)"):
+        tree = extract(lambda bounds, mask: np.full(len(bounds), env.rules.n_base), env, fallback=0, max_nodes=3)
+    assert (tree.n_nodes, tree.origin["cut"]) == (3, 2)
+
+
+def test_an_endless_policy_of_many_features_is_one_line():
+    env = IBMDP(gym.make("Acrobot-v1"), splits=1, max_depth=1)
+    with pytest.raises(CustardError, match=r"asks for ever: at depth 1 \(.*, …\)"):
+        extract(lambda bounds, mask: np.full(len(bounds), env.rules.n_base), env)

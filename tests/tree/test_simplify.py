@@ -102,3 +102,10 @@ def test_pruning_keeps_decisions_on_the_states_given(at_least):
     pruned = prune_unvisited(tree, x, at_least=at_least)
     np.testing.assert_array_equal(pruned.tree.predict(x), tree.predict(x))
     assert pruned.tree.n_leaves <= min(tree.n_leaves, 10)
+
+
+def test_a_question_whose_sides_are_both_rare_is_dropped_only_if_it_is_visited():
+    tree = Tree.stump(0, 0.5, 0, 1, Features(("x",), [0], [1]), Actions("discrete", ("a", "b")))
+    pruned = prune_unvisited(tree, np.array([[0.2], [0.8], [0.9]]), at_least=3)
+    assert (pruned.tree.n_leaves, pruned.branches, pruned.tree.act([0.0])) == (1, 1, 1)
+    assert prune_unvisited(tree, np.array([[0.2], [0.8]]), at_least=3).tree == tree

@@ -285,3 +285,52 @@ def test_a_tree_is_certified_against_its_policy() -> None:
     refuted = certify(wrong, policy, env)
     assert not refuted.exact
     assert wrong.act(refuted.counterexample) != tree.act(refuted.counterexample)
+
+
+def test_a_certificate_covers_every_observation_up_to_the_last_float() -> None:
+    env = custard.IBMDP(gym.make("CartPole-v1"), splits=1, low=[-2, -2, -0.14, -1.4], high=[2, 2, 0.14, 1.4])
+    features, actions = env.rules.features, env.rules.actions
+    asks_angle = env.rules.n_base + 2
+
+    def act_at_once(bounds: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        return np.zeros(len(bounds), dtype=np.int64)
+
+    def ask_once(bounds: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        left, right = bounds[:, 6] <= 0.5, bounds[:, 2] >= 0.5
+        return np.where(left, 0, np.where(right, 1, asks_angle))
+
+    beyond = [Tree.stump(2, -5.0, 1, 0, features, actions), Tree.stump(2, 5.0, 0, 1, features, actions)]
+    beyond += [Tree.stump(0, np.nextafter(-2.0, -3.0), 1, 0, features, actions)]
+    assert certify(Tree.leaf(0, features, actions), act_at_once, env)
+    assert certify(Tree.stump(2, 0.0, 0, 1, features, actions), ask_once, env)
+    wrong = [(tree, act_at_once) for tree in beyond]
+    wrong += [(Tree.stump(2, shift, 0, 1, features, actions), ask_once) for shift in (-5e-324, 5e-324, -0.15, 0.2)]
+    wrong += [(Tree.stump(2, 0.0, 1, 0, features, actions), ask_once), (Tree.leaf(1, features, actions), ask_once)]
+    for tree, policy in wrong:
+        refuted = certify(tree, policy, env)
+        assert not refuted, tree
+        point = refuted.counterexample
+        right = 0 if policy is act_at_once else int(point[2] > 0.0)
+        assert tree.act(point) != right
+
+
+@needs_z3
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("not (pole_angle < 0.01526) -> push_right", 0.01526),
+        ("not (pole_angle > 0.01526) or push_left", None),
+        ("not (pole_angle <= 0.01526) -> push_left", None),
+        ("not (not (pole_angle >= 0.01526)) -> push_right", 0.01526),
+        ("not (pole_angle < 0.01526 or pole_angle > 0.01526) -> push_right", 0.01526),
+        ("not (cart_velocity < 0 and pole_angle < 0) and pole_angle < -0.01 -> push_right", None),
+    ],
+)
+def test_negations_are_refuted_at_the_very_threshold(text: str, where: float | None) -> None:
+    tree = Tree.stump(2, 0.01526, 0, 1, FEATURES, ACTIONS)
+    verdict = verify(tree, text)
+    assert verdict.holds is False
+    point = verdict.counterexample
+    assert not holds(parse(text, FEATURES, ACTIONS), [Fraction(v) for v in point.tolist()], tree.act(point), [])
+    if where is not None:
+        assert point[2] == where

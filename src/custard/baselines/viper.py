@@ -105,7 +105,7 @@ def solve(problem: Problem, settings: Settings, state: Any = None) -> Iterator[S
     assert expert is not None
     weigh = _state_weights(expert, settings.weights)
     budget = settings.budget or np.inf
-    runner = _Runner(problem, steps + problem.probe_steps, problem.episode_cap(budget))
+    runner = _Runner(problem, steps + problem.probe_steps, problem.episode_cap(budget), budget)
     rng = np.random.default_rng(seeds["fit"])
     batch = int(min(settings.batch_rollouts, max(2, budget / 2000)))
     batch_seeds = episode_seeds(seeds["rollouts"], settings.iterations * batch)
@@ -130,12 +130,15 @@ def solve(problem: Problem, settings: Settings, state: Any = None) -> Iterator[S
         for tree in trees:
             if best is not None and runner.steps >= budget:
                 break
-            mean = runner.mean_return(tree, test_seeds)
+            mean = runner.mean_return(tree, test_seeds, is_needed=best is None)
+            if mean is None:  # the budget is used
+                break
             if mean < best_test_return - settings.slack * abs(best_test_return):
                 continue
             best_test_return = max(best_test_return, mean)
             if len(final_seeds):  # the highest of many means of few rollouts is too good to be true
-                mean = runner.mean_return(tree, final_seeds)
+                longer = runner.mean_return(tree, final_seeds)
+                mean = mean if longer is None else longer
             if best is None or (round(mean, 9), -tree.n_leaves) > (round(best_return, 9), -best.n_leaves):
                 best, best_return, iterations_without_progress = tree, mean, 0
         metrics = {"iteration": iteration, "samples": len(x), "agreement": agreement, "validation": best_test_return}
@@ -154,25 +157,44 @@ def _first(seeds: np.ndarray, count: float) -> np.ndarray:
 
 
 class _Runner:
-    """Rolls policies out and counts the environment steps."""
+    """Rolls policies out and counts the environment steps; the budget is exceeded by at most one rollout."""
 
-    def __init__(self, problem: Problem, steps: int, max_episode_steps: int) -> None:
-        self.problem, self.steps, self.max_episode_steps = problem, steps, max_episode_steps
+    def __init__(self, problem: Problem, steps: int, max_episode_steps: int, budget: float) -> None:
+        self.problem, self.steps, self.max_episode_steps, self.budget = problem, steps, max_episode_steps, budget
 
     def visited_states(self, policy: Expert | Tree, seeds: np.ndarray) -> np.ndarray:
         """Return the states [N, n] that a policy visits in one rollout per seed."""
         start = self.problem.base.actions.start
         act = policy.predict if isinstance(policy, Tree) else lambda x: policy.act(x) + start
-        visited, results = visited_states(act, self.problem, seeds, self.max_episode_steps)
-        self.steps += int(results.lengths.sum())
-        return visited
+        parts = []
+        for some in self._affordable(seeds, least=1):
+            left = max(1, int(min(self.max_episode_steps, self.budget - self.steps)))  # cut: states count, not returns
+            visited, results = visited_states(act, self.problem, some, left)
+            self.steps += int(results.lengths.sum())
+            parts.append(visited)
+        return np.concatenate(parts)
 
-    def mean_return(self, tree: Tree, seeds: np.ndarray) -> float:
-        """Return the mean return of a tree over one rollout per seed."""
+    def mean_return(self, tree: Tree, seeds: np.ndarray, is_needed: bool = False) -> float | None:
+        """Return the mean return of a tree over one rollout per seed; None if the budget does not allow them all.
+
+        Where `is_needed`, it is that of the rollouts the budget allows, at least one.
+        """
         where, features = self.problem.source, self.problem.encoder
-        results = run_episodes(tree.predict, where, seeds, features=features, max_steps=self.max_episode_steps)
-        self.steps += int(results.lengths.sum())
-        return float(results.returns.mean())
+        returns = []
+        for some in self._affordable(seeds, least=int(is_needed)):
+            results = run_episodes(tree.predict, where, some, features=features, max_steps=self.max_episode_steps)
+            self.steps += int(results.lengths.sum())
+            returns.append(results.returns)
+        done = np.concatenate(returns) if returns else np.zeros(0)
+        return float(done.mean()) if len(done) == len(seeds) or (is_needed and len(done)) else None
+
+    def _affordable(self, seeds: np.ndarray, least: int) -> Iterator[np.ndarray]:
+        """Yield the seeds in parts, each as large as the budget allows for the longest rollouts."""
+        cap = self.problem.source.time_limit or self.max_episode_steps
+        while len(seeds) and (self.steps < self.budget or least):
+            count = int(min(len(seeds), max(1, (self.budget - self.steps) / cap)))
+            yield seeds[:count]
+            seeds, least = seeds[count:], 0
 
 
 def _expert_training(problem: Problem, settings: Settings) -> dqn.Settings:
@@ -180,8 +202,9 @@ def _expert_training(problem: Problem, settings: Settings) -> dqn.Settings:
     chosen = settings_for(dqn, problem.preset_key, settings.expert_preset, settings.expert_settings, "expert setting")
     if settings.budget is not None:
         steps = max(1, min(chosen.steps, int(settings.budget * EXPERT_TRAINING_SHARE)))
-        check_rollouts = max(2, min(chosen.check_rollouts, steps // 1000))
-        check_steps = problem.episode_cap(settings.budget)
+        check_rollouts = max(1 if steps < 1000 else 2, min(chosen.check_rollouts, steps // 1000))
+        affordable = max(1, int(EXPERT_CHECK_SHARE * settings.budget))
+        check_steps = min(problem.episode_cap(settings.budget), affordable)
         judging = settings.budget / steps * EXPERT_CHECK_SHARE
         chosen = replace(chosen, steps=steps, check_rollouts=check_rollouts, check_steps=check_steps, judging=judging)
     return chosen

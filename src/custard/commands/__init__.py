@@ -7,9 +7,25 @@ from __future__ import annotations
 
 import pkgutil
 
-__all__ = ["COMMANDS"]
+__all__ = ["COMMANDS", "INTERRUPTED"]
 
-_ORDER = ("train", "evaluate", "show", "explain", "export", "verify", "report", "compare", "sweep", "frontier", "paper")
+#: The exit code of a command that Ctrl-C ended, as shells have it; `cli.main` makes 143 of it after SIGTERM.
+INTERRUPTED = 130
+
+_ORDER = (
+    "train",
+    "evaluate",
+    "show",
+    "explain",
+    "export",
+    "verify",
+    "report",
+    "compare",
+    "sweep",
+    "frontier",
+    "paper",
+    "check",
+)
 _FOUND = {module.name for module in pkgutil.iter_modules(__path__)} - {"common", "engine"}
 
 #: Each command's module defines a dataclass `Command`; its docstring is the help text.

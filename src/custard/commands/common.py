@@ -67,7 +67,7 @@ def assignments(texts: Sequence[str], option: str) -> dict[str, Any]:
             raise CustardError(f"{option} takes key=value, got {text!r}")
         try:
             values[key.replace("-", "_")] = ast.literal_eval({"true": "True", "false": "False"}.get(value, value))
-        except (ValueError, SyntaxError):
+        except (ValueError, SyntaxError, RecursionError, MemoryError):  # the last two: nested too deep
             values[key.replace("-", "_")] = value
     return values
 
@@ -91,6 +91,8 @@ def environment_of(
 ) -> tuple[str, dict[str, Any]]:
     """Return the environment that was named, or else the one the tree was learned in, with its arguments."""
     learned_in = tree.origin.get("env")
+    if env is not None and not env.strip():
+        raise CustardError(f"the environment's name is empty: name one, as in {how}, or leave it out")
     if env is None and not isinstance(learned_in, str):
         raise CustardError(f"the tree does not say where it was learned: name the environment, as in {how}")
     same = env is None or env == learned_in

@@ -171,10 +171,10 @@ def parse_observation(tree: Tree, texts: tuple[str, ...]) -> list[float]:
     named = [part.rpartition("=") for part in parts]
     try:
         if not any(equals for _, equals, _ in named):
-            return [float(value) for *_, value in named]
+            return [_number(value) for *_, value in named]
         if not all(equals for _, equals, _ in named):
             raise CustardError("--obs mixes names and numbers: give numbers in order, or name=value for each feature")
-        values = {name: float(value) for name, _, value in named}
+        values = {name: _number(value) for name, _, value in named}
     except CustardError:
         raise
     except ValueError as error:
@@ -188,3 +188,11 @@ def parse_observation(tree: Tree, texts: tuple[str, ...]) -> list[float]:
     if missing:
         raise CustardError(f"--obs lacks {', '.join(missing)}")
     return [values[name] for name in tree.features.raw.names]
+
+
+def _number(text: str) -> float:
+    """Return a number; inf is one, but digits that are too large for a float64 are a mistake."""
+    value = float(text)
+    if math.isinf(value) and "inf" not in text.lower():
+        raise ValueError(f"{text} is too large for a float64 (inf stands for infinity)")
+    return value

@@ -52,6 +52,8 @@ class Command:
             raise CustardError("onnx is a binary format: name a file with --out")
         if self.json and self.out is None:
             raise CustardError("--json tells what was written: name a file with --out")
+        if (self.env is not None or self.env_args) and self.format != "prism":
+            raise CustardError(f"--env and --env-args are for the format prism, not for {self.format}: leave them out")
         options: dict[str, Any] = {"mdp": self._model(tree)} if self.format == "prism" and tree.actions.discrete else {}
         if self.layout is not None:
             if self.format != "c":

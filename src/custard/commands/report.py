@@ -40,6 +40,7 @@ class Command:
         from custard.report import write_report
 
         require_whole(1, episodes=self.episodes)
+        require_whole(0, seed=self.seed)
         if self.run_directory.is_file():
             raise CustardError(f"{self.run_directory} is a file: name the run directory it is in")
         require_one_run(self.run_directory)

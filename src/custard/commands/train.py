@@ -75,16 +75,18 @@ class Command:
     json: bool = False
     """Print the result as JSON, and no progress."""
 
-    def run(self) -> None:
-        """Learn, evaluate, save, print."""
+    def run(self) -> int:
+        """Learn, evaluate, save, print; the exit code is that of an interrupt if there was one."""
+        from custard.commands import INTERRUPTED
         from custard.commands.common import assignments, print_json, with_settings
         from custard.core.errors import CustardError, require_whole
         from custard.core.threads import meanwhile
         from custard.lab.learn import learn
         from custard.lab.methods import METHODS, method
         from custard.task.settings import setting_names
+        from custard.task.source import MAX_EPISODES
 
-        require_whole(0, episodes=self.episodes)
+        require_whole(0, MAX_EPISODES, episodes=self.episodes)
         name, module = method(self.method)
         many = "" if self.seeds is None else f"+{self.seeds}"
         out = self.out or Path("runs") / f"{self.env.replace('/', '-').replace(':', '-')}-{name}-{self.seed}{many}"
@@ -107,9 +109,14 @@ class Command:
         with contextlib.redirect_stdout(sys.stderr) if self.json else contextlib.nullcontext():
             with meanwhile(import_module, "matplotlib.figure"):  # what draws the tree takes its time to load
                 run = learn(self.env, env_kwargs=kwargs, progress=not self.json, **options)
-            results = [self._finish(one, kwargs) for one in (run if isinstance(run, list) else [run])]
+            runs = run if isinstance(run, list) else [run]
+            interrupted = any(one.message == "interrupted" for one in runs)
+            if interrupted:
+                print(f"interrupted: the same command with --resume goes on with {out}", file=sys.stderr)
+            results = [self._finish(one, kwargs) for one in runs]
         if self.json:
             print_json(results if isinstance(run, list) else results[0])
+        return INTERRUPTED if interrupted else 0
 
     def _finish(self, run: Run, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Evaluate the tree and complete the run directory; print the result, or return it for JSON."""

@@ -66,6 +66,8 @@ class Command:
             raise CustardError("--within says in how many steps to reach something: give --reach too")
         if self.anywhere and not self.assertions:
             raise CustardError("--anywhere says where assertions must hold: give --assert too")
+        if (self.env is not None or self.env_args) and not self.value and self.reach is None:
+            raise CustardError("--env and --env-args say where --value and --reach are computed: give one of them too")
         results = [self._assertion(tree, text) for text in self.assertions]
         results += [self._same(tree, other) for other in self.same]
         if self.safe_steps is not None:

@@ -6,11 +6,32 @@ import difflib
 from collections.abc import Iterable
 from numbers import Integral
 
-__all__ = ["CustardError", "from_interrupt", "one_line", "one_of", "require_least", "require_shares", "require_whole"]
+__all__ = [
+    "MAX_MESSAGE_CHARACTERS", "CustardError", "from_interrupt", "one_line", "one_of", "require_least", "require_shares",
+    "require_whole", "shortened",
+]  # fmt: skip
+
+MAX_MESSAGE_CHARACTERS = 1900  # about a screenful, 24 lines of 80 characters
 
 
 class CustardError(ValueError):
     """A mistake in what was given to custard. The command line prints its one line and exits with code 2."""
+
+    def __init__(self, message: object = "") -> None:
+        super().__init__(shortened(str(message)))
+
+
+def shortened(text: str, most: int = MAX_MESSAGE_CHARACTERS) -> str:
+    """Return a text with its middle left out where it is longer than a screenful: a message may repeat its input.
+
+    >>> shortened("unknown method " + 1000 * "m" + ": choose one of tpi, mfec", most=60)
+    'unknown method mmmmm… (1,010 characters left out) … tpi, mfec'
+    """
+    if len(text) <= most:
+        return text
+    kept = max(2, most - 30)
+    ends = text[: kept - kept // 3], text[len(text) - kept // 3 :]
+    return f"{ends[0]}… ({len(text) - kept:,} characters left out) …{ends[1]}"
 
 
 def from_interrupt(error: BaseException | None) -> bool:
@@ -29,8 +50,8 @@ def one_line(error: object) -> str:
     return " ".join(str(error).split())
 
 
-def require_whole(least: int, **given: object) -> None:
-    """Raise unless every value that is given (not None) is a whole number of at least `least`.
+def require_whole(least: int, most: int | None = None, **given: object) -> None:
+    """Raise unless every value that is given (not None) is a whole number of at least `least` and at most `most`.
 
     >>> require_whole(1, episodes=0)
     Traceback (most recent call last):
@@ -39,6 +60,8 @@ def require_whole(least: int, **given: object) -> None:
     for name, value in given.items():
         if value is not None and (not isinstance(value, Integral) or isinstance(value, bool) or int(value) < least):
             raise CustardError(f"{name}={value!r} must be a whole number of at least {least}")
+        if value is not None and most is not None and int(value) > most:  # type: ignore[call-overload]
+            raise CustardError(f"{name}={value!r} must be at most {most:,}")
 
 
 def require_least(settings: object, least: float, *names: str) -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
+import warnings
 from pathlib import Path
+
+import numpy as np
 
 from custard.core.errors import CustardError
 
-__all__ = ["write_atomically"]
+__all__ = ["load_arrays", "remove_leftovers", "write_atomically"]
+
+_PART = ".custard-part"  # how the name of a file ends that is being written
 
 
 def write_atomically(path: str | Path, content: str | bytes) -> None:
@@ -23,7 +29,7 @@ def write_atomically(path: str | Path, content: str | bytes) -> None:
         return
     path = Path(os.path.realpath(path))  # a link stays one
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.", suffix=_PART)
     except OSError as error:
         raise CustardError(f"cannot write {path}: {error.strerror}") from None
     try:
@@ -41,3 +47,25 @@ def write_atomically(path: str | Path, content: str | bytes) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Remove what writers that were killed left in a directory: nobody else may be writing there."""
+    for file in directory.glob(f".*{_PART}"):
+        with contextlib.suppress(OSError):
+            file.unlink()
+
+
+def load_arrays(path: str | Path) -> dict[str, np.ndarray]:
+    """Return the arrays of an npz file by name; a damaged file raises ValueError, a missing one OSError."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about what a damaged header says
+            with np.load(path, allow_pickle=False) as data:
+                if not isinstance(data, np.lib.npyio.NpzFile):
+                    raise ValueError("it is not an npz file")
+                return {key: data[key] for key in data.files}
+    except OSError:
+        raise
+    except (Exception, MemoryError) as error:  # zipfile, zlib and NumPy raise many kinds for what is not an npz file
+        raise ValueError(f"{type(error).__name__}: {error}") from None

@@ -23,7 +23,20 @@ from numba.core import cgutils, types
 from numba.experimental import structref
 from numba.extending import intrinsic
 
-__all__ = ["HeldTuple", "hold", "njit_allocating", "njit_inlined", "njit_inner", "njit_outer", "without_refcounts"]
+from custard.core.numba_cache import use_stamps_of_imports
+
+__all__ = [
+    "HeldTuple",
+    "hold",
+    "njit",
+    "njit_allocating",
+    "njit_inlined",
+    "njit_inner",
+    "njit_outer",
+    "without_refcounts",
+]
+
+use_stamps_of_imports()  # so whatever else is compiled must import this module first
 
 #: For functions that make arrays.
 njit_allocating: Any = partial(njit, cache=True, _nrt=True)()

@@ -190,7 +190,7 @@ def _custom_features(
     def one(observation: Any) -> np.ndarray:
         try:
             return np.asarray(function(observation), dtype=np.float64).reshape(-1)
-        except Exception as error:  # a user's function may raise anything
+        except (Exception, SystemExit) as error:  # a user's function may raise anything
             raise CustardError(f"features= failed on an observation: {one_line(error)}") from error
 
     def encode(observations: Any, count: int) -> np.ndarray:
@@ -275,7 +275,8 @@ def _encode(space: gym.Space, observations: Any, count: int) -> np.ndarray:
         parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
         return np.concatenate([_encode(part, observations[key], count) for key, part in parts], axis=1)
     try:
-        return np.asarray(observations, dtype=np.float64).reshape(count, -1)
+        # A copy: an environment may hand out an array that it changes later.
+        return np.array(observations, dtype=np.float64).reshape(count, -1)
     except (TypeError, ValueError):
         raise CustardError(
             f"an observation does not fit its space {space}: got {type(observations).__name__}"

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from custard.core.numba_tools import njit
 
 __all__ = ["seeded", "streams", "uniform"]
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from custard.core.errors import CustardError
 from custard.core.features import Features
-from custard.core.files import write_atomically
+from custard.core.files import load_arrays, write_atomically
 from custard.experts.expert import Expert, Progress, from_q_function
 from custard.experts.transitions import CompiledSteps, PythonSteps
 from custard.nn import networks
@@ -131,14 +131,14 @@ class Network:
     def load(cls, path: str | Path) -> Network:
         """Read a network that `save` wrote."""
         try:
-            with np.load(path, allow_pickle=False) as data:
-                if str(data["format"]) != "custard-dqn":
-                    raise KeyError("format")
-                weights = tuple(data[f"w{i}"] for i in range(8))
-                return cls(data["shift"], data["scale"], int(data["frequencies"]), weights)
+            data = load_arrays(path)
+            if str(data["format"]) != "custard-dqn":
+                raise KeyError("format")
+            weights = tuple(data[f"w{i}"] for i in range(8))
+            return cls(data["shift"], data["scale"], int(data["frequencies"]), weights)
         except OSError as error:
             raise CustardError(f"cannot read {path}: {error.strerror or error}") from None
-        except (KeyError, ValueError, EOFError):
+        except (KeyError, ValueError, TypeError):
             raise CustardError(f"{path} is not a Q-network saved by custard") from None
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from custard.core.numba_tools import njit
 from custard.envs.pcg64 import uniform
 from custard.ibmdp import splits
 

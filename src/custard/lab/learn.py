@@ -11,7 +11,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from custard.core.errors import CustardError, from_interrupt, require_whole
+from custard.core.errors import CustardError, from_interrupt, one_line, require_whole
 from custard.core.features import is_expressions
 from custard.core.spaces import FeaturesArgument, describe
 from custard.core.version import VERSION
@@ -114,6 +114,7 @@ def learn(
     if time is not None:
         stored = RunDirectory(out).stored_budget() if resume and out is not None else None
         chosen = dataclasses.replace(chosen, budget=stored or budget_of_time(module, problem, chosen, parse_time(time)))
+    problem = dataclasses.replace(problem, budget=getattr(chosen, "budget", None))
     config = {
         "env": where.name, "env_kwargs": _plain_data(dict(where.kwargs)), "method": name, "preset": preset or "tuned",
         "seed": seed, "max_depth": max_depth, "low": _plain_data(low), "high": _plain_data(high),
@@ -123,17 +124,22 @@ def learn(
         "versions": {"custard": VERSION, "python": platform.python_version(), "numpy": np.__version__},
     }  # fmt: skip
     directory, state, done = _open_directory(out, resume, config)
-    last = directory.last(done) if directory is not None else None
-    display = Display(f"{name} on {where.name}", enabled=progress)
-    solving = iter(()) if done.get("finished") and last is not None else module.solve(problem, chosen, state)
-    if state is not None:
-        solving = _resumed(solving, directory)
     try:
+        last = directory.last(done) if directory is not None else None
+        display = Display(f"{name} on {where.name}", enabled=progress)
+        solving = iter(()) if done.get("finished") and last is not None else module.solve(problem, chosen, state)
+        if state is not None:
+            solving = _resumed(solving, directory)
         return _follow(solving, config, directory, float(done.get("seconds", 0.0)), last, display)
-    except Exception:
+    except Exception as error:
         if directory is not None:
             directory.discard_if_empty()
+        if isinstance(error, MemoryError):
+            raise CustardError(f"{name} needs more memory than there is here ({one_line(error)})") from error
         raise
+    finally:
+        if directory is not None:
+            directory.release()
 
 
 def _open_directory(
@@ -148,11 +154,17 @@ def _open_directory(
     if not resume or not (directory.path / "config.json").exists():
         directory.create(config)
         return directory, None, {}
-    stored, state, done = directory.reopen()
-    before, now = ({**kept.pop("settings", {}), **kept} for kept in (dict(stored), dict(config)))
-    for key in now:
-        if key != "versions" and before.get(key) != now[key]:
-            raise CustardError(f"{out} holds a run with {key}={before.get(key)!r}, not {now[key]!r}: cannot resume it")
+    try:
+        stored, state, done = directory.reopen()
+        before, now = ({**kept.pop("settings", {}), **kept} for kept in (dict(stored), dict(config)))
+        for key in now:
+            if key != "versions" and before.get(key) != now[key]:
+                raise CustardError(
+                    f"{out} holds a run with {key}={before.get(key)!r}, not {now[key]!r}: cannot resume it"
+                )
+    except BaseException:
+        directory.release()
+        raise
     return directory, state, done
 
 
@@ -165,6 +177,13 @@ def _resumed(solving: Iterator[Snapshot], directory: Any) -> Iterator[Snapshot]:
             f"the checkpoint in {directory.path} was written by another version of custard (it has no {error}): "
             "train again without --resume"
         ) from None
+    except CustardError:
+        raise
+    except (ValueError, TypeError, IndexError, AttributeError, OverflowError) as error:
+        raise CustardError(
+            f"the checkpoint in {directory.path} is damaged or was written by another version of custard "
+            f"({one_line(error)}): train again without --resume"
+        ) from error
     if first is not None:
         yield first
         yield from solving

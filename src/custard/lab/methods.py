@@ -26,7 +26,7 @@ DEFAULT = "tpi"
 
 def method(name: str | None) -> tuple[str, ModuleType]:
     """Return a method's name and module; None names the default."""
-    name = name or DEFAULT
+    name = DEFAULT if name is None else name
     if name not in METHODS:
         raise CustardError(one_of("method", name, METHODS))
     try:

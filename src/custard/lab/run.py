@@ -13,7 +13,7 @@ import contextlib
 import csv
 import io
 import json
-import zipfile
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,8 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from custard.core.errors import CustardError
-from custard.core.files import write_atomically
+from custard.core.errors import CustardError, one_line
+from custard.core.files import load_arrays, remove_leftovers, write_atomically
+from custard.core.locks import Lock
 from custard.task.problem import Snapshot
 from custard.tree.tree import Tree
 
@@ -51,6 +52,7 @@ class RunDirectory:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.rows: list[dict[str, float]] = []
+        self._lock: Lock | None = None
 
     def create(self, config: dict[str, Any]) -> None:
         """Begin a run; raise if the directory holds one already."""
@@ -58,37 +60,57 @@ class RunDirectory:
             raise CustardError(
                 f"{self.path} holds a run already: choose another --out, or pass --resume to go on with it"
             )
+        self.lock()
+        try:
+            if (self.path / "config.json").exists():  # another process was first
+                raise CustardError(f"{self.path} holds a run already: choose another --out")
+            self._make(self.path / "checkpoint")
+            write_atomically(self.path / "config.json", json.dumps(config, indent=2) + "\n")
+        except BaseException:
+            self.release()
+            raise
+
+    def lock(self) -> None:
+        """Keep other processes from writing, until `release` or the end of this one; raise if one does already."""
         self._make(self.path)
-        self._make(self.path / "checkpoint")
-        write_atomically(self.path / "config.json", json.dumps(config, indent=2) + "\n")
+        self._lock = Lock(self.path / ".lock", f"the run in {self.path}")
+        for place in (self.path, self.path / "checkpoint"):
+            remove_leftovers(place)
+
+    def release(self) -> None:
+        """Let other processes write."""
+        if self._lock is not None:
+            self._lock.release()
+        self._lock = None
 
     def discard_if_empty(self) -> None:
         """Remove the files of a run that failed before its first snapshot, so that its directory can be used again."""
         if self.rows:
             return
         (self.path / "config.json").unlink(missing_ok=True)
+        self.release()
         for made in (self.path / "checkpoint", self.path):
             with contextlib.suppress(OSError):  # something else is in it
                 made.rmdir()
 
     def reopen(self) -> tuple[dict[str, Any], dict[str, np.ndarray] | None, dict[str, Any]]:
         """Return the configuration, the checkpoint's state (None if there is none yet) and its progress."""
+        self.lock()
         try:
-            config = json.loads((self.path / "config.json").read_text())
-        except (OSError, json.JSONDecodeError) as error:
-            raise CustardError(f"{self.path} holds no run to resume ({error})") from None
+            config = json.loads((self.path / "config.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise CustardError(f"{self.path} holds no run to resume (config.json: {one_line(error)})") from None
         if not isinstance(config, dict) or not isinstance(config.get("settings"), dict):
             raise CustardError(f"{self.path} holds no run to resume (config.json is damaged)")
         state_file = self.path / "checkpoint" / "state.npz"
         if not state_file.exists():
             return config, None, {}
         try:
-            with np.load(state_file, allow_pickle=False) as data:
-                state = {key: data[key] for key in data.files}
+            state = load_arrays(state_file)
             progress = json.loads(str(state.pop("progress")))
-            self.rows = progress["metrics"]
-        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
-            raise CustardError(f"the checkpoint in {self.path} cannot be read: {error}") from None
+            self.rows = _rows_of(progress)
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise CustardError(f"the checkpoint in {self.path} cannot be read: {one_line(error)}") from None
         return config, state, progress
 
     def stored_budget(self) -> int | None:
@@ -144,3 +166,18 @@ class RunDirectory:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise CustardError(f"cannot make the directory {path}: {error.strerror}") from None
+
+
+def _rows_of(progress: Any) -> list[dict[str, float]]:
+    """Return the rows of metrics in a checkpoint's progress; raise ValueError unless `checkpoint` wrote it."""
+    if not isinstance(progress, dict) or not isinstance(progress.get("metrics"), list):
+        raise ValueError("its progress is damaged")
+    rows = progress["metrics"]
+    fits = all(isinstance(row, dict) and "value" in row and all(map(_is_number, row.values())) for row in rows)
+    if not fits or not all(math.isfinite(float(progress[name])) for name in ("steps", "seconds")):
+        raise ValueError("its progress is damaged")
+    return rows
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float))

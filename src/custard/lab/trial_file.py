@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from custard.core.errors import CustardError, one_line
 from custard.core.files import write_atomically
+from custard.core.locks import Lock
 from custard.lab.trials import COLUMNS, KEY, NUMBERS
 
 __all__ = ["TrialFile", "read_rows", "with_numbers"]
@@ -32,7 +31,7 @@ class TrialFile:
     def __init__(self, file: Path | None) -> None:
         file = file and Path(os.path.realpath(file))  # the file that a link points to is written and locked
         self.file, self.rows = file, list[Row]()
-        self._lock: FileLock | None = None
+        self._lock: Lock | None = None
         if file is None:
             return
         if file.exists() and not file.is_file():
@@ -41,7 +40,7 @@ class TrialFile:
             file.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise CustardError(f"cannot make the directory {file.parent}: {error.strerror}") from None
-        self._lock = _locked(file)
+        self._lock = Lock(file.with_name(f".{file.name}.lock"), str(file))
         try:
             self._load(file)
         except BaseException:
@@ -89,7 +88,6 @@ class TrialFile:
     def close(self) -> None:
         """Let other processes write."""
         if self._lock is not None:
-            Path(self._lock.lock_file).unlink(missing_ok=True)  # while it is held, so that no other holds this name
             self._lock.release()
         self._lock = None
 
@@ -185,15 +183,3 @@ def _csv_line(row: Mapping[str, str]) -> str:
 def _write_all(handle: int, data: bytes) -> None:
     while data:
         data = data[os.write(handle, data) :]
-
-
-def _locked(file: Path) -> FileLock:
-    """Return a held lock on a file; it ends with the process, however that ends."""
-    lock = FileLock(file.with_name(f".{file.name}.lock"), timeout=0, thread_local=False)
-    try:
-        lock.acquire()
-    except Timeout:
-        raise CustardError(f"{file} is being written by another process: wait for it, or end it") from None
-    except OSError as error:
-        raise CustardError(f"cannot write {file}: {error.strerror}") from None
-    return lock

@@ -12,7 +12,8 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from custard.core.numba_tools import njit
 
 __all__ = [
     "Weights", "dueling", "dueling_heads", "encode", "encode_row", "evaluate", "forward", "forward_row", "make", "relu",

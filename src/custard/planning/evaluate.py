@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from scipy import sparse
 from scipy.sparse.csgraph import breadth_first_order, connected_components
 from scipy.sparse.linalg import spsolve
 
 from custard.core.errors import CustardError
 from custard.core.mdp import FiniteMDP
+from custard.core.numba_tools import njit
 from custard.tree.mdp_policy import mdp_policy
 from custard.tree.tree import Tree
 

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
 from scipy import sparse
 
 from custard.core.actions import Actions
 from custard.core.errors import CustardError
 from custard.core.features import Features
 from custard.core.mdp import FiniteMDP
+from custard.core.numba_tools import njit
 from custard.envs.pothole_world import MAX_MOVE, MIN_MOVE, POTHOLE_PENALTY, SLOW_LANE_LOSS
 from custard.tree.shape import Shape, Split, build_tree
 from custard.tree.tree import Tree

@@ -22,12 +22,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from numba import njit
 from scipy import sparse
 from scipy.sparse.csgraph import breadth_first_order
 
 from custard.core.errors import CustardError
 from custard.core.mdp import FiniteMDP
+from custard.core.numba_tools import njit
 from custard.planning.evaluate import policy_value
 from custard.planning.solve import value_iteration
 from custard.tree.shape import Shape, Split, build_tree, map_leaves

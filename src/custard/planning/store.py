@@ -26,7 +26,7 @@ from scipy import sparse
 from custard.core.actions import Actions
 from custard.core.errors import CustardError
 from custard.core.features import Features
-from custard.core.files import write_atomically
+from custard.core.files import load_arrays, write_atomically
 from custard.core.mdp import FiniteMDP
 from custard.planning.solve import can_end
 
@@ -105,11 +105,11 @@ def load(path: str | Path) -> FiniteMDP:
         if path.suffix == ".json":
             data = json.loads(path.read_text(encoding="utf-8"))
         else:
-            with np.load(path, allow_pickle=False) as stored:
-                data = {**json.loads(str(stored["head"])), **{name: stored[name] for name in ARRAYS}}
+            stored = load_arrays(path)
+            data = {**json.loads(str(stored["head"])), **{name: stored[name] for name in ARRAYS}}
     except OSError as error:
         raise CustardError(f"cannot read {path}: {error.strerror or error}") from None
-    except (ValueError, KeyError, EOFError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CustardError(f"{path} cannot be read as an MDP ({error})") from None
     try:
         return from_json(data)

@@ -98,7 +98,7 @@ def _config(path: Path) -> dict[str, Any]:
         config = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise CustardError(f"{path.parent} holds no run: there is no config.json in it") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CustardError(f"cannot read {path}: {error}") from None
     if not isinstance(config, dict):
         raise CustardError(f"{path} does not hold an object")
@@ -113,7 +113,7 @@ def _evaluation(path: Path) -> dict[str, Any] | None:
         numbers = [data[key] for key in ("mean", "min", "max", "mean_length", "episodes", "time_limited", "seed")]
         spread = [data["std"], *data["ci95"]] if data["episodes"] != 1 else [0.0] * 3  # one episode has none
         fits = np.isfinite([*numbers, *spread]).all() and len(spread) == 3
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return data if fits and returns.ndim == 1 and len(returns) and np.isfinite(returns).all() else None
 

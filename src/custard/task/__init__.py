@@ -2,6 +2,7 @@
 
 source             an id, an environment or a function -> `Source`, which makes environments
 guard              a user's environment, whose errors become one line
+observations       what is wrong with an observation that its space does not declare
 probe              one random episode: how episodes end, how large rewards are
 problem            `Problem`, what a method receives, and `Snapshot`, what it yields
 settings           a method's settings: the preset's, then the user's
@@ -12,5 +13,6 @@ workers            the same in worker processes, on all cores
 runners            stepping: episodes of a policy, compiled or from Python
 compiled_episodes  the state of compiled environments, for a solver's own compiled loop
 compiled_rollouts  whole episodes of a tree in one compiled loop
+check              what an environment promises, whether it keeps it, and how to mend it
 evaluate           returns over seeded episodes, with a confidence interval
 """

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["Probe", "probe_environment", "reward_scale_of"]
+__all__ = ["MAX_PROBE_STEPS", "Probe", "probe_environment", "reward_scale_of"]
 
 MAX_PROBE_STEPS = 1000
 MAX_UNSCALED_REWARD = 10.0  # mean reward sizes from the inverse of this up to this are left as they are
@@ -21,8 +21,8 @@ class Probe(NamedTuple):
     reward_scale: float  # see `reward_scale_of`
 
 
-def probe_environment(env: Any, seed: int) -> Probe:
-    """Run one episode of random actions.
+def probe_environment(env: Any, seed: int, max_steps: int = MAX_PROBE_STEPS) -> Probe:
+    """Run one episode of random actions, at most `max_steps` of it.
 
     >>> import gymnasium as gym
     >>> probe_environment(gym.make("CartPole-v1"), 0)
@@ -32,7 +32,7 @@ def probe_environment(env: Any, seed: int) -> Probe:
     env.reset(seed=seed)
     rewards: list[float] = []
     terminated = truncated = False
-    while len(rewards) < MAX_PROBE_STEPS and not (terminated or truncated):
+    while len(rewards) < max_steps and not (terminated or truncated):
         _, reward, terminated, truncated, _ = env.step(env.action_space.sample())
         rewards.append(float(reward))
     return Probe(len(rewards), bool(terminated or truncated), bool(terminated), reward_scale_of(np.array(rewards)))

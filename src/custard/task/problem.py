@@ -20,13 +20,15 @@ from gymnasium.wrappers import TransformReward
 from custard.core.errors import CustardError
 from custard.core.features import is_expressions
 from custard.core.spaces import Base, FeaturesArgument
-from custard.task.probe import Probe, probe_environment
+from custard.task.probe import MAX_PROBE_STEPS, Probe, probe_environment
 from custard.task.source import DEFAULT_TIME_LIMIT, Source
 from custard.tree.tree import Tree
 
 __all__ = ["DEFAULT_STEP_TIMEOUT", "Problem", "Snapshot", "final_seed"]
 
 DEFAULT_STEP_TIMEOUT = 300.0  # seconds that one step or reset may take before its worker process is given up
+
+PROBE_BUDGET_SHARE = 0.1  # of a given budget, at most, for the probe
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class Problem:
     encoder: FeaturesArgument = None  # the user's features=: a function, or expressions
     workers: int | None = None  # processes that step environments: one per core unless given; results are the same
     step_timeout: float | None = DEFAULT_STEP_TIMEOUT
+    budget: int | None = None  # environment steps that the user allows, if that was said
 
     @property
     def is_compiled(self) -> bool:
@@ -62,7 +65,10 @@ class Problem:
     def probe(self) -> Probe:
         """What one random episode shows."""
         env = self.source.make()
-        probe = probe_environment(env, self.seeds("look")["look"])  # the purpose's name is part of the seed
+        most = MAX_PROBE_STEPS
+        if self.budget is not None:
+            most = min(most, max(1, int(PROBE_BUDGET_SHARE * self.budget)))
+        probe = probe_environment(env, self.seeds("look")["look"], most)  # the purpose's name is part of the seed
         if not self.source.is_single_instance:
             env.close()
         return probe
@@ -93,7 +99,8 @@ class Problem:
         """
         if self.source.time_limit or self.is_compiled:
             return self.source.time_limit or DEFAULT_TIME_LIMIT
-        return int(np.clip(budget / (50 if self.probe.ended else 500), 100, DEFAULT_TIME_LIMIT))
+        least = max(1, min(100, budget / 10))
+        return int(np.clip(budget / (50 if self.probe.ended else 500), least, DEFAULT_TIME_LIMIT))
 
     @property
     def default_gamma_b(self) -> float:

@@ -17,7 +17,7 @@ from custard.core.errors import CustardError, one_line, require_whole
 from custard.task.guard import Guarded
 from custard.task.recipes import environment_recipe
 
-__all__ = ["DEFAULT_TIME_LIMIT", "Source", "episode_seeds", "registered_spec", "source"]
+__all__ = ["DEFAULT_TIME_LIMIT", "MAX_EPISODES", "Source", "episode_seeds", "registered_spec", "source"]
 
 #: Environments whose compiled twin behaves the same bit for bit, seeds included (`custard.envs.native.twin`).
 _TWIN_IDS = ("CartPole-v0", "CartPole-v1", "MountainCar-v0", "Acrobot-v1", "Pendulum-v1")
@@ -27,6 +27,9 @@ _HARMLESS_WRAPPERS = (gym.wrappers.TimeLimit, gym.wrappers.OrderEnforcing, gym.w
 
 #: Steps after which an episode is cut where the environment declares no limit of its own.
 DEFAULT_TIME_LIMIT = 10_000
+
+#: Episodes in one call: what is measured of them stays in memory.
+MAX_EPISODES = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -153,8 +156,9 @@ def registered_spec(name: str) -> EnvSpec:
             raise CustardError(f"environment {name!r} was not found: {one_line(error)}") from None
         known = [entry for entry in gym.registry if not entry.startswith(("phys2d", "tabular", "GymV"))]
         raise CustardError(_unknown_id_message(name, known)) from None
-    except Exception as error:  # a module of the user's may raise anything while it is imported
-        raise CustardError(f"environment {name!r} could not be loaded: {one_line(error)}") from None
+    except (Exception, SystemExit) as error:  # a module of the user's may raise anything while it is imported
+        kind = "SystemExit: " if isinstance(error, SystemExit) else ""
+        raise CustardError(f"environment {name!r} could not be loaded: {kind}{one_line(error)}") from None
 
 
 def _from_id(name: str, kwargs: dict[str, Any]) -> Source:
@@ -198,7 +202,7 @@ def _make_or_explain(make: Callable[[], Any], name: str) -> Any:
         return make()
     except CustardError:
         raise
-    except Exception as error:  # whatever a constructor raises is the user's to see, in one line
+    except (Exception, SystemExit) as error:  # whatever a constructor raises is the user's to see, in one line
         raise CustardError(
             f"environment {name!r} could not be made: {type(error).__name__}: {one_line(error)}"
         ) from error
@@ -241,4 +245,5 @@ def _time_limit(env: gym.Env) -> int | None:
 def episode_seeds(seed: int, count: int) -> np.ndarray:
     """Return one environment seed per episode [count] int64; a longer list begins with the shorter one."""
     require_whole(0, seed=seed)
+    require_whole(0, MAX_EPISODES, episodes=count)
     return np.random.SeedSequence(seed).generate_state(count).astype(np.int64)

@@ -21,8 +21,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numba import njit
 
+from custard.core.numba_tools import njit
 from custard.core.threads import in_parts
 from custard.tree.lanes import LANES, TESTS_PER_PASS, lowest_bit, narrow, prefetch, transpose
 from custard.tree.rounding import round_down

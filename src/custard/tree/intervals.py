@@ -12,8 +12,8 @@ Bins [B] are what thresholds [B - 1] cut the feature into.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from custard.core.numba_tools import njit
 from custard.tree.shape import Shape, Split
 
 __all__ = ["best_intervals"]

@@ -14,7 +14,8 @@ sends codes of at most k to the left. The functions share their parameters, N st
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from custard.core.numba_tools import njit
 
 __all__ = ["best_first_split"]
 

@@ -29,6 +29,7 @@ __all__ = ["FORMAT", "VERSION", "check", "from_json", "load", "save", "to_json"]
 
 FORMAT, VERSION = "custard-tree", 2
 ARRAYS = ("feature", "threshold", "children_left", "children_right", "value")
+MAX_ORIGIN_DEPTH = 50  # objects and lists inside each other, in what says where a tree came from
 
 
 def check(tree: Tree) -> None:
@@ -118,6 +119,16 @@ def _jsonable(value: Any) -> Any:
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
+def _depth_of(value: Any) -> int:
+    """Return how deep plain data is nested; beyond `MAX_ORIGIN_DEPTH` it is not looked at further."""
+    depth, layer = 0, [value]
+    while layer and depth <= MAX_ORIGIN_DEPTH:
+        layer = [each for entry in layer for each in (entry.values() if isinstance(entry, dict) else entry)
+                 if isinstance(each, (dict, list))]  # fmt: skip
+        depth += 1
+    return depth
+
+
 def from_json(cls: type[Tree], data: Any) -> Tree:
     """Return a tree from plain data, checked."""
     if not isinstance(data, dict) or data.get("format") != FORMAT:
@@ -136,6 +147,8 @@ def from_json(cls: type[Tree], data: Any) -> Tree:
     bounds = data.get("bounds", {})
     if not isinstance(origin, dict) or not isinstance(bounds, dict):
         raise CustardError("the tree's origin and bounds must be objects")
+    if _depth_of(origin) > MAX_ORIGIN_DEPTH or _depth_of(bounds) > MAX_ORIGIN_DEPTH:
+        raise CustardError(f"the tree's origin and bounds must not be nested more than {MAX_ORIGIN_DEPTH} deep")
     for name in ("feature", "children_left", "children_right"):
         if not all(type(entry) is int for entry in nodes[name]):
             raise CustardError(f"the tree's {name} must hold whole numbers only")

@@ -13,7 +13,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
+
+from custard.core.numba_tools import njit
 
 __all__ = ["NO_LIMIT", "Keys", "find", "forget_keys", "insert", "make_keys", "nearest", "restore_keys"]
 

@@ -22,7 +22,9 @@ from custard.tree.simplify import simplify
 from custard.tree.store import ARRAYS
 from custard.tree.tree import Tree
 
-__all__ = ["Judged", "Selection", "better"]
+__all__ = ["LEARNING_BUDGET_SHARE", "Judged", "Selection", "better"]
+
+LEARNING_BUDGET_SHARE = 0.97  # of a budget; then the last trees are judged and the run ends
 
 COMPILED_BUDGET_DIVISOR, STEPPED_BUDGET_DIVISOR = 4, 10  # judging one tree takes at most budget / divisor steps
 FLAWLESS_EPISODES_FACTOR = 8  # times as many compiled episodes for a best tree that never fails where others do
@@ -81,7 +83,8 @@ class Selection:
     max_episodes: int = 512  # that the best tree runs
     screening_episodes: int = 8  # that every tree runs
     margin: float = 1.0  # standard errors by which a smaller tree may be worse, and a larger one must be better
-    budget: float = np.inf  # environment steps of the whole run
+    budget: float = np.inf  # environment steps of the whole run; judging exceeds it by at most one episode
+    spent: int = 0  # environment steps of the run besides those of judging, which the method keeps up to date
     steps: int = 0  # environment steps spent on judging
     best: Judged | None = None
     last_mean: float = float("nan")  # mean return of the tree judged last
@@ -118,7 +121,10 @@ class Selection:
         while len(judged.returns) < self.max_episodes:
             # Where returns have never varied from episode to episode, a few episodes show as much as many.
             minimum = self.screening_episodes if self.returns_vary or self.best is None else 1
-            self.extend(judged, max(minimum, 2 * len(judged.returns)))
+            done = len(judged.returns)
+            self.extend(judged, max(minimum, 2 * done), is_needed=self.best is None)
+            if len(judged.returns) == done:  # the budget is used
+                break
             self._limit_episodes_to_budget(judged)
             self.returns_vary = self.returns_vary or bool((judged.returns != judged.returns[0]).any())
             if self.best is not None and self.returns_vary:
@@ -126,6 +132,8 @@ class Selection:
             screened = len(judged.returns) >= 2 * self.screening_episodes
             if self._is_clearly_worse(judged) or (not self.returns_vary and screened):
                 break
+        if not len(judged.returns):
+            return False
         self.known_means[key] = self.last_mean = judged.mean
         complete = self.best is None or not self.returns_vary or len(judged.returns) >= self.max_episodes
         if not complete or (self.best is not None and not better(judged, self.best, self.margin)):
@@ -151,8 +159,11 @@ class Selection:
                 break
             if self.steps + self.best.visits.sum() > self.budget:  # twice the episodes take as many steps again
                 break
-            self.max_episodes = min(self.flawless_max_episodes, 2 * len(self.best.returns))
+            done = len(self.best.returns)
+            self.max_episodes = min(self.flawless_max_episodes, 2 * done)
             self.extend(self.best, self.max_episodes)
+            if len(self.best.returns) == done:  # the budget is used
+                break
 
     @property
     def best_has_splits(self) -> bool:
@@ -167,7 +178,7 @@ class Selection:
     def replace(self, tree: Tree) -> None:
         """Make a tree the best whatever it returns, for methods that report their last tree."""
         self.best = _unjudged(tree, simplify(tree))
-        self.extend(self.best, self.screening_episodes)
+        self.extend(self.best, self.screening_episodes, is_needed=True)
         self._limit_episodes_to_budget(self.best)
         self.extend(self.best, 8 * self.screening_episodes)
         self.last_mean = self.best.mean
@@ -192,7 +203,8 @@ class Selection:
         while count > 0 and done < len(order):
             index = order[done : done + count]
             runs = self._run(simplified, self.seeds[index])
-            self.steps += int(runs.lengths.sum())
+            if len(runs.returns) < len(index):  # the budget is used
+                return True
             gained += float((runs.returns - best.returns[index]).sum())
             if gained <= 0.0:
                 return True
@@ -217,37 +229,60 @@ class Selection:
         """Return whether more episodes would hardly make a tree the best."""
         if self.best is None:
             return False
-        k = len(judged.returns)
-        if (judged.returns == self.best.returns[:k]).all() and judged.size >= self.best.size:
+        k = min(len(judged.returns), len(self.best.returns))  # the best has fewer where the budget is used
+        if (judged.returns[:k] == self.best.returns[:k]).all() and judged.size >= self.best.size:
             return k >= 64
-        gain, error = paired_gain(judged.returns, self.best.returns[:k], margin=2.0)
+        gain, error = paired_gain(judged.returns[:k], self.best.returns[:k], margin=2.0)
         return gain < -error
 
-    def extend(self, judged: Judged, count: int) -> None:
-        """Run further episodes until a tree has `count`, at most `max_episodes`."""
+    def extend(self, judged: Judged, count: int, is_needed: bool = False) -> None:
+        """Run further episodes until a tree has `count`, at most `max_episodes`, or the budget is used.
+
+        Where `is_needed`, a tree without an episode gets one even then: without a return it is no result.
+        """
         done = len(judged.returns)
         count = min(count, self.max_episodes)
         if count <= done:
             return
-        if self.compiled_env is not None:
-            assert self.streams is not None
-            world = world_of(self.compiled_env)
-            returns, lengths, _, visits = tree_rollouts(judged.simplified, world, self.streams[done:count])
-            judged.visits += visits
-        else:
+        least = int(is_needed and done == 0)
+        if self.compiled_env is None:
 
             def act(x: np.ndarray) -> np.ndarray:
                 leaf = judged.simplified.apply(x)
                 judged.visits += np.bincount(leaf, minlength=judged.simplified.n_nodes)
                 return judged.simplified.value[leaf]
 
-            returns, lengths, *_ = self._run(act, self.seeds[done:count])
-        judged.returns = np.concatenate([judged.returns, returns])
-        self.steps += int(lengths.sum())
+            judged.returns = np.concatenate([judged.returns, self._run(act, self.seeds[done:count], least).returns])
+            return
+        assert self.streams is not None
+        world = world_of(self.compiled_env)
+        while some := max(least, self._n_affordable(count - done, world.time_limit)):
+            returns, lengths, _, visits = tree_rollouts(judged.simplified, world, self.streams[done : done + some])
+            judged.visits += visits
+            judged.returns = np.concatenate([judged.returns, returns])
+            self.steps += int(lengths.sum())
+            done, least = done + some, 0
 
-    def _run(self, policy: Policy, seeds: np.ndarray) -> EpisodeResults:
-        cap = self.problem.episode_cap(self.budget)
-        return run_episodes(policy, self.problem.source, seeds, features=self.problem.encoder, max_steps=cap)
+    def _n_affordable(self, wanted: int, cap: int) -> int:
+        """Return how many episodes of at most `cap` steps may run now: at most one too many."""
+        left = self.budget - self.spent - self.steps
+        return int(min(wanted, max(1, left / cap))) if left > 0 else 0
+
+    def _run(self, policy: Policy, seeds: np.ndarray, least: int = 0) -> EpisodeResults:
+        """Run one episode per seed, at least `least`, fewer where the budget does not allow more; count their steps."""
+        cap, done = self.problem.episode_cap(self.budget), 0
+        parts: list[EpisodeResults] = []
+        while some := max(least, self._n_affordable(len(seeds) - done, cap)):
+            part = run_episodes(
+                policy, self.problem.source, seeds[done : done + some], features=self.problem.encoder, max_steps=cap
+            )
+            self.steps += int(part.lengths.sum())
+            parts.append(part)
+            done, least = done + some, 0
+        returns, lengths, truncated = (
+            np.concatenate([part[:3][k] for part in parts] or [np.zeros(0)]) for k in range(3)
+        )
+        return EpisodeResults(returns, lengths, truncated)
 
     # -- checkpoints ------------------------------------------------------------------------------------------------
 

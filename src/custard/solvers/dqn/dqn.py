@@ -129,7 +129,8 @@ def solve(
         judge.restore(state)
         learner.restore(state)
     while not judge.message:
-        judge.steps += learner.learn(min(1.0, judge.steps / budget))
+        max_steps = max(1, judge.learning_budget - judge.steps)
+        judge.steps += learner.learn(min(1.0, judge.steps / budget), max_steps)
         if judge.judge(learner):
             yield judge.snapshot(learner)
 
@@ -195,10 +196,10 @@ class Learner:
         self.input_bounds = np.where(unbounded, np.nan, features.low), np.where(unbounded, np.nan, features.high)
         self.losses = (float("nan"), float("nan"))
 
-    def learn(self, progress: float) -> int:
+    def learn(self, progress: float, max_steps: int) -> int:
         """Learn for one round, at this share of the budget; return the number of environment steps it took."""
         s = self.settings
-        rows = self._play(progress)
+        rows = self._play(progress, max_steps)
         self.rounds += 1
         rng = np.random.default_rng([self.replay_seed, self.rounds])
         rate = np.float32(s.learning_rate * (s.final_rate / s.learning_rate) ** progress)
@@ -215,11 +216,12 @@ class Learner:
         self._use_new_weights()
         return len(rows.x)
 
-    def _play(self, progress: float) -> Transitions:
+    def _play(self, progress: float, max_steps: int) -> Transitions:
         """Step the environment for a round, in the first one by random actions, and remember the transitions."""
         s, is_first = self.settings, self.rounds == 0
         self.behaviour.exploring_share[0] = 1.0 if is_first else s.explore + (s.explore_end - s.explore) * progress
-        rows, on_tree = collect(self.episodes, self.behaviour, self.warmup if is_first else self.steps_per_round)
+        steps = min(self.warmup if is_first else self.steps_per_round, max_steps)
+        rows, on_tree = collect(self.episodes, self.behaviour, steps)
         self.memory.add(rows._asdict())
         if on_tree.any():
             self.tree_states.add({"x": rows.x[on_tree]})

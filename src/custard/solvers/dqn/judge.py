@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from custard.solvers.common.selection import Selection
+from custard.solvers.common.selection import LEARNING_BUDGET_SHARE, Selection
 from custard.task.problem import Problem, Snapshot
 from custard.tree.tree import Tree
 
@@ -49,6 +49,7 @@ class Judge:
 
     def __init__(self, problem: Problem, settings: Settings, budget: int, steps: int) -> None:
         self.settings, self.budget, self.steps = settings, budget, steps
+        self.learning_budget = int(LEARNING_BUDGET_SHARE * budget)
         self.threshold = problem.source.reward_threshold
         self.selection = make_selection(problem, budget, settings.margin)
         self.snapshots = self.snapshots_without_progress = self.improved_before = 0
@@ -60,7 +61,7 @@ class Judge:
         """Judge the learner's trees as far as is affordable; return whether it is time for a snapshot."""
         keep, selection = self.settings.keep, self.selection
         is_time = self.steps >= self.budget * (self.snapshots + 1) / self.settings.snapshots
-        is_due = self.steps >= self.budget or (is_time and (keep or self._can_afford))
+        is_due = self.steps >= self.learning_budget or (is_time and (keep or self._can_afford))
         if is_due or (keep and self._can_afford):
             self._judge_trees(learner, is_due)
         if not is_due:
@@ -75,7 +76,7 @@ class Judge:
     def _reason_to_stop(self) -> str:
         """Return why the run stops here; empty if it goes on."""
         selection, patience, waited = self.selection, self.settings.patience, self.snapshots_without_progress
-        if self.steps >= self.budget:
+        if self.steps >= self.learning_budget:
             return "budget used"
         if not self.settings.keep:
             return ""
@@ -87,12 +88,13 @@ class Judge:
 
     @property
     def _can_afford(self) -> bool:
-        """Whether judging took at most half of all steps so far."""
-        return 2 * self.selection.steps <= self.steps
+        """Whether judging took at most half of all steps so far, and there are some left."""
+        return 2 * self.selection.steps <= self.steps < self.budget
 
     def _judge_trees(self, learner: Learner, is_due: bool) -> None:
         """Judge the policy's tree, then pruned trees if that is the best or a snapshot is due, then drawn trees."""
         selection, keep, steps_before = self.selection, self.settings.keep, self.selection.steps
+        selection.spent = self.steps - selection.steps
         self.final, base_actions = learner.extract()
         is_best = selection.judge(self.final, keep)
         self.final_return = selection.last_mean

@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from custard.core.numba_tools import njit
 from custard.envs.pcg64 import uniform
 from custard.ibmdp.kernels import CompiledRules, compiled_rules, narrowed, normalise, threshold_of
 from custard.ibmdp.splits import Rules

@@ -31,6 +31,7 @@ from custard.nn.networks import Weights, forward_row
 from custard.nn.replay import Replay
 from custard.solvers.common.bounds_survey import fill_missing_bounds
 from custard.solvers.common.network_trees import extract_from_network
+from custard.solvers.common.selection import LEARNING_BUDGET_SHARE
 from custard.solvers.dqn.judge import make_selection, tree_metrics
 from custard.task.compiled_episodes import compiled_episodes_of, step_episode
 from custard.task.problem import Problem, Snapshot
@@ -93,13 +94,15 @@ def solve(problem: Problem, settings: PaperSettings, state: dict[str, np.ndarray
     while not message:
         steps += learner.learn()
         is_time = steps >= budget * (snapshots + 1) / settings.snapshots and 2 * selection.steps <= steps
-        if not learner.at_episode_start or not (is_time or steps >= budget):
+        is_last = steps >= LEARNING_BUDGET_SHARE * budget
+        if not learner.at_episode_start or not (is_time or is_last):
             continue
         tree, judged_before = learner.extract(), selection.steps
+        selection.spent = steps - selection.steps
         selection.replace(tree)
         steps += selection.steps - judged_before
         snapshots = int(settings.snapshots * steps / budget)
-        message = "budget used" if steps >= budget else ""
+        message = "budget used" if is_last else ""
         now = time.perf_counter()
         speed, clock = (steps - clock[1]) / (now - clock[0]), (now, steps)
         metrics = {**tree_metrics(selection, tree, selection.last_mean), **learner.metrics(), "steps_per_second": speed}

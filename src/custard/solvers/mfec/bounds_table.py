@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from custard.core.numba_tools import njit
 from custard.ibmdp.kernels import narrowed, threshold_of
 from custard.ibmdp.splits import Rules
 from custard.solvers.common.key_table import NONE, Keys, find, insert, make_keys, restore_keys

@@ -37,7 +37,15 @@ from custard.solvers.mfec import episodes, paper
 from custard.solvers.mfec.bounds_table import table_policy
 from custard.solvers.mfec.paper import PaperSettings
 from custard.solvers.mfec.runners import default_budget, run_episodes
-from custard.solvers.mfec.tables import Tables, begin_cycle, grid_and_scale, load, make_tables, save
+from custard.solvers.mfec.tables import (
+    Tables,
+    affordable_capacity,
+    begin_cycle,
+    grid_and_scale,
+    load,
+    make_tables,
+    save,
+)  # fmt: skip
 from custard.task.problem import Problem, Snapshot
 from custard.task.runners import make_episodes
 from custard.tree.extract import extract
@@ -165,6 +173,7 @@ class Learner:
         self.widest = replace(replace_bounds(features, seen, features.unbounded), origin=origin)
         self.bounds = np.stack([self.widest.low, self.widest.high])
         self.rules = self._rules(self.widest)
+        settings = self.settings = replace(settings, capacity=affordable_capacity(self.rules, settings.capacity))
         grid, scale = grid_and_scale(self.widest, seen, self.rules.width, settings.cells)
         self.tables = make_tables(self.rules, grid, scale, settings.capacity, seeds["learner"])
         self.episodes = make_episodes(
@@ -259,10 +268,11 @@ class Learner:
         progress, length, tables = self.progress, self.cycle_length, self.tables
         tau = progress.cycle_steps / length
         set_schedule(tables, self.settings, tau, progress.cycle, CYCLE_KINDS[progress.kind], self.rules.gamma_b)
-        steps = max(1, min(length // CALLS_PER_CYCLE, length - progress.cycle_steps))
+        steps = max(1, min(length // CALLS_PER_CYCLE, length - progress.cycle_steps, self.budget - progress.steps))
         taken = self.run(steps)
         progress.cycle_steps += taken
         progress.steps += taken
+        self.selection.spent = progress.steps - self.selection.steps
         progress.steps_since_recompute += taken
         self.learning_steps += taken
         n_states = int(tables.state_keys.size[0])

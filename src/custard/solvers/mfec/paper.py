@@ -35,7 +35,7 @@ from custard.solvers.common.bounds_survey import fill_missing_bounds
 from custard.solvers.common.checkpoint import copied, refill
 from custard.solvers.common.key_table import Keys, find, insert, make_keys, nearest, restore_keys
 from custard.solvers.common.level_policy import LevelPolicy
-from custard.solvers.common.selection import Selection
+from custard.solvers.common.selection import LEARNING_BUDGET_SHARE, Selection
 from custard.solvers.mfec.runners import CONTINUES, EPISODE_OVER, STARTED, TERMINATED, default_budget, run_episodes
 from custard.task.compiled_episodes import start_episode, step_episode
 from custard.task.problem import Problem, Snapshot
@@ -321,6 +321,7 @@ def paper_policy(tables: PaperTables, rules: Rules, k: int) -> LevelPolicy:
 def solve(problem: Problem, settings: PaperSettings, state: dict[str, np.ndarray] | None = None) -> Iterator[Snapshot]:
     """Learn for the whole budget; yields the last policy's tree, with `keep` the best one, twenty times."""
     s, budget = settings, settings.budget or default_budget(problem)
+    learning_budget = int(LEARNING_BUDGET_SHARE * budget)
     features, steps = fill_missing_bounds(problem, budget)
     rules = Rules(features, problem.base.actions, s.splits, s.zeta, s.gamma_b, s.gamma_w, problem.max_depth, s.mask)
     seeds = problem.seeds("learner", "environment")
@@ -336,13 +337,14 @@ def solve(problem: Problem, settings: PaperSettings, state: dict[str, np.ndarray
         selection.restore(state)
     message = ""
     while not message:
-        n_next = max(1, min(budget // 20, budget - steps))
+        n_next = max(1, min(budget // 20, learning_budget - steps))
         steps += run_episodes(episodes, run_compiled, next_action, tables, n_next, s.k)
         final, steps_before = extract(paper_policy(tables, rules, s.k), rules), selection.steps
-        if s.keep or steps >= budget:
+        if s.keep or steps >= learning_budget:
+            selection.spent = steps - selection.steps
             selection.judge(final, s.keep)
             steps += selection.steps - steps_before
-        message = "budget used" if steps >= budget else ""
+        message = "budget used" if steps >= learning_budget else ""
         counters, best = tables.counters[0], selection.best
         lookups = max(1, int(counters.hits + counters.misses))
         metrics = {

@@ -17,10 +17,11 @@ from custard.solvers.mfec.bounds_table import BoundsTable, keep_most_visited_nod
 from custard.task.compiled_rollouts import tree_arrays
 from custard.tree.tree import Tree
 
-__all__ = ["Episode", "Tables", "begin_cycle", "grid_and_scale", "load", "make_tables", "save"]
+__all__ = ["Episode", "Tables", "affordable_capacity", "begin_cycle", "grid_and_scale", "load", "make_tables", "save"]
 
 MAX_STEPS_WITHOUT_CHANGE = 32  # base steps that leave every feature as it is, after which an episode is given up
 MAX_KEPT_VISITS = 1024  # visits that count when a cycle goes on with the nodes of the last one
+MAX_TABLE_BYTES = 8 << 30  # of all tables; pages that are never written take no memory
 MAX_OUTCOMES = 16  # the latest outcomes remembered for each base state and action
 MAX_RECORDED_STEPS = 4096  # base steps after which an episode that still goes on is learned from
 MAX_VISITS_OF_OTHER_BEHAVIOUR = 4  # what was learned of the last cycle's behaviour counts as so many visits
@@ -168,6 +169,16 @@ def make_tables(rules: Rules, grid: np.ndarray, scale: np.ndarray, capacity: int
     )
     tables.counters[0].episode_kind = UNDECIDED
     return tables
+
+
+def affordable_capacity(rules: Rules, capacity: int) -> int:
+    """Return how many nodes and base states fit into `MAX_TABLE_BYTES`, at most `capacity`.
+
+    rules: of the IBMDP; a row of the tables takes more memory the more actions, features and splits there are
+    """
+    tables = make_tables(rules, np.zeros((2, rules.features.n)), np.ones(rules.features.n), 16, 0)
+    rows = [array for array in (*tables, *tables.bounds) if isinstance(array, np.ndarray) and len(array) == 16]
+    return min(capacity, MAX_TABLE_BYTES // max(1, sum(array[0].nbytes for array in rows)))
 
 
 def begin_cycle(tables: Tables, rules: Rules, guide: Tree | None) -> Tables:

@@ -132,6 +132,7 @@ def solve(problem: Problem, settings: PaperSettings, state: dict[str, np.ndarray
             continue
         policy, judging_steps = policy._replace(weights=tuple(np.array(w) for w in nets[0])), selection.steps
         tree = extract_limited(ExtractablePolicy(policy, rules), rules)
+        selection.spent = base_steps - judging_steps
         selection.replace(tree)
         base_steps += selection.steps - judging_steps
         break_episodes(envs)

@@ -31,7 +31,7 @@ from custard.nn.checkpoints import from_arrays, to_arrays
 from custard.nn.networks import make
 from custard.solvers.common.bounds_survey import choose_bounds, default_splits
 from custard.solvers.common.checkpoint import copied, refill
-from custard.solvers.common.selection import Selection
+from custard.solvers.common.selection import LEARNING_BUDGET_SHARE, Selection
 from custard.solvers.ppo import paper
 from custard.solvers.ppo.paper import PaperSettings
 from custard.solvers.ppo.policy import ExtractablePolicy, PolicyNetwork, perturb_tree
@@ -120,7 +120,6 @@ MIN_ITERATIONS = 20  # however small the budget: iterations have fewer rows then
 FINAL_FLOOR, FINAL_RATE_SHARE, FINAL_SPREAD_SHARE = 0.001, 0.3, 0.1  # at the end of the budget
 RANDOM_ACTIONS_FALL = 0.3  # share of the budget in which random base actions fall to `random`
 GREEDY_ACTIONS_RISE = 0.5  # share of the budget in which the greedy tree's own actions rise to `greedy`
-MAX_OVERDRAFT = 1.1  # times the budget: no further trees are sampled beyond it
 ACTOR_OUTPUT_GAIN, CRITIC_OUTPUT_GAIN = 0.01, 0.1  # of the last layers' initial weights
 
 
@@ -237,13 +236,17 @@ class Learner:
         order = minibatch_order(rng, n_rows, 2 * s.epochs, s.minibatches).reshape(2, s.epochs * s.minibatches, -1)
         learning = self.nets, rollouts.rows, order, schedule, self.config
         with nullcontext() if self.is_compiled else meanwhile(improve, *learning):
-            self.steps += rollouts.collect(self.policy, exploration)
+            taken = rollouts.collect(self.policy, exploration)
+        self.steps += taken
         self.nets, report = improve(*learning)
         self.policy = self.policy._replace(weights=_numpy(self.nets.actor))
         self.report, self.is_compiled = np.asarray(report), True
         self.rows_learned += n_rows
         self.iteration += 1
-        if self.steps >= self.budget:
+        used = self.survey_steps + self.steps
+        if (
+            used >= LEARNING_BUDGET_SHARE * self.budget or used + taken > self.budget
+        ):  # the next iteration takes as many
             self.message = "budget used"
         elif self.iteration % s.every or (self.selection.best is not None and not self._may_judge()):
             return False
@@ -258,6 +261,7 @@ class Learner:
         """Judge the greedy tree and sampled ones, and decide whether to stop."""
         s, selection = self.settings, self.selection
         steps_before, improved_before = selection.steps, selection.n_improvements
+        selection.spent = self.survey_steps + self.steps - selection.steps
         if self.rules.parameterised:
             self._set_judging_episodes()
         self.greedy_tree = extract(ExtractablePolicy(self.policy, self.rules), self.rules)
@@ -265,7 +269,7 @@ class Learner:
         self.greedy_return = selection.last_mean
         rng = np.random.default_rng([self.seed, 1, self.iteration])
         for k in range(s.draws if s.keep else 0):
-            is_overdrawn = self.steps + selection.steps - steps_before > MAX_OVERDRAFT * self.budget
+            is_overdrawn = selection.spent + selection.steps >= self.budget
             if selection.steps < s.judging * self.steps and not is_overdrawn:
                 tree = self._sample_tree(k, rng)
                 if not self.rules.parameterised or not selection.challenge(tree):

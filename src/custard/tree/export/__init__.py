@@ -11,6 +11,8 @@ import importlib
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from custard.core.errors import CustardError, one_of
 from custard.tree.tree import Tree
 
@@ -53,4 +55,5 @@ def export(tree: Tree, format: str, **options: Any) -> str | bytes:
         raise CustardError(one_of("format", format, FORMATS))
     chosen = FORMATS[format]
     module = importlib.import_module(f"custard.tree.export.{chosen.module}")
-    return getattr(module, chosen.function)(tree, **options)
+    with np.errstate(all="ignore"):  # a caller's own settings must not make an error of a rounding
+        return getattr(module, chosen.function)(tree, **options)
