@@ -8,6 +8,7 @@ episode for the same seed, honest copies, ends of episodes, rewards that can be 
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
 import random
 import threading
@@ -22,7 +23,6 @@ import numpy as np
 
 from custard.core.errors import CustardError, one_line, shortened
 from custard.core.spaces import Base, describe
-from custard.task.copies import copy_env
 from custard.task.source import DEFAULT_TIME_LIMIT, Source, source
 
 __all__ = ["CheckReport", "Finding", "check_env"]
@@ -339,11 +339,11 @@ def _check_copies(env: Any, report: CheckReport, seed: int) -> None:
     actions = [env.action_space.sample() for _ in range(COPIED_STEPS)]
     env.reset(seed=seed)
     try:
-        copies = [copy_env(env), copy_env(env)]
+        copies = [copy.deepcopy(env), copy.deepcopy(env)]
     except (Exception, SystemExit) as error:
         report.facts["copies"] = False
-        report.add("note", "no-copies", f"it cannot be copied ({type(error).__name__}: {error}): action values are "
-                   "found by repeating episodes, which is slower", "support copy.deepcopy")  # fmt: skip
+        report.add("note", "no-copies", f"it cannot be copied ({type(error).__name__}: {error}): custard does "
+                   "without, other tools may not", "support copy.deepcopy")  # fmt: skip
         return
     runs = [_steps(each, actions) for each in (env, *copies)]
     report.facts["copies"] = runs[0] == runs[1] == runs[2]
