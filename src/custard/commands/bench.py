@@ -29,8 +29,9 @@ class Command:
 
     def run(self) -> None:
         """Measure and print."""
-        from custard.commands.common import assignments, environment_of, load_tree, print_json
+        from custard.commands.common import assignments, load_tree, print_json
         from custard.lab.speed import measure
+        from custard.task.origin import environment_of
 
         tree = load_tree(self.tree)
         how = f"custard bench {self.tree} CartPole-v1"

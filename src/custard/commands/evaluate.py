@@ -38,8 +38,9 @@ class Command:
 
     def run(self) -> None:
         """Evaluate and print."""
-        from custard.commands.common import assignments, environment_of, load_tree, print_json
+        from custard.commands.common import assignments, load_tree, print_json
         from custard.task.evaluate import evaluate
+        from custard.task.origin import environment_of
 
         tree = load_tree(self.tree)
         env, kwargs = environment_of(

@@ -62,8 +62,9 @@ class Command:
             print(f"wrote {self.out} ({self.format}, {size:,} bytes)")
 
     def _model(self, tree: Tree) -> FiniteMDP:
-        from custard.commands.common import assignments, environment_of
+        from custard.commands.common import assignments
         from custard.planning.model import model_of
+        from custard.task.origin import environment_of
         from custard.task.source import source
 
         return model_of(source(*environment_of(tree, self.env, assignments(self.env_args, "--env-args"))))

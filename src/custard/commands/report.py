@@ -32,9 +32,10 @@ class Command:
 
     def run(self) -> None:
         """Write the report and say where it is."""
-        from custard.commands.common import print_json, require_one_run
+        from custard.commands.common import print_json
         from custard.core.errors import CustardError, require_whole
         from custard.report import write_report
+        from custard.tree.loading import require_one_run
 
         require_whole(1, episodes=self.episodes)
         if self.run_directory.is_file():

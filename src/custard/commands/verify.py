@@ -136,11 +136,12 @@ class Command:
         }  # fmt: skip
 
     def _finite(self, tree: Tree) -> list[dict[str, Any]]:
-        from custard.commands.common import assignments, environment_of
+        from custard.commands.common import assignments
         from custard.planning.evaluate import tree_value
         from custard.planning.model import model_of
         from custard.planning.reach import reach_probability
         from custard.planning.solve import optimal_value
+        from custard.task.origin import environment_of
         from custard.task.source import source
         from custard.tree.text import one_line, plural
         from custard.tree.verify import where_holds

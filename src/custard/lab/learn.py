@@ -7,21 +7,25 @@ import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, overload
+from types import ModuleType
+from typing import Any, Unpack, overload
 
 import numpy as np
 
-from custard.core.errors import CustardError, from_interrupt, require_whole
+from custard.core.errors import CustardError, from_interrupt, one_of, require_whole
 from custard.core.spaces import describe
 from custard.core.version import VERSION
+from custard.lab.keywords import LearnKeywords, LearnOptions
 from custard.lab.methods import method as find_method
 from custard.lab.multi_seed import learn_seeds
 from custard.lab.progress import Display
 from custard.lab.run import Run, RunDirectory
 from custard.task.problem import Problem, Snapshot
-from custard.task.settings import settings_for
+from custard.task.settings import setting_names, settings_for
 from custard.task.source import source
 from custard.tree.balance import balance
+from custard.tree.store import fingerprint
+from custard.tree.tree import Tree
 
 __all__ = ["learn"]
 
@@ -29,11 +33,15 @@ CHECKPOINT_SECONDS = 20.0
 
 
 @overload
-def learn(env: Any, method: str | None = ..., *, seeds: None = ..., **given: Any) -> Run: ...
+def learn(env: Any, method: str | None = ..., *, seeds: None = ..., **given: Unpack[LearnKeywords]) -> Run: ...
 @overload
-def learn(env: Any, method: str | None = ..., *, seeds: int | Sequence[int], **given: Any) -> list[Run]: ...
+def learn(
+    env: Any, method: str | None = ..., *, seeds: int | Sequence[int], **given: Unpack[LearnKeywords]
+) -> list[Run]: ...
 @overload
-def learn(env: Any, method: str | None = ..., *, seeds: int | None, **given: Any) -> Run | list[Run]: ...
+def learn(
+    env: Any, method: str | None = ..., *, seeds: int | None, **given: Unpack[LearnKeywords]
+) -> Run | list[Run]: ...
 def learn(
     env: Any,
     method: str | None = None,
@@ -56,9 +64,9 @@ def learn(
 ) -> Run | list[Run]:
     """Learn a decision tree policy.
 
-    `env` is an id, an environment or a function that makes one; `method` one of `custard.lab.methods.METHODS`.
-    `budget` limits environment steps, `max_depth` the tree. Further keywords are settings of the method (`splits`,
-    `zeta`, `gamma_b`, …: each method's `Settings` documents them), over those of the `preset`. With `out` the run is
+    `env` is an id, an environment or a function that makes one; `method` one of `custard.methods()`. `budget` limits
+    environment steps, `max_depth` the tree. Further keywords are settings of the method (`custard.settings(method)`
+    lists them), over those of the `preset`. With `out` the run is
     stored in a directory and can be resumed; an interrupt (Ctrl-C) ends the run with the best tree so far.
 
     With `seeds` (a number of seeds, counted from `seed`, or a list of them) there is one run per seed, side by side in
@@ -83,6 +91,7 @@ def learn(
         }  # fmt: skip
         return learn_seeds(env, method, seeds=numbers, workers=workers, out=out, **given)
     name, module = find_method(method)
+    _require_known(settings, module)
     where = source(env, env_kwargs)
     given = {k: v for k, v in {"budget": budget, **settings}.items() if v is not None}
     chosen = settings_for(module, where.preset_key if features is None else "", preset, given)
@@ -194,14 +203,28 @@ def _follow(
     origin = {key: config[key] for key in keys if key != "feature_names" or config[key] is not None}
     raw = last.tree.with_origin(**origin, steps=last.steps)
     run = Run(
-        tree=balance(raw), value=last.value, steps=last.steps, seconds=seconds, config=config, metrics=rows, raw=raw,
-        final=last.final, message=message, directory=directory.path if directory else None,
+        tree=_as_learned(balance(raw)), value=last.value, steps=last.steps, seconds=seconds, config=config,
+        metrics=rows, raw=raw, final=last.final, message=message, directory=directory.path if directory else None,
     )  # fmt: skip
     if directory is not None:
         run.tree.save(directory.path / "tree.json")
         if last.final is not None:
             last.final.with_origin(**origin, steps=last.steps).save(directory.path / "final.json")
     return run
+
+
+def _require_known(settings: Mapping[str, Any], module: ModuleType) -> None:
+    """Raise for a keyword that is neither an option of `learn` nor a setting of the method."""
+    known = setting_names(module)
+    for name in settings:
+        if name not in known:
+            options = [option for option in LearnOptions.__annotations__ if option not in known]
+            raise CustardError(one_of("setting", name, [*known, *options]))
+
+
+def _as_learned(tree: Tree) -> Tree:
+    """Return a tree whose origin holds the fingerprint of its nodes, by which a later change is noticed."""
+    return tree.with_origin(fingerprint=fingerprint(tree))
 
 
 def _plain_data(value: Any) -> Any:

@@ -60,7 +60,7 @@ class Settings:
     gamma_w: float = 1.0  # discount of a split
     hidden: int = 128  # units in each of the two hidden layers
     frequencies: int | None = None  # sines and cosines of each input; None: 0 for whole numbers, else 9 / n, at least 2
-    learning_rate: float = 1e-3
+    learning_rate: float = 1e-3  # Adam, at first
     final_rate: float = 5e-5  # the learning rate at the budget's end
     batch: int = 128  # transitions, or nodes, per update
     critic_updates: int = 2  # updates of Q_o per update of Q
@@ -84,8 +84,8 @@ class Settings:
     patience: int = 6  # snapshots without a better tree before stopping, if the threshold is met; else three times that
     keep: bool = True  # return the best tree judged; False: the last one
     bootstrap_at_limit: bool = True  # a time limit is not a termination
-    low: Any = None  # bounds of the features, where the environment's own do not suit
-    high: Any = None
+    low: Any = None  # lower bounds of the features, where the environment's own do not suit
+    high: Any = None  # upper bounds of the features
 
     def __post_init__(self) -> None:
         require_least(self, 1, "hidden", "batch", "critic_updates", "steps_per_update", "buffer", "warmup", "depth")
