@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import dataclasses
+import difflib
 import importlib
 import io
 import os
 import re
+import shutil
 import sys
+import textwrap
 import typing
 import warnings
 from collections.abc import Sequence
@@ -17,7 +21,7 @@ from typing import Annotated, Any, Union
 import tyro
 
 from custard.commands import COMMANDS
-from custard.core.errors import CustardError, from_interrupt
+from custard.core.errors import CustardError, from_interrupt, one_of
 from custard.tree.text import one_line
 
 __all__ = ["main"]
@@ -38,9 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             stream.reconfigure(errors="custard.plain")
     warnings.formatwarning = _one_line_warning
     try:
+        _require_known(arguments)
         arguments = _with_repeats_joined(arguments)
-        command: Any = tyro.cli(_command_union(), args=arguments, prog="custard", description=_ABOUT, config=_CONFIG)
-        code = command.run()
+        code = _parsed(arguments).run()
         if sys.stdout is not None:  # closed by whoever called
             sys.stdout.flush()
     except CustardError as error:
@@ -67,7 +71,55 @@ def _discard_output() -> None:
 
 _ABOUT = """Small decision trees that are the policy: learn one for any Gymnasium environment, judge it, draw it,
 explain its decisions, prove things about it, and write it as Python, C, Rust and more. `custard COMMAND --help` lists
-a command's options; `custard --version` says which version this is."""
+a command's options; `custard --version` says which version this is.
+
+Exit codes: 0 success; 1 something asked for does not hold, or every trial failed; 2 a mistake in what was given; 130
+interrupted."""
+
+
+class _HelpText(io.StringIO):
+    """Takes the help text instead of the terminal, with the terminal's colours."""
+
+    def isatty(self) -> bool:
+        return sys.__stdout__ is not None and sys.__stdout__.isatty()
+
+
+def _parsed(arguments: list[str]) -> Any:
+    """Return the command with its options; print help, if that is asked for, as wide as the terminal."""
+    parse = lambda: tyro.cli(_command_union(), args=arguments, prog="custard", description=_ABOUT, config=_CONFIG)  # noqa: E731
+    if not {"-h", "--help"} & set(arguments):
+        return parse()
+    text = _HelpText()
+    try:
+        with contextlib.redirect_stdout(text):
+            return parse()
+    finally:
+        print(_wrapped(text.getvalue(), shutil.get_terminal_size().columns), end="")
+
+
+def _wrapped(text: str, width: int) -> str:
+    """Return a help text with lines of at most this width: tyro wraps what is in boxes, and nothing above them."""
+    text = re.sub(r"\{train,[^}]*\}", "COMMAND [OPTIONS]", text)
+    lines = text.splitlines(keepends=True)
+    return "".join(line if len(line) <= width else textwrap.fill(line, max(40, width)) + "\n" for line in lines)
+
+
+def _require_known(arguments: Sequence[str]) -> None:
+    """Raise for a command or an option that does not exist, with the nearest that does."""
+    if not arguments or arguments[0].startswith("-"):
+        return
+    name = arguments[0]
+    if name not in COMMANDS:
+        raise CustardError(one_of("command", name, COMMANDS))
+    known = [*_values_per_option(importlib.import_module(f"custard.commands.{name}").Command), "--help"]
+    for word in arguments[1:]:
+        if word == "--":
+            return
+        option = word.partition("=")[0].replace("_", "-")
+        if word.startswith("--") and _is_option(word) and option not in known and not option.startswith("--tyro-"):
+            near = difflib.get_close_matches(option, known, n=1)
+            hint = f": did you mean {near[0]}?" if near else ""
+            raise CustardError(f"{name} has no option {option}{hint} (`custard {name} --help` lists them)")
 
 
 def _one_line_warning(message: Warning | str, *_: object, **__: object) -> str:

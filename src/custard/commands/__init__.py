@@ -9,8 +9,11 @@ import pkgutil
 
 __all__ = ["COMMANDS"]
 
-_ORDER = ("train", "evaluate", "show", "explain", "export", "verify", "report", "compare", "sweep", "frontier", "paper")
-_FOUND = {module.name for module in pkgutil.iter_modules(__path__)} - {"common", "engine"}
+_ORDER = (
+    "train", "evaluate", "show", "explain", "export", "verify", "report", "methods", "settings", "compare", "sweep",
+    "frontier", "paper",
+)  # fmt: skip
+_FOUND = {module.name for module in pkgutil.iter_modules(__path__)} - {"arguments", "common", "engine"}
 
 #: Each command's module defines a dataclass `Command`; its docstring is the help text.
 COMMANDS = (*(name for name in _ORDER if name in _FOUND), *sorted(_FOUND.difference(_ORDER)))

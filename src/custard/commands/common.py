@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "assignments",
+    "feature_function",
     "load_tree",
+    "one_environment",
     "print_json",
     "watch_episodes",
     "with_settings",
@@ -29,6 +31,22 @@ def load_tree(path: Path) -> Tree:
     from custard.tree.loading import load
 
     return load(path)
+
+
+def feature_function(name: str | None) -> Callable[[Any], Sequence[float]] | None:
+    """Return the function that --features names as module:function."""
+    if name is None:
+        return None
+    from custard.task.origin import named_features
+
+    return named_features(name, "--features")
+
+
+def one_environment(option: str | None, positional: str | None) -> str | None:
+    """Return the environment given by --env or behind the tree; raise if both are given and differ."""
+    if option is not None and positional is not None and option != positional:
+        raise CustardError(f"two environments are given, {positional} and --env {option}: give one")
+    return option if positional is None else positional
 
 
 def print_json(data: Any) -> None:

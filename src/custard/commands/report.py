@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated
 
-import tyro
+from custard.commands.arguments import Count, File, Flag, RunPath, Whole
 
 __all__ = ["Command"]
 
@@ -15,19 +13,19 @@ __all__ = ["Command"]
 class Command:
     """Write one HTML file that shows a run: the tree, a replay, what-if sliders, curves, evaluation and exports."""
 
-    run_directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    run_directory: RunPath
     """A run directory (config.json, metrics.csv, tree.json)."""
 
-    out: Path | None = None
+    out: File = None
     """The file to write; report.html in the run directory unless given."""
 
-    episodes: int | None = None
+    episodes: Whole = None
     """Episodes of the evaluation: 1,000 for compiled environments and 100 for others, unless given."""
 
-    seed: int = 1
+    seed: Count = 1
     """Where the episodes' seeds come from."""
 
-    json: bool = False
+    json: Flag = False
     """Print what was written as JSON."""
 
     def run(self) -> None:

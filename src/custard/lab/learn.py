@@ -21,6 +21,7 @@ from custard.lab.multi_seed import learn_seeds
 from custard.lab.progress import Display
 from custard.lab.run import Run, RunDirectory
 from custard.task.problem import Problem, Snapshot
+from custard.task.recipes import function_recipe
 from custard.task.settings import setting_names, settings_for
 from custard.task.source import source
 from custard.tree.balance import balance
@@ -107,7 +108,8 @@ def learn(
     config = {
         "env": where.name, "env_kwargs": _plain_data(dict(where.kwargs)), "method": name, "preset": preset or "tuned",
         "seed": seed, "max_depth": max_depth, "low": _plain_data(low), "high": _plain_data(high),
-        "feature_names": _plain_data(feature_names), "settings": _plain_data(dataclasses.asdict(chosen)),
+        "features": _importable_name(features), "feature_names": _plain_data(feature_names),
+        "settings": _plain_data(dataclasses.asdict(chosen)),
         "versions": {"custard": VERSION, "python": platform.python_version(), "numpy": np.__version__},
     }  # fmt: skip
     directory, state, done = _open_directory(out, resume, config)
@@ -199,8 +201,9 @@ def _follow(
     if last is None or last.tree is None:
         raise CustardError("no tree was found" + (" before the interrupt" if message else "")) from stopped
     message = message or last.message
-    keys = ("env", "env_kwargs", "method", "preset", "seed", "max_depth", "feature_names", "versions")
-    origin = {key: config[key] for key in keys if key != "feature_names" or config[key] is not None}
+    keys = ("env", "env_kwargs", "method", "preset", "seed", "max_depth", "features", "feature_names", "versions")
+    optional = ("features", "feature_names")
+    origin = {key: config[key] for key in keys if key not in optional or config[key] is not None}
     raw = last.tree.with_origin(**origin, steps=last.steps)
     run = Run(
         tree=_as_learned(balance(raw)), value=last.value, steps=last.steps, seconds=seconds, config=config,
@@ -211,6 +214,12 @@ def _follow(
         if last.final is not None:
             last.final.with_origin(**origin, steps=last.steps).save(directory.path / "final.json")
     return run
+
+
+def _importable_name(function: Callable[..., Any] | None) -> str | None:
+    """Return "module:function" of a function that others can import by that name, else None."""
+    recipe = None if function is None else function_recipe(function)
+    return f"{recipe['module']}:{recipe['name']}" if recipe is not None and "module" in recipe else None
 
 
 def _require_known(settings: Mapping[str, Any], module: ModuleType) -> None:
