@@ -10,8 +10,8 @@ A round: base steps that follow the tree of the averaged Q, with exploration; up
 nodes drawn on the paths of replayed states, at each of which Q learns all actions at once; the tree is extracted again.
 In between, trees are judged on rollouts, pruned ones as well, and the best tree is kept (`judge`).
 
-`docs/dqn.md` explains each setting, `docs/deviations.md` lists what differs from the paper. The preset "paper" is the
-appendix as written (`custard.solvers.dqn.paper`).
+`docs/explanation/dqn.md` explains each setting, `docs/explanation/deviations.md` lists what differs from the paper.
+The preset "paper" is the appendix as written (`custard.solvers.dqn.paper`).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Settings:
 
     budget: int | None = None  # environment steps, judging included; None: 3 million, 200,000 where Python steps
     splits: int | None = None  # p, thresholds per feature; None: as many as whole numbers need, 7 for real features
-    zeta: float | None = None  # the reward of a split; None: by what splits can gain (docs/dqn.md)
+    zeta: float | None = None  # the reward of a split; None: by what splits can gain (docs/explanation/dqn.md)
     gamma_b: float = 0.99  # discount of a base action
     gamma_w: float = 1.0  # discount of a split
     hidden: int = 128  # units in each of the two hidden layers

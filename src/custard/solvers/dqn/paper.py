@@ -1,7 +1,7 @@
 """CUSTARD (DQN) as the paper's appendix writes it: two dueling networks that learn from replayed steps of the IBMDP.
 
 Q(o, a) over bounds o = s_w \\ s_b is the policy; Q_o(s_w, a) is omniscient. Both move toward the same `targets`. The
-tree returned is that of the last policy. `docs/deviations.md` lists what the appendix leaves open.
+tree returned is that of the last policy. `docs/explanation/deviations.md` lists what the appendix leaves open.
 """
 # mypy: disable-error-code="no-untyped-def"
 

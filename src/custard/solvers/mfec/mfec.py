@@ -11,8 +11,8 @@ Two tables, as in the paper's section "Training Procedure" and its appendix:
 `episodes` holds what happens in an episode. Here is what happens around it: learning goes in cycles. Each begins with
 an empty Q and ends with a tree that is judged on rollouts; the best tree is kept.
 
-`docs/mfec.md` explains each setting, `docs/deviations.md` lists what differs from the paper. The preset "paper" is the
-appendix's own form, with settings of its own (`custard.solvers.mfec.paper`).
+`docs/explanation/mfec.md` explains each setting, `docs/explanation/deviations.md` lists what differs from the paper.
+The preset "paper" is the appendix's own form, with settings of its own (`custard.solvers.mfec.paper`).
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
     Q(o, a)     <- Q(o, a)     + alpha_b * (target - Q(o, a)),        o = s_w \\ s_b
     target = r + gamma * Q_o(s_w', argmax_a' Q(o', a')),   gamma = gamma_b after a base action, gamma_w after a split
 
-What the text leaves open is settled here as `docs/deviations.md` lists: epsilon, capacity, order of updates, weighting
-of neighbours, ties.
+What the text leaves open is settled here as `docs/explanation/deviations.md` lists: epsilon, capacity, order of
+updates, weighting of neighbours, ties.
 """
 # mypy: disable-error-code="no-untyped-def"
 

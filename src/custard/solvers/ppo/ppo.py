@@ -11,7 +11,7 @@ An iteration: compiled rollouts (`rollouts`) follow the policy in the environmen
 base state met. Then one compiled JAX call (`update`) moves the critic to the merged agent's targets, and the actor by
 PPO's clipped ratio, for all actions of a node at once. Every few iterations trees are extracted and judged.
 
-`docs/ppo.md` says why, `docs/deviations.md` lists what differs from the paper.
+`docs/explanation/ppo.md` says why, `docs/explanation/deviations.md` lists what differs from the paper.
 """
 
 from __future__ import annotations
