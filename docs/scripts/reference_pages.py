@@ -14,8 +14,8 @@ CLI_HEAD = """# Command line
 
 Made from the parser: this is what `custard --help` and `custard COMMAND --help` print.
 
-`ENV` is an environment's id such as `CartPole-v1`; `my_module:MyEnv-v0` imports `my_module` first. `TREE` is a tree file
-(`tree.json`) or a run directory. `RUN` is a run directory.
+`ENV` is the id of an environment such as `CartPole-v1`; `my_module:MyEnv-v0` imports a module first. `TREE` is a tree
+file (`tree.json`) or a run directory. `RUN` is a run directory.
 
 Commands that read a tree know the environment it was learned in, with its arguments; `--env` and `--env-args` override
 them. Lists may be given at once (`--assert A B`) or in pieces (`--assert A --assert B`).
@@ -95,7 +95,9 @@ def settings_page() -> str:
                 listed = settings(name, preset)
             except CustardError:  # a method without this preset
                 continue
-            parts.append(f"### {name}, preset {preset}\n\n| setting | default | type | what it does |\n|---|---|---|---|")
+            parts.append(
+                f"### {name}, preset {preset}\n\n| setting | default | type | what it does |\n|---|---|---|---|"
+            )
             parts += [_row(entry) for entry in listed]
             parts.append("")
     return "\n".join(parts)
