@@ -151,7 +151,8 @@ def test_commands_of_the_readme_are_valid(capsys: pytest.CaptureFixture) -> None
     from custard import cli
 
     readme = (ROOT / "README.md").read_text()
-    lines = [line for block in re.findall(r"^```\n(.*?)^```$", readme, re.M | re.S) for line in block.splitlines()]
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", readme, re.M | re.S)
+    lines = [line for kind, block in blocks if not kind for line in block.splitlines()]
     assert len(lines) >= 5
     for line in lines:
         words = shlex.split(line.removeprefix("custard "), comments=True)

@@ -101,8 +101,8 @@ EXHIBITS = (
     Exhibit(
         "lunar-lander",
         "LunarLander",
-        "Land softly between two flags with three engines. Gymnasium calls 200 solved; this run is kept short.",
-        "LunarLander-v3 --max-depth 4 --expert linear --budget 300000 --episodes 100 --seed 0",
+        "Land softly between two flags with three engines. Gymnasium calls 200 solved.",
+        "LunarLander-v3 --max-leaves 12 --episodes 100 --seed 0",
     ),
     Exhibit(
         "paper-cartpole",

@@ -16,7 +16,7 @@ from pathlib import Path
 SCRIPT = """
 import custard, pathlib, sys
 assert "site-packages" in custard.__file__, custard.__file__
-run = custard.learn("custard/PrereqWorld-v0", env_kwargs={"m": 3}, budget=5000, seed=0)
+run = custard.learn("custard/PrereqWorld-v0", env_kwargs={"m": 3}, seed=0)
 assert custard.evaluate(run.tree, episodes=5).mean == run.value
 run.tree.save("tree.json")
 run.tree.plot("tree.svg")
@@ -34,7 +34,7 @@ COMMANDS = (
     "--version",
     "methods",
     "settings tpi",
-    "train custard/PrereqWorld-v0 --env-args m=3 --budget 5000 --episodes 5 --out run",
+    "train custard/PrereqWorld-v0 --env-args m=3 --episodes 5 --out run",
     "evaluate run --episodes 5",
     "show run --png tree.png",
     "export run --format rust",
