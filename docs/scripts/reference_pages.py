@@ -106,5 +106,6 @@ def settings_page() -> str:
 def _row(entry: object) -> str:
     own = "; ".join(f"{env}: `{value!r}`" for env, value in entry.presets.items())  # type: ignore[attr-defined]
     default = f"`{entry.default!r}`" + (f"<br>{own}" if own else "")  # type: ignore[attr-defined]
-    kind, about = (str(text).replace("|", "\\|") for text in (entry.kind, entry.about))  # type: ignore[attr-defined]
+    kind = entry.kind.replace(" | ", " or ")  # type: ignore[attr-defined]
+    about = entry.about.replace("|", "\\|")  # type: ignore[attr-defined]
     return f"| `{entry.name}` | {default} | `{kind}` | {about} |"  # type: ignore[attr-defined]

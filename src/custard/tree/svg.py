@@ -110,6 +110,6 @@ def _edge(x: np.ndarray, y: np.ndarray, wide: np.ndarray, node: int, child: int,
         x0, y0, x1, y1 = x[node] + wide[node] / 2, y[node], x[child] - wide[child] / 2, y[child]
         middle = (x0 + x1) / 2
         curve = f"M{x0:.1f} {y0:.1f}C{middle:.1f} {y0:.1f} {middle:.1f} {y1:.1f} {x1:.1f} {y1:.1f}"
-        at = (x1 - 6, y1 - 6, "end")
+        at = (x1 - 6, y1 + (-6 if answer == "yes" else 13), "end")
     label = f'<text x="{at[0]:.1f}" y="{at[1]:.1f}" text-anchor="{at[2]}" font-size="11" fill="{LINE}">{answer}</text>'
     return f'<path d="{curve}" fill="none" stroke="{LINE}" stroke-width="1.4"/>{label}'
