@@ -111,7 +111,10 @@ def _require_known(arguments: Sequence[str]) -> None:
     name = arguments[0]
     if name not in COMMANDS:
         raise CustardError(one_of("command", name, COMMANDS))
-    known = [*_values_per_option(importlib.import_module(f"custard.commands.{name}").Command), "--help"]
+    command = importlib.import_module(f"custard.commands.{name}").Command
+    if len(arguments) == 1 and (needed := _required_positionals(command)):
+        raise CustardError(f"{name} needs {' '.join(needed)} (`custard {name} --help` says what that is)")
+    known = [*_values_per_option(command), "--help"]
     for word in arguments[1:]:
         if word == "--":
             return
@@ -197,6 +200,17 @@ def _is_option(word: str) -> bool:
     """Return whether tyro takes a word for an option rather than for a value such as -0.5 or -inf."""
     letters = word.lstrip("-")
     return word.startswith("-") and letters[:1].isalpha() and letters.lower() not in ("inf", "infinity", "nan")
+
+
+def _required_positionals(command: type) -> list[str]:
+    """Return what a command calls the arguments that it cannot do without."""
+    required = [field.name for field in dataclasses.fields(command) if field.default is dataclasses.MISSING]
+    found = []
+    for name, hint in typing.get_type_hints(command, include_extras=True).items():
+        about = typing.get_args(hint)[1:] if typing.get_origin(hint) is Annotated else ()
+        if name in required and tyro.conf.Positional in about:
+            found.append(next((part.metavar for part in about if getattr(part, "metavar", None)), name.upper()))
+    return found
 
 
 def _values_per_option(command: type) -> dict[str, str]:

@@ -45,6 +45,8 @@ def test_train_lists_the_methods(capsys):
         (["train", "CartPole-v1", "--max-detph", "3"], "train has no option --max-detph: did you mean --max-depth?"),
         (["train", "CartPole-v1", "--max_detph=3"], "train has no option --max-detph: did you mean --max-depth?"),
         (["show", "tree.json", "--quite-another"], "show has no option --quite-another (`custard show --help`"),
+        (["train"], "train needs ENV (`custard train --help` says what that is)"),
+        (["show"], "show needs TREE"),
         (["settings", "tpu"], "unknown method 'tpu'"),
         (["settings", "tpi", "--preset", "papr"], "unknown preset 'papr'"),
         (["evaluate", "x.json", "A-v0", "--env", "B-v0"], "cannot read x.json"),

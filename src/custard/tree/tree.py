@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,13 @@ from custard.core.errors import CustardError
 from custard.core.features import Features
 from custard.tree import store
 from custard.tree.text import bound_text, draw_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from custard.tree.explain import Change, Explanation
+    from custard.tree.sb3_policy import SB3Policy
+    from custard.tree.verify import Verdict
 
 __all__ = ["LEAF", "Tree"]
 
@@ -236,7 +243,7 @@ class Tree:
 
     # -- shortcuts to modules that load when they are used ------------------------------------------------------------
 
-    def plot(self, path: str | Path | None = None, *, visits: Any = None) -> Any:
+    def plot(self, path: str | Path | None = None, *, visits: Any = None) -> Figure:
         """Draw the tree: return a matplotlib figure, and write it where `path` says (.svg, .png or .pdf).
 
         With `visits`, a count per node (`custard.tree.explain.node_visits`), edges are as wide as their shares.
@@ -258,19 +265,19 @@ class Tree:
             write_atomically(path, content)
         return content
 
-    def explain(self, observation: Any, **options: Any) -> Any:
+    def explain(self, observation: Any, **options: Any) -> Explanation:
         """Return why the tree acts as it does here, and what would change it. See `custard.tree.explain.explain`."""
         from custard.tree.explain import explain
 
         return explain(self, observation, **options)
 
-    def counterfactual(self, observation: Any, **options: Any) -> Any:
+    def counterfactual(self, observation: Any, **options: Any) -> Change | None:
         """Return the nearest observation with another action (`custard.tree.explain.Change`), or None."""
         from custard.tree.explain import counterfactuals
 
         return next(iter(counterfactuals(self, observation, **options)), None)
 
-    def verify(self, assertion: str, *, bounded: bool = True) -> Any:
+    def verify(self, assertion: str, *, bounded: bool = True) -> Verdict:
         """Prove an assertion for every observation, or find one that breaks it. See `custard.tree.verify.verify`."""
         from custard.tree.verify import verify
 
@@ -282,7 +289,7 @@ class Tree:
 
         return to_sklearn(self)
 
-    def as_sb3(self, env: Any = None) -> Any:
+    def as_sb3(self, env: Any = None) -> SB3Policy:
         """Return the tree as Stable-Baselines3 sees a model. See `custard.tree.sb3_policy.SB3Policy`."""
         from custard.tree.sb3_policy import SB3Policy
 
