@@ -4,7 +4,7 @@ python docs/scripts/make_gallery.py                 learn what docs/gallery/gall
 python docs/scripts/make_gallery.py cartpole taxi   learn these again
 python docs/scripts/make_gallery.py --pages         learn nothing, only write the pages from what is stored
 
-Each run is small: the budgets below are chosen so that all of them together take well under an hour on two cores.
+Each run is small: the budgets below are chosen so that all of them together take under an hour on two cores.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ def write_pages(rows: dict[str, dict[str, str]]) -> None:
         else:
             shown = f"```text\n{tree}\n```"
         (GALLERY / f"{exhibit.name}.md").write_text(page(exhibit, row, shown), encoding="utf-8")
-        leaves = f"{row['leaves']} {'leaf' if row['leaves'] == '1' else 'leaves'}"
+        leaves = leaves_text(row)
         value, random = (f"{float(row[key]):,.2f}" for key in ("return", "random"))
         entries.append(f"| [{exhibit.title}]({exhibit.name}.md) | `{row['method']}` | {leaves} | {value} | {random} |")
     head = """# Gallery
@@ -218,6 +218,11 @@ All pages are made by `python docs/scripts/make_gallery.py`; the numbers are in 
     (GALLERY / "index.md").write_text(head + "\n".join(entries) + "\n", encoding="utf-8")
 
 
+def leaves_text(row: dict[str, str]) -> str:
+    """Return a row's number of leaves in words."""
+    return f"{row['leaves']} {'leaf' if row['leaves'] == '1' else 'leaves'}"
+
+
 def page(exhibit: Exhibit, row: dict[str, str], shown: str) -> str:
     """Return an exhibit's page."""
     value, low, high, random = (f"{float(row[key]):,.2f}" for key in ("return", "ci_low", "ci_high", "random"))
@@ -232,7 +237,7 @@ def page(exhibit: Exhibit, row: dict[str, str], shown: str) -> str:
 | environment | `{row["env"]}` |
 | return | {value} (95 % interval {low} to {high}, {int(row["episodes"]):,} fresh episodes) |
 | random actions | {random} |
-| tree | depth {row["depth"]}, {row["leaves"]} leaves |
+| tree | depth {row["depth"]}, {leaves_text(row)} |
 | learned by | `{row["method"]}`, {int(row["steps"]):,} environment steps, {float(row["seconds"]):,.0f} s |
 
 ```
