@@ -1,10 +1,13 @@
 # make demo    fresh clone to a trained, drawn and evaluated tree
-# make test    lint, types, tests
+# make test    lint, types, tests; README and tutorial
+# make test-all  the same with the slow tests (every page's examples, the notebooks), hostile and kills
 # make hostile all attacks of tests/hostile: command lines, damaged files, mutated trees, misbehaving environments
 # make kills   kill -9 at random moments for every method, and what resuming gives
 # make fuzz    coverage-guided fuzzing of what reads files, until Ctrl-C (needs atheris, which has no wheel everywhere)
-# make test-all test, hostile and kills
 # make audit   known vulnerabilities of what is installed (needs a network)
+# make types   a user's script under mypy and pyright
+# make docs    the documentation as a site in build/site; warnings are errors, links are checked
+# make package sdist and wheel in dist, checked and used in a clean environment
 # make bench   speed, printed as ratios
 # make setup   the virtual environment alone
 # make clean   forget what was set up
@@ -16,7 +19,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 JOBS   ?= 2
 
-.PHONY: setup demo test test-all hostile kills fuzz audit bench clean browser
+.PHONY: setup demo lint types test test-all hostile kills fuzz audit docs package bench clean browser
 
 setup: $(VENV)/ready
 
@@ -33,7 +36,12 @@ $(VENV)/base: pyproject.toml
 $(VENV)/ready: $(VENV)/base
 	@echo "installing what the tests need (a few minutes) …"
 	@$(PIP) install torch==2.13.0
-	@$(PIP) install --editable ".[neural,box2d,sb3,verify,storm,onnx,ray,dev]"
+	@$(PIP) install --editable ".[all,dev]"
+	@touch $@
+
+$(VENV)/docs: $(VENV)/base
+	@echo "installing what the site needs …"
+	@$(PIP) install --editable ".[neural,docs]"
 	@touch $@
 
 demo: $(VENV)/base
@@ -49,10 +57,16 @@ browser:
 	    apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends chromium fonts-dejavu-core >/dev/null; } || \
 	  echo "chromium is missing and cannot be installed here: the browser tests will be skipped"
 
-test: setup browser
+lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+types: setup
+	$(BIN)/mypy
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+test: lint browser
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 hostile: setup
@@ -65,11 +79,24 @@ fuzz: setup
 	@$(PIP) install atheris
 	$(BIN)/python -m tests.hostile.fuzz
 
-test-all: test hostile kills
-
 audit: setup
 	@$(PIP) install pip-audit
 	$(BIN)/pip-audit --skip-editable
+
+test-all: lint browser
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m ""
+	$(MAKE) hostile kills
+
+docs: $(VENV)/docs
+	@rm -rf build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	$(BIN)/python docs/scripts/check_links.py build/site
+
+package: setup
+	@rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/python tests/package/clean_install.py dist/*.whl
 
 bench: setup
 	@for file in benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done

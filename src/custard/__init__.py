@@ -23,10 +23,14 @@ if TYPE_CHECKING:
     from custard.ibmdp.env import IBMDP
     from custard.ibmdp.vector import VectorIBMDP
     from custard.lab.learn import learn
+    from custard.lab.methods import methods
+    from custard.lab.run import Run
+    from custard.lab.settings_list import settings
     from custard.task.check import check_env
     from custard.task.evaluate import evaluate
     from custard.tree.balance import balance
     from custard.tree.extract import extract
+    from custard.tree.loading import load
     from custard.tree.simplify import prune_unvisited, simplify
     from custard.tree.tree import Tree
 
@@ -38,6 +42,7 @@ __all__ = [
     "Actions",
     "CustardError",
     "Features",
+    "Run",
     "Tree",
     "VectorIBMDP",
     "balance",
@@ -46,7 +51,10 @@ __all__ = [
     "evaluate",
     "extract",
     "learn",
+    "load",
+    "methods",
     "prune_unvisited",
+    "settings",
     "simplify",
 ]
 
@@ -56,7 +64,8 @@ _HOME = {
     "VectorIBMDP": "ibmdp.vector", "Tree": "tree.tree", "balance": "tree.balance",
     "check_env": "task.check", "describe": "core.spaces",
     "evaluate": "task.evaluate", "extract": "tree.extract", "learn": "lab.learn", "prune_unvisited": "tree.simplify",
-    "simplify": "tree.simplify",
+    "simplify": "tree.simplify", "Run": "lab.run", "load": "tree.loading", "methods": "lab.methods",
+    "settings": "lab.settings_list",
 }  # fmt: skip
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import codecs
 import contextlib
 import dataclasses
+import difflib
 import importlib
 import io
 import os
 import re
+import shutil
 import signal
 import sys
+import textwrap
 import typing
 import warnings
 from collections.abc import Sequence
@@ -19,7 +22,7 @@ from typing import Annotated, Any, Union
 import tyro
 
 from custard.commands import COMMANDS, INTERRUPTED
-from custard.core.errors import CustardError, from_interrupt, shortened
+from custard.core.errors import CustardError, from_interrupt, one_of, shortened
 from custard.tree.text import one_line
 
 __all__ = ["main"]
@@ -43,8 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     warnings.formatwarning = _one_line_warning
     stopping = _Stopping()
     try:
+        _require_known(arguments)
         arguments = _with_repeats_joined(arguments)
-        command: Any = _parse(arguments)
+        command: Any = _parsed(arguments)
         try:
             code = command.run()
         except SystemExit as error:  # no command exits by itself, so a module or an environment did: that is no success
@@ -121,7 +125,57 @@ def _discard_output() -> None:
 
 _ABOUT = """Small decision trees that are the policy: learn one for any Gymnasium environment, judge it, draw it,
 explain its decisions, prove things about it, and write it as Python, C, Rust and more. `custard COMMAND --help` lists
-a command's options; `custard --version` says which version this is."""
+a command's options; `custard --version` says which version this is.
+
+Exit codes: 0 success; 1 something asked for does not hold, or every trial failed; 2 a mistake in what was given; 130
+interrupted."""
+
+
+class _HelpText(io.StringIO):
+    """Takes the help text instead of the terminal, with the terminal's colours."""
+
+    def isatty(self) -> bool:
+        return sys.__stdout__ is not None and sys.__stdout__.isatty()
+
+
+def _parsed(arguments: list[str]) -> Any:
+    """Return the command with its options; print help, if that is asked for, as wide as the terminal."""
+    if not {"-h", "--help"} & set(arguments):
+        return _parse(arguments)
+    text = _HelpText()
+    try:
+        with contextlib.redirect_stdout(text):
+            return _parse(arguments)
+    finally:
+        print(_wrapped(text.getvalue(), shutil.get_terminal_size().columns), end="")
+
+
+def _wrapped(text: str, width: int) -> str:
+    """Return a help text with lines of at most this width: tyro wraps what is in boxes, and nothing above them."""
+    text = re.sub(r"\{train,[^}]*\}", "COMMAND [OPTIONS]", text)
+    lines = text.splitlines(keepends=True)
+    return "".join(line if len(line) <= width else textwrap.fill(line, max(40, width)) + "\n" for line in lines)
+
+
+def _require_known(arguments: Sequence[str]) -> None:
+    """Raise for a command or an option that does not exist, with the nearest that does."""
+    if not arguments or arguments[0].startswith("-"):
+        return
+    name = arguments[0]
+    if name not in COMMANDS:
+        raise CustardError(one_of("command", name, COMMANDS))
+    command = importlib.import_module(f"custard.commands.{name}").Command
+    if len(arguments) == 1 and (needed := _required_positionals(command)):
+        raise CustardError(f"{name} needs {' '.join(needed)} (`custard {name} --help` says what that is)")
+    known = [*_values_per_option(command), "--help"]
+    for word in arguments[1:]:
+        if word == "--":
+            return
+        option = word.partition("=")[0].replace("_", "-")
+        if word.startswith("--") and _is_option(word) and option not in known and not option.startswith("--tyro-"):
+            near = difflib.get_close_matches(option, known, n=1)
+            hint = f": did you mean {near[0]}?" if near else ""
+            raise CustardError(f"{name} has no option {option}{hint} (`custard {name} --help` lists them)")
 
 
 def _one_line_warning(message: Warning | str, *_: object, **__: object) -> str:
@@ -199,6 +253,17 @@ def _is_option(word: str) -> bool:
     """Return whether tyro takes a word for an option rather than for a value such as -0.5 or -inf."""
     letters = word.lstrip("-")
     return word.startswith("-") and letters[:1].isalpha() and letters.lower() not in ("inf", "infinity", "nan")
+
+
+def _required_positionals(command: type) -> list[str]:
+    """Return what a command calls the arguments that it cannot do without."""
+    required = [field.name for field in dataclasses.fields(command) if field.default is dataclasses.MISSING]
+    found = []
+    for name, hint in typing.get_type_hints(command, include_extras=True).items():
+        about = typing.get_args(hint)[1:] if typing.get_origin(hint) is Annotated else ()
+        if name in required and tyro.conf.Positional in about:
+            found.append(next((part.metavar for part in about if getattr(part, "metavar", None)), name.upper()))
+    return found
 
 
 def _values_per_option(command: type) -> dict[str, str]:

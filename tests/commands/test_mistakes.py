@@ -44,7 +44,7 @@ def refused(capsys, words):
         ("train CartPole-v1 --set seed=3", "--set seed: give it as --seed"),
         ("train CartPole-v1 --budget 9 --set budget=8", "--set budget: give it as --budget"),
         ("train CartPole-v1 --set progress=1", "unknown setting 'progress'"),
-        ("train CartPole-v1 --set features=abc", "unknown setting 'features'"),
+        ("train CartPole-v1 --set features=abc", "--set features: give it as --features"),
         ("train CartPole-v1 --set zeta=0.5", "zeta=0.5 must be zero or a negative number"),
         ("train CartPole-v1 --set states=-1", "states=-1 must not be negative"),
         ("evaluate tree.json --seed -1", "seed=-1 must be"),

@@ -13,20 +13,10 @@ __all__ = ["COMMANDS", "INTERRUPTED"]
 INTERRUPTED = 130
 
 _ORDER = (
-    "train",
-    "evaluate",
-    "show",
-    "explain",
-    "export",
-    "verify",
-    "report",
-    "compare",
-    "sweep",
-    "frontier",
-    "paper",
-    "check",
-)
-_FOUND = {module.name for module in pkgutil.iter_modules(__path__)} - {"common", "engine"}
+    "train", "evaluate", "show", "explain", "export", "verify", "report", "methods", "settings", "compare", "sweep",
+    "frontier", "paper", "check",
+)  # fmt: skip
+_FOUND = {module.name for module in pkgutil.iter_modules(__path__)} - {"arguments", "common", "engine"}
 
 #: Each command's module defines a dataclass `Command`; its docstring is the help text.
 COMMANDS = (*(name for name in _ORDER if name in _FOUND), *sorted(_FOUND.difference(_ORDER)))

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Annotated
 
-import tyro
+from custard.commands.arguments import Flag, KeyValues, Name, OptionalEnv, TreePath
 
 __all__ = ["Command"]
 
@@ -15,26 +13,32 @@ __all__ = ["Command"]
 class Command:
     """Measure how fast a tree decides on this machine: in Python, in batches, as C; and steps of its environment."""
 
-    tree: Annotated[Path, tyro.conf.Positional]
+    tree: TreePath
     """A tree file (tree.json) or a run directory."""
 
-    env: Annotated[str | None, tyro.conf.Positional] = None
+    env_id: OptionalEnv = None
+    """The environment's id, as with --env."""
+
+    env: Name = None
     """The environment whose states it decides on; the one the tree was learned in, unless given."""
 
-    env_args: tuple[str, ...] = ()
+    env_args: KeyValues = ()
     """Arguments of the environment, as key=value."""
 
-    json: bool = False
+    json: Flag = False
     """Print the result as JSON."""
 
     def run(self) -> None:
         """Measure and print."""
-        from custard.commands.common import assignments, environment_of, load_tree, print_json
+        from custard.commands.common import assignments, load_tree, one_environment, print_json
         from custard.lab.speed import measure
+        from custard.task.origin import environment_of
 
         tree = load_tree(self.tree)
         how = f"custard bench {self.tree} CartPole-v1"
-        env, kwargs = environment_of(tree, self.env, assignments(self.env_args, "--env-args"), how)
+        env, kwargs = environment_of(
+            tree, one_environment(self.env, self.env_id), assignments(self.env_args, "--env-args"), how
+        )
         speed = measure(tree, env, kwargs)
         size = {"coefficients": tree.n_coefficients} if tree.is_linear else {}
         if self.json:

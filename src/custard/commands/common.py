@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "assignments",
-    "environment_of",
+    "feature_function",
     "load_tree",
+    "one_environment",
     "print_json",
-    "require_one_run",
     "watch_episodes",
     "with_settings",
 ]
@@ -28,17 +28,25 @@ __all__ = [
 
 def load_tree(path: Path) -> Tree:
     """Load the tree of a file or of a run directory."""
-    from custard.tree.tree import Tree
+    from custard.tree.loading import load
 
-    require_one_run(path)
-    return Tree.load(path / "tree.json" if path.is_dir() else path)
+    return load(path)
 
 
-def require_one_run(path: Path) -> None:
-    """Raise if a directory holds one run per seed, as `train --seeds` makes it."""
-    runs = sorted(path.glob("seed-*")) if path.is_dir() and not (path / "config.json").exists() else []
-    if runs and not (path / "tree.json").exists():
-        raise CustardError(f"{path} holds the runs of several seeds: name one of them, such as {runs[0]}")
+def feature_function(name: str | None) -> Callable[[Any], Sequence[float]] | None:
+    """Return the function that --features names as module:function."""
+    if name is None:
+        return None
+    from custard.task.origin import named_features
+
+    return named_features(name, "--features")
+
+
+def one_environment(option: str | None, positional: str | None) -> str | None:
+    """Return the environment given by --env or behind the tree; raise if both are given and differ."""
+    if option is not None and positional is not None and option != positional:
+        raise CustardError(f"two environments are given, {positional} and --env {option}: give one")
+    return option if positional is None else positional
 
 
 def print_json(data: Any) -> None:
@@ -86,27 +94,12 @@ def with_settings(options: dict[str, Any], settings: dict[str, Any], known: Sequ
     return {**options, **settings}
 
 
-def environment_of(
-    tree: Tree, env: str | None, kwargs: dict[str, Any], how: str = "--env CartPole-v1"
-) -> tuple[str, dict[str, Any]]:
-    """Return the environment that was named, or else the one the tree was learned in, with its arguments."""
-    learned_in = tree.origin.get("env")
-    if env is not None and not env.strip():
-        raise CustardError(f"the environment's name is empty: name one, as in {how}, or leave it out")
-    if env is None and not isinstance(learned_in, str):
-        raise CustardError(f"the tree does not say where it was learned: name the environment, as in {how}")
-    same = env is None or env == learned_in
-    own = (tree.origin.get("env_kwargs") or {}) if same else {}
-    if not isinstance(own, dict):
-        raise CustardError(f"the tree's env_kwargs must be an object, not {own!r}: name the environment")
-    return str(env or learned_in), {**own, **kwargs}
-
-
 def watch_episodes(
     tree: Tree, env: str | None, env_args: Sequence[str], episodes: int, seed: int
 ) -> tuple[str, list[Episode]]:
     """Run a tree in the environment that was named, or else the one it was learned in; return its id and episodes."""
     from custard.report.episodes import record_episodes
+    from custard.task.origin import environment_of
 
     name, kwargs = environment_of(tree, env, assignments(env_args, "--env-args"))
     return name, record_episodes(tree, name, kwargs, episodes=episodes, seed=seed)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated
 
 import tyro
 
+from custard.commands.arguments import Count, Env, File, Flag, KeyValues, Name, WholeNumbers
 from custard.commands.engine import Engine
 
 __all__ = ["Command"]
@@ -17,43 +17,43 @@ __all__ = ["Command"]
 class Command:
     """Run several methods on one environment and show return, size, time and gap side by side."""
 
-    env: Annotated[str, tyro.conf.Positional]
+    env: Env
     """The environment's id. 'module:Id-v0' imports a module first."""
 
-    methods: str
+    methods: Annotated[str, tyro.conf.arg(metavar="METHOD,METHOD,...")]
     """The methods, separated by commas: mfec,viper-dqn,plan."""
 
-    seeds: int = 10
+    seeds: Count = 10
     """Trials of each method; they use the seeds from --first-seed on."""
 
-    first_seed: int = 0
+    first_seed: Count = 0
     """The first trial's seed."""
 
-    max_depth: tuple[int, ...] = ()
+    max_depth: WholeNumbers = ()
     """Depth limits, one or several; none unless given."""
 
-    episodes: int = 1000
+    episodes: Count = 1000
     """Evaluation episodes of each tree, the same ones for all."""
 
-    evaluation_seed: int = 1
+    evaluation_seed: Count = 1
     """Where the evaluation episodes' seeds come from."""
 
-    preset: str | None = None
+    preset: Name = None
     """The methods' settings to start from: tuned (default) or paper."""
 
-    set: tuple[str, ...] = ()
+    set: KeyValues = ()
     """Settings, as key=value for every method or method.key=value for one."""
 
-    env_args: tuple[str, ...] = ()
+    env_args: KeyValues = ()
     """Arguments of the environment, as key=value."""
 
-    out: Path | None = None
+    out: File = None
     """A CSV with one row per trial, written as it finishes; trials it holds already are not run again."""
 
-    plot: Path | None = None
+    plot: File = None
     """A picture of the comparison (.png, .svg or .pdf)."""
 
-    json: bool = False
+    json: Flag = False
     """Print rows and summary as JSON."""
 
     engine: Engine = field(default_factory=Engine)

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from custard.commands.arguments import Flag, Whole
 
 if TYPE_CHECKING:
     from custard.lab.trials import Trial
@@ -20,13 +24,13 @@ class Engine:
     engine: Literal["local", "ray"] = "local"
     """Processes on this machine, or tasks on a Ray cluster."""
 
-    workers: int | None = None
+    workers: Whole = None
     """Trials at a time: one per core unless given; 0 runs them in this process."""
 
-    address: str | None = None
+    address: Annotated[str | None, tyro.conf.arg(metavar="HOST:PORT", help_behavior_hint="")] = None
     """The Ray cluster's address; the one this machine belongs to unless given."""
 
-    retry: bool = False
+    retry: Flag = False
     """Run failed trials again."""
 
     def sweep_arguments(self) -> dict[str, Any]:

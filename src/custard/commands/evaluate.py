@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated
 
-import tyro
+from custard.commands.arguments import Count, Flag, KeyValues, Name, OptionalEnv, TreePath, Whole
 
 __all__ = ["Command"]
 
@@ -15,36 +13,39 @@ __all__ = ["Command"]
 class Command:
     """Run a tree in an environment: mean return with a 95 % interval over seeded episodes."""
 
-    tree: Annotated[Path, tyro.conf.Positional]
+    tree: TreePath
     """A tree file (tree.json) or a run directory."""
 
-    env: Annotated[str | None, tyro.conf.Positional] = None
+    env_id: OptionalEnv = None
+    """The environment's id, as with --env."""
+
+    env: Name = None
     """The environment's id; the one the tree was learned in, unless given. 'module:Id-v0' imports a module first."""
 
-    episodes: int = 1000
+    episodes: Count = 1000
     """How many episodes."""
 
-    seed: int = 1
+    seed: Count = 1
     """Where the episodes' seeds come from."""
 
-    env_args: tuple[str, ...] = ()
+    env_args: KeyValues = ()
     """Arguments of the environment, as key=value."""
 
-    max_steps: int | None = None
+    max_steps: Whole = None
     """Cut episodes after this many steps where the environment sets no limit (10,000 unless given)."""
 
-    json: bool = False
+    json: Flag = False
     """Print the result as JSON, with every return and length."""
 
     def run(self) -> None:
         """Evaluate and print."""
-        from custard.commands.common import assignments, environment_of, load_tree, print_json
+        from custard.commands.common import assignments, load_tree, one_environment, print_json
         from custard.task.evaluate import evaluate
+        from custard.task.origin import environment_of
 
         tree = load_tree(self.tree)
-        env, kwargs = environment_of(
-            tree, self.env, assignments(self.env_args, "--env-args"), f"custard evaluate {self.tree} CartPole-v1"
-        )
+        given, arguments = one_environment(self.env, self.env_id), assignments(self.env_args, "--env-args")
+        env, kwargs = environment_of(tree, given, arguments, f"custard evaluate {self.tree} CartPole-v1")
         result = evaluate(tree, env, self.episodes, self.seed, env_kwargs=kwargs, max_steps=self.max_steps)
         if self.json:
             print_json({"env": env, "tree": str(self.tree), **result.to_json()})

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import tyro
+from custard.commands.arguments import Flag, KeyValues, Name, Names, Texts, TreePath, Whole
 
 if TYPE_CHECKING:
     from custard.tree.explain import Change, Explanation
@@ -20,28 +19,28 @@ __all__ = ["Command"]
 class Command:
     """Say why a tree acts as it does in one state, what would change its mind, and which features matter."""
 
-    tree: Annotated[Path, tyro.conf.Positional]
+    tree: TreePath
     """A tree file (tree.json) or a run directory."""
 
-    obs: tuple[str, ...] = ()
+    obs: Texts = ()
     """An observation: one number per feature in order, or name=value for each. Without it: how the tree is used."""
 
-    fixed: tuple[str, ...] = ()
+    fixed: Names = ()
     """Features that counterfactuals must leave as they are."""
 
-    env: str | None = None
+    env: Name = None
     """The environment whose visited states count, for usage; the one the tree was learned in, unless given."""
 
-    env_args: tuple[str, ...] = ()
+    env_args: KeyValues = ()
     """Arguments of that environment, as key=value."""
 
-    episodes: int | None = None
+    episodes: Whole = None
     """How many episodes to run for usage (20 unless given)."""
 
-    seed: int | None = None
+    seed: Whole = None
     """Where their seeds come from (1 unless given)."""
 
-    json: bool = False
+    json: Flag = False
     """Print the result as JSON."""
 
     def run(self) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
+
+from custard.commands.arguments import File, Flag, KeyValues, Name, TreePath
 
 if TYPE_CHECKING:
     from custard.core.mdp import FiniteMDP
@@ -19,25 +20,25 @@ __all__ = ["Command"]
 class Command:
     """Write a tree in another language or format: python, c, rust, json, dot, text, sklearn, onnx, smt2 or prism."""
 
-    tree: Annotated[Path, tyro.conf.Positional]
+    tree: TreePath
     """A tree file (tree.json) or a run directory."""
 
-    format: str
+    format: Annotated[str, tyro.conf.arg(metavar="FORMAT")]
     """One of text, json, dot, python, c, rust, sklearn, onnx, smt2, prism."""
 
-    out: Path | None = None
+    out: File = None
     """The file to write; standard output unless given (onnx needs a file)."""
 
-    env: str | None = None
+    env: Name = None
     """prism only: the environment whose exact model the tree acts in; the one it was learned in, unless given."""
 
-    env_args: tuple[str, ...] = ()
+    env_args: KeyValues = ()
     """Arguments of that environment, as key=value."""
 
-    layout: str | None = None
+    layout: Annotated[str | None, tyro.conf.arg(metavar="LAYOUT")] = None
     """c only: nested (ifs, for observations that follow each other), table (for random ones), or auto."""
 
-    json: bool = False
+    json: Flag = False
     """Print what was written as JSON."""
 
     def run(self) -> None:
@@ -71,8 +72,9 @@ class Command:
             print(f"wrote {self.out} ({self.format}, {size:,} bytes)")
 
     def _model(self, tree: Tree) -> FiniteMDP:
-        from custard.commands.common import assignments, environment_of
+        from custard.commands.common import assignments
         from custard.planning.model import model_of
+        from custard.task.origin import environment_of
         from custard.task.source import source
 
         return model_of(source(*environment_of(tree, self.env, assignments(self.env_args, "--env-args"))))

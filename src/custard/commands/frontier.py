@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from custard.commands.arguments import Count, Env, File, Flag, KeyValues, Method, Name
 from custard.commands.engine import Engine
 
 if TYPE_CHECKING:
@@ -21,43 +22,43 @@ __all__ = ["Command"]
 class Command:
     """Draw return against tree size over depth limits, leaf limits and prices of a question; list the best trees."""
 
-    env: Annotated[str, tyro.conf.Positional]
+    env: Env
     """The environment's id. 'module:Id-v0' imports a module first."""
 
-    method: str | None = None
-    """How to learn; the best default if not given."""
+    method: Method = None
+    """How to learn (tpi unless given); `custard methods` lists them."""
 
-    max_depth: tuple[int, ...] = (1, 2, 3, 4, 5)
+    max_depth: Annotated[tuple[int, ...], tyro.conf.arg(metavar="N [N ...]")] = (1, 2, 3, 4, 5)
     """Depth limits to try."""
 
-    zeta: tuple[float, ...] = (-0.1, -0.01, -0.001)
+    zeta: Annotated[tuple[float, ...], tyro.conf.arg(metavar="X [X ...]")] = (-0.1, -0.01, -0.001)
     """Prices of a question to try with each depth limit, where the method has one."""
 
-    max_leaves: tuple[int, ...] = (2, 3, 4, 5, 6, 8, 12, 16)
+    max_leaves: Annotated[tuple[int, ...], tyro.conf.arg(metavar="N [N ...]")] = (2, 3, 4, 5, 6, 8, 12, 16)
     """Leaf limits to try without a depth limit, where the method has one."""
 
-    seeds: int = 1
+    seeds: Count = 1
     """Trials of each combination."""
 
-    first_seed: int = 0
+    first_seed: Count = 0
     """The first trial's seed."""
 
-    preset: str | None = None
+    preset: Name = None
     """The method's settings to start from: tuned (default) or paper."""
 
-    set: tuple[str, ...] = ()
+    set: KeyValues = ()
     """Further settings of the method, as key=value."""
 
-    env_args: tuple[str, ...] = ()
+    env_args: KeyValues = ()
     """Arguments of the environment, as key=value."""
 
-    episodes: int = 1000
+    episodes: Count = 1000
     """Evaluation episodes of each tree, the same ones for all."""
 
-    out: Path | None = None
+    out: File = None
     """Where trials.csv, frontier.json, .png and .svg go; runs/frontier-<environment>-<method> unless given."""
 
-    json: bool = False
+    json: Flag = False
     """Print the frontier as JSON, and no progress."""
 
     engine: Engine = field(default_factory=Engine)

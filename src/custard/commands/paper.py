@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from custard.commands.arguments import File, Flag, Whole
 from custard.commands.engine import Engine
 
 __all__ = ["Command"]
@@ -21,28 +22,30 @@ class Command:
     experiment: Annotated[Literal["table1", "size", "depth", "all"], tyro.conf.Positional]
     """table1: the three environments; size: PrereqWorld m = 4 to 10; depth: PotholeWorld under depth limits."""
 
-    trials: int | None = None
+    trials: Whole = None
     """Trials of each cell: 50, or 5 with --quick, unless given."""
 
-    preset: Literal["tuned", "paper", "both"] | None = None
+    preset: Annotated[
+        Literal["tuned", "paper", "both"] | None, tyro.conf.arg(metavar="{tuned,paper,both}", help_behavior_hint="")
+    ] = None
     """The methods' settings: ours, the appendix's, or both (default; with --quick only ours)."""
 
-    quick: bool = False
+    quick: Flag = False
     """Five trials with small budgets: the same code in minutes."""
 
-    methods: str | None = None
+    methods: Annotated[str | None, tyro.conf.arg(metavar="METHOD,METHOD,...", help_behavior_hint="")] = None
     """Run only these methods now, separated by commas; the tables still show all that is there."""
 
-    out: Path | None = None
+    out: File = None
     """Where CSVs and figures go: results/paper, or results/paper-quick, unless given."""
 
-    page: Path | None = None
+    page: File = None
     """The Markdown page whose tables are renewed: README.md in that directory unless given."""
 
-    tables_only: bool = False
+    tables_only: Flag = False
     """Run nothing, only make tables and figures from the CSVs."""
 
-    json: bool = False
+    json: Flag = False
     """Print the summary as JSON, and no progress."""
 
     engine: Engine = field(default_factory=Engine)

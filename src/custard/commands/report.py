@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated
 
-import tyro
+from custard.commands.arguments import Count, File, Flag, RunPath, Whole
 
 __all__ = ["Command"]
 
@@ -15,29 +13,30 @@ __all__ = ["Command"]
 class Command:
     """Write one HTML file that shows a run: the tree, a replay, what-if sliders, curves, evaluation and exports."""
 
-    run_directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    run_directory: RunPath
     """A run directory (config.json, metrics.csv, tree.json)."""
 
-    out: Path | None = None
+    out: File = None
     """The file to write; report.html in the run directory unless given."""
 
-    episodes: int | None = None
+    episodes: Whole = None
     """Episodes of the evaluation: 1,000 for compiled environments and 100 for others, unless given."""
 
-    seed: int = 1
+    seed: Count = 1
     """Where the episodes' seeds come from."""
 
     purpose: str = ""
     """What the policy is for, in your words: stands in the report's audit section."""
 
-    json: bool = False
+    json: Flag = False
     """Print what was written as JSON."""
 
     def run(self) -> None:
         """Write the report and say where it is."""
-        from custard.commands.common import print_json, require_one_run
+        from custard.commands.common import print_json
         from custard.core.errors import CustardError, require_whole
         from custard.report import write_report
+        from custard.tree.loading import require_one_run
 
         require_whole(1, episodes=self.episodes)
         require_whole(0, seed=self.seed)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import tyro
+from custard.commands.arguments import Count, File, Flag, KeyValues, Name, TreePath
 
 if TYPE_CHECKING:
     from custard.tree.tree import Tree
@@ -18,34 +18,34 @@ __all__ = ["Command"]
 class Command:
     """Print a tree with names and units; draw it with --png or --svg."""
 
-    tree: Annotated[Path, tyro.conf.Positional]
+    tree: TreePath
     """A tree file (tree.json) or a run directory."""
 
-    png: Path | None = None
+    png: File = None
     """Draw the tree into this PNG file."""
 
-    svg: Path | None = None
+    svg: File = None
     """Draw the tree into this SVG file."""
 
-    partition: Path | None = None
+    partition: File = None
     """Trees of one or two used features: draw what they decide over the plane (.png, .svg or .pdf)."""
 
-    curves: Path | None = None
+    curves: File = None
     """A run directory's learning curve and tree size (.png, .svg or .pdf)."""
 
-    episodes: int = 0
+    episodes: Count = 0
     """Run this many episodes, so that edges show the share of visited states and the partition shows trajectories."""
 
-    env: str | None = None
+    env: Name = None
     """The environment for those; the one the tree was learned in, unless given."""
 
-    env_args: tuple[str, ...] = ()
+    env_args: KeyValues = ()
     """Arguments of that environment, as key=value."""
 
-    seed: int = 1
+    seed: Count = 1
     """Where the episodes' seeds come from."""
 
-    json: bool = False
+    json: Flag = False
     """Print the tree's size and origin as JSON."""
 
     def run(self) -> None:

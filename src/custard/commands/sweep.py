@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from custard.commands.arguments import File, Flag, KeyValues, Name, Whole, WholeNumbers
 from custard.commands.engine import Engine
 
 if TYPE_CHECKING:
@@ -20,49 +21,51 @@ __all__ = ["Command"]
 class Command:
     """Run environments × methods × depth limits × settings × seeds, on all cores or on a cluster."""
 
-    envs: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    envs: Annotated[
+        tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[ENV [ENV ...]]", help_behavior_hint="")
+    ] = ()
     """The environments' ids. 'module:Id-v0' imports a module first."""
 
-    file: Path | None = None
+    file: File = None
     """A TOML or JSON file that describes the sweep; what is given here comes before what it says."""
 
-    methods: str | None = None
+    methods: Annotated[str | None, tyro.conf.arg(metavar="METHOD,METHOD,...", help_behavior_hint="")] = None
     """The methods, separated by commas; the best default unless given."""
 
-    seeds: int | None = None
+    seeds: Whole = None
     """Trials of each combination (10 unless given); they use the seeds from --first-seed on."""
 
-    first_seed: int | None = None
+    first_seed: Whole = None
     """The first trial's seed (0 unless given)."""
 
-    max_depth: tuple[int, ...] = ()
+    max_depth: WholeNumbers = ()
     """Depth limits, one or several; none unless given."""
 
-    preset: str | None = None
+    preset: Name = None
     """The methods' settings to start from: tuned (default) or paper."""
 
-    set: tuple[str, ...] = ()
+    set: KeyValues = ()
     """Settings, as key=value for every method or method.key=value for one."""
 
-    vary: tuple[str, ...] = ()
+    vary: KeyValues = ()
     """Settings to try in turn, as key=[value, value, …] or method.key=[…]; several are combined."""
 
-    env_args: tuple[str, ...] = ()
+    env_args: KeyValues = ()
     """Arguments of the environments, as key=value."""
 
-    episodes: int | None = None
+    episodes: Whole = None
     """Evaluation episodes of each tree, the same ones for all (1,000 unless given)."""
 
-    evaluation_seed: int | None = None
+    evaluation_seed: Whole = None
     """Where the evaluation episodes' seeds come from (1 unless given)."""
 
-    out: Path | None = None
+    out: File = None
     """A CSV with one row per trial, written as it finishes; trials it holds already are not run again."""
 
-    plot: Path | None = None
+    plot: File = None
     """A picture of the results (.png, .svg or .pdf)."""
 
-    json: bool = False
+    json: Flag = False
     """Print rows and summary as JSON."""
 
     engine: Engine = field(default_factory=Engine)

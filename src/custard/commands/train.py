@@ -11,74 +11,104 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from custard.commands.arguments import Count, Env, File, Flag, KeyValues, Name, Names, Numbers, Whole
+from custard.lab.methods import methods
+
 if TYPE_CHECKING:
     from custard.lab.run import Run
 
 __all__ = ["Command"]
+
+_OPTIONAL = ("max_leaves", "expert", "tests", "leaves", "digits", "step_timeout")  # settings with options of their own
+_METHODS = "How to learn:\n" + "\n".join(f"{name}: {text}" for name, text in methods().items())
 
 
 @dataclass(frozen=True)
 class Command:
     """Learn a decision tree policy for an environment and keep the run in a directory."""
 
-    env: Annotated[str, tyro.conf.Positional]
+    env: Env
     """The environment's id. 'module:Id-v0' imports a module first."""
 
-    method: str | None = None
-    """How to learn; the best default if not given."""
+    method: Annotated[str | None, tyro.conf.arg(metavar="METHOD", help=_METHODS, help_behavior_hint="")] = None
 
-    max_depth: int | None = None
+    max_depth: Whole = None
     """The largest number of questions on a path."""
 
-    max_leaves: int | None = None
-    """The largest number of leaves, for methods with such a limit (tpi, viper-dqn, viper-bi)."""
+    max_leaves: Whole = None
+    """The largest number of leaves, for methods with such a limit (tpi, direct, viper-dqn, viper-bi)."""
 
-    expert: str | None = None
-    """An expert to begin from or to imitate: dqn, bi, a file (.npz of ours, .zip of Stable-Baselines3), or none."""
+    expert: Name = None
+    """An expert to begin from or to imitate: linear, dqn, bi, a file (.npz of ours, .zip of Stable-Baselines3), none."""
 
-    seed: int = 0
+    seed: Count = 0
     """The seed of all randomness."""
 
-    seeds: int | None = None
+    seeds: Whole = None
     """Run this many seeds side by side, from --seed on, one process per core; each has a directory in --out."""
 
-    budget: int | None = None
-    """The largest number of environment steps to use."""
+    budget: Whole = None
+    """The largest number of environment steps to use, those that judge trees included."""
 
-    preset: str | None = None
+    time: Annotated[str | None, tyro.conf.arg(metavar="TIME", help_behavior_hint="")] = None
+    """Instead of a budget: about how long to learn, such as 90s, 10m or 1h. What a step costs is measured once and the
+    time becomes a number of steps. Without either, environments that Python steps are given about five minutes."""
+
+    tests: Name = None
+    """What splits may ask about: axis (one feature), linear (weighted sums) or auto (tpi, direct)."""
+
+    leaves: Name = None
+    """What leaves may hold: constant, linear (real-valued actions) or auto (tpi, direct)."""
+
+    digits: Whole = None
+    """Digits to which the numbers of sums are rounded if the return allows (tpi, direct)."""
+
+    workers: Whole = None
+    """Processes that step environments (or run seeds), one per core unless given; results do not depend on it."""
+
+    step_timeout: Annotated[float | None, tyro.conf.arg(metavar="SECONDS", help_behavior_hint="")] = None
+    """Seconds that one step may take before its worker process is given up; 300 unless given."""
+
+    preset: Name = None
     """The method's settings to start from: tuned (default) or paper."""
 
-    low: tuple[float, ...] | None = None
+    low: Numbers = None
     """Lower bounds of the features, where the environment's own are infinite or too wide."""
 
-    high: tuple[float, ...] | None = None
+    high: Numbers = None
     """Upper bounds of the features."""
 
     feature: tuple[str, ...] = ()
     """More features to ask about, such as "tilt = angle + 0.5*angular_velocity": sums, products, abs(), wrap()."""
 
-    env_args: tuple[str, ...] = ()
+    features: Annotated[str | None, tyro.conf.arg(metavar="MODULE:FUNCTION", help_behavior_hint="")] = None
+    """A function of yours from an observation to numbers: what the tree may ask about, instead of the observation."""
+
+    names: Names = ()
+    """Names of the features, in order, where the environment's own do not suit."""
+
+    env_args: KeyValues = ()
     """Arguments of the environment, as key=value."""
 
-    set: tuple[str, ...] = ()
-    """Settings of the method, as key=value."""
+    set: KeyValues = ()
+    """Settings of the method, as key=value; `custard settings METHOD` lists them."""
 
-    out: Path | None = None
+    out: File = None
     """The run directory; runs/<environment>-<method>-<seed> unless given."""
 
-    resume: bool = False
+    resume: Flag = False
     """Resume the run in the directory."""
 
-    episodes: int = 1000
+    episodes: Count = 1000
     """Episodes for the final evaluation; 0 for none."""
 
-    json: bool = False
+    json: Flag = False
     """Print the result as JSON, and no progress."""
 
     def run(self) -> int:
         """Learn, evaluate, save, print; the exit code is that of an interrupt if there was one."""
         from custard.commands import INTERRUPTED
-        from custard.commands.common import assignments, print_json, with_settings
+        from custard.commands.common import assignments, feature_function, print_json, with_settings
         from custard.core.errors import CustardError, require_whole
         from custard.core.threads import meanwhile
         from custard.lab.learn import learn
@@ -94,8 +124,9 @@ class Command:
         options = {
             "method": self.method, "preset": self.preset, "budget": self.budget, "max_depth": self.max_depth,
             "low": _one_or_all(self.low), "high": _one_or_all(self.high), "seed": self.seed, "seeds": self.seeds,
-            "out": out, "resume": self.resume, "features": list(self.feature) or None,
-            **{k: v for k, v in (("max_leaves", self.max_leaves), ("expert", self.expert)) if v is not None},
+            "out": out, "resume": self.resume, "features": list(self.feature) or feature_function(self.features),
+            "time": self.time, "workers": self.workers,
+            **{name: getattr(self, name) for name in _OPTIONAL if getattr(self, name) is not None},
         }  # fmt: skip
         known = list(dict.fromkeys(["max_depth", "low", "high", *setting_names(module)]))
         if self.max_leaves is not None and "max_leaves" not in known:
@@ -108,7 +139,8 @@ class Command:
         # What environments print must not come between the JSON.
         with contextlib.redirect_stdout(sys.stderr) if self.json else contextlib.nullcontext():
             with meanwhile(import_module, "matplotlib.figure"):  # what draws the tree takes its time to load
-                run = learn(self.env, env_kwargs=kwargs, progress=not self.json, **options)
+                names = _split_names(self.names)
+                run = learn(self.env, env_kwargs=kwargs, feature_names=names, progress=not self.json, **options)
             runs = run if isinstance(run, list) else [run]
             interrupted = any(one.message == "interrupted" for one in runs)
             if interrupted:
@@ -154,6 +186,11 @@ def _limits_leaves(name: str) -> bool:
         return "max_leaves" in setting_names(method(name)[1])
     except CustardError:
         return False
+
+
+def _split_names(names: tuple[str, ...]) -> list[str] | None:
+    """Return names given apart or joined by commas; None if there are none."""
+    return [name for text in names for name in text.split(",") if name] or None
 
 
 def _one_or_all(bound: tuple[float, ...] | None) -> Any:

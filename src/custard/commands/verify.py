@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from custard.commands.arguments import Flag, KeyValues, Name, Seconds, TreePath, Trees, Whole
+
 if TYPE_CHECKING:
     from custard.tree.tree import Tree
 
@@ -18,40 +20,42 @@ __all__ = ["Command"]
 class Command:
     """Prove things about a tree. Exit code 1 means that something asked for does not hold or stayed undecided."""
 
-    tree: Annotated[Path, tyro.conf.Positional]
+    tree: TreePath
     """A tree file (tree.json) or a run directory."""
 
-    assertions: Annotated[tuple[str, ...], tyro.conf.arg(name="assert")] = ()
+    assertions: Annotated[
+        tuple[str, ...], tyro.conf.arg(name="assert", metavar="TEXT [TEXT ...]", help_behavior_hint="")
+    ] = ()
     """Properties of every state, such as "pole_angle > 0.1 and pole_velocity > 0.5 -> push_right"."""
 
-    anywhere: bool = False
+    anywhere: Flag = False
     """Let assertions range over all numbers, not only those within the features' bounds."""
 
-    same: tuple[Path, ...] = ()
+    same: Trees = ()
     """Other trees: prove that each decides as this one on every observation."""
 
-    safe_steps: int | None = None
+    safe_steps: Whole = None
     """CartPole: prove that from every start the pole stays up for this many steps."""
 
-    seconds: float = 60.0
+    seconds: Seconds = 60.0
     """Time for that proof."""
 
-    value: bool = False
+    value: Flag = False
     """Finite MDPs: the tree's exact value within the environment's time limit, beside the optimum."""
 
-    reach: str | None = None
+    reach: Annotated[str | None, tyro.conf.arg(metavar="TEXT", help_behavior_hint="")] = None
     """Finite MDPs: the probability of reaching a state where this condition on features holds."""
 
-    within: int | None = None
+    within: Whole = None
     """Steps in which to reach it; without it any number of steps, and no time limit of the environment counts."""
 
-    env: str | None = None
+    env: Name = None
     """The environment for --value and --reach; the one the tree was learned in, unless given."""
 
-    env_args: tuple[str, ...] = ()
+    env_args: KeyValues = ()
     """Arguments of that environment, as key=value."""
 
-    json: bool = False
+    json: Flag = False
     """Print the results as JSON."""
 
     def run(self) -> int:
@@ -138,11 +142,12 @@ class Command:
         }  # fmt: skip
 
     def _finite(self, tree: Tree) -> list[dict[str, Any]]:
-        from custard.commands.common import assignments, environment_of
+        from custard.commands.common import assignments
         from custard.planning.evaluate import tree_value
         from custard.planning.model import model_of
         from custard.planning.reach import reach_probability
         from custard.planning.solve import optimal_value
+        from custard.task.origin import environment_of
         from custard.task.source import source
         from custard.tree.text import one_line, plural
         from custard.tree.verify import where_holds

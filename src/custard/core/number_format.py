@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import math
+from collections.abc import Mapping
 
-__all__ = ["format_numbers"]
+__all__ = ["format_numbers", "html_table"]
 
 
 def format_numbers(*values: float | None) -> list[str]:
@@ -18,3 +20,16 @@ def format_numbers(*values: float | None) -> list[str]:
     decimals = 2 if largest == 0.0 or largest >= 0.1 else min(12, 2 - math.floor(math.log10(largest)))
     form = ".6g" if largest >= 1e9 else f".{decimals}f"
     return ["–" if value is None or math.isnan(value) else format(value, form) for value in values]
+
+
+def html_table(rows: Mapping[str, object]) -> str:
+    """Return names and values as a small table for notebooks.
+
+    >>> html_table({"mean": "1 < 2"})
+    '<table><tr><th style="text-align:left">mean</th><td style="text-align:left">1 &lt; 2</td></tr></table>'
+    """
+    left = 'style="text-align:left"'
+    cells = (
+        f"<tr><th {left}>{html.escape(str(k))}</th><td {left}>{html.escape(str(v))}</td></tr>" for k, v in rows.items()
+    )
+    return f"<table>{''.join(cells)}</table>"

@@ -1,7 +1,7 @@
 """CartPole with a limit of 200 steps, as in the paper: Gymnasium's environment, and its dynamics in compiled form.
 
 The paper's appendix lets the pole fall at 15 degrees; Gymnasium ends the episode at 12, and so does this environment
-(`docs/deviations.md`).
+(`docs/explanation/deviations.md`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Run methods and experiments. In reading order:
 
-methods        the methods by name
-learn          `custard.learn`: one run; `run` is its directory, `progress` its display, `multi_seed` several seeds
+methods        the methods by name; `settings_list` lists a method's settings
+learn          `custard.learn`: one run; `run` is its directory, `progress` its display, `multi_seed` several seeds,
+               `keywords` the types of its keywords
 trials         a trial: learn, evaluate, one row; `grid` makes many
 sweep          runs the trials whose row is not stored yet; `engines` is where they run, `trial_file` where rows are
                stored, `trial_table` what a terminal shows meanwhile

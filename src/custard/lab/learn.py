@@ -7,23 +7,28 @@ import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import Any, overload
+from types import ModuleType
+from typing import Any, Unpack, overload
 
 import numpy as np
 
-from custard.core.errors import CustardError, from_interrupt, one_line, require_whole
+from custard.core.errors import CustardError, from_interrupt, one_line, one_of, require_whole
 from custard.core.features import is_expressions
 from custard.core.spaces import FeaturesArgument, describe
 from custard.core.version import VERSION
+from custard.lab.keywords import LearnKeywords, LearnOptions
 from custard.lab.methods import method as find_method
 from custard.lab.multi_seed import learn_seeds
 from custard.lab.progress import Display
 from custard.lab.run import Run, RunDirectory
 from custard.task.budget import budget_of_time, parse_time
 from custard.task.problem import DEFAULT_STEP_TIMEOUT, Problem, Snapshot
-from custard.task.settings import settings_for
+from custard.task.recipes import function_recipe
+from custard.task.settings import setting_names, settings_for
 from custard.task.source import source
 from custard.tree.balance import balance
+from custard.tree.store import fingerprint
+from custard.tree.tree import Tree
 
 __all__ = ["learn"]
 
@@ -31,11 +36,15 @@ CHECKPOINT_SECONDS = 20.0
 
 
 @overload
-def learn(env: Any, method: str | None = ..., *, seeds: None = ..., **given: Any) -> Run: ...
+def learn(env: Any, method: str | None = ..., *, seeds: None = ..., **given: Unpack[LearnKeywords]) -> Run: ...
 @overload
-def learn(env: Any, method: str | None = ..., *, seeds: int | Sequence[int], **given: Any) -> list[Run]: ...
+def learn(
+    env: Any, method: str | None = ..., *, seeds: int | Sequence[int], **given: Unpack[LearnKeywords]
+) -> list[Run]: ...
 @overload
-def learn(env: Any, method: str | None = ..., *, seeds: int | None, **given: Any) -> Run | list[Run]: ...
+def learn(
+    env: Any, method: str | None = ..., *, seeds: int | None, **given: Unpack[LearnKeywords]
+) -> Run | list[Run]: ...
 def learn(
     env: Any,
     method: str | None = None,
@@ -60,13 +69,12 @@ def learn(
 ) -> Run | list[Run]:
     """Learn a decision tree policy.
 
-    `env` is an id, an environment or a function that makes one; `method` one of `custard.lab.methods.METHODS`.
+    `env` is an id, an environment or a function that makes one; `method` one of `custard.methods()`.
     `budget` limits environment steps, `max_depth` the tree; `time` ("10m", or seconds) stands for the steps that take
     about so long. Environments that Python steps run in `workers` processes (one per core unless given, 0 for none),
     which give up a step after `step_timeout` seconds; results do not depend on their number. Further keywords are
-    settings of the method (`splits`, `zeta`, `gamma_b`, …: each method's `Settings` documents them), over those of the
-    `preset`. With `out` the run is stored in a directory and can be resumed; an interrupt (Ctrl-C) ends the run with
-    the best tree so far.
+    settings of the method (`custard.settings(method)` lists them), over those of the `preset`. With `out` the run is
+    stored in a directory and can be resumed; an interrupt (Ctrl-C) ends the run with the best tree so far.
 
     `features` replaces the observation's entries (a function of one observation) or adds to them (expressions such as
     "tilt = angle + 0.5*rate"; see `custard.core.expressions`).
@@ -94,6 +102,7 @@ def learn(
         }  # fmt: skip
         return learn_seeds(env, method, seeds=numbers, workers=workers, out=out, **given)
     name, module = find_method(method)
+    _require_known(settings, module)
     where = source(env, env_kwargs)
     require_whole(0, workers=workers)
     if time is not None and budget is not None:
@@ -118,8 +127,8 @@ def learn(
     config = {
         "env": where.name, "env_kwargs": _plain_data(dict(where.kwargs)), "method": name, "preset": preset or "tuned",
         "seed": seed, "max_depth": max_depth, "low": _plain_data(low), "high": _plain_data(high),
+        "features": _plain_data(features) if is_expressions(features) else _importable_name(features),
         "feature_names": _plain_data(feature_names),
-        "features": _plain_data(features) if is_expressions(features) else None,
         "settings": _plain_data(dataclasses.asdict(chosen)),
         "versions": {"custard": VERSION, "python": platform.python_version(), "numpy": np.__version__},
     }  # fmt: skip
@@ -230,18 +239,40 @@ def _follow(
     if last is None or last.tree is None:
         raise CustardError("no tree was found" + (" before the interrupt" if message else "")) from stopped
     message = message or last.message
-    keys = ("env", "env_kwargs", "method", "preset", "seed", "max_depth", "feature_names", "versions")
-    origin = {key: config[key] for key in keys if key != "feature_names" or config[key] is not None}
+    keys = ("env", "env_kwargs", "method", "preset", "seed", "max_depth", "features", "feature_names", "versions")
+    optional = ("features", "feature_names")
+    origin = {key: config[key] for key in keys if key not in optional or config[key] is not None}
     raw = last.tree.with_origin(**origin, steps=last.steps)
     run = Run(
-        tree=balance(raw).keep_used_sums(), value=last.value, steps=last.steps, seconds=seconds, config=config,
-        metrics=rows, raw=raw, final=last.final, message=message, directory=directory.path if directory else None,
+        tree=_as_learned(balance(raw).keep_used_sums()), value=last.value, steps=last.steps, seconds=seconds,
+        config=config, metrics=rows, raw=raw, final=last.final, message=message,
+        directory=directory.path if directory else None,
     )  # fmt: skip
     if directory is not None:
         run.tree.save(directory.path / "tree.json")
         if last.final is not None:
             last.final.with_origin(**origin, steps=last.steps).save(directory.path / "final.json")
     return run
+
+
+def _importable_name(function: Any) -> str | None:
+    """Return "module:function" of a function that others can import by that name, else None."""
+    recipe = None if function is None else function_recipe(function)
+    return f"{recipe['module']}:{recipe['name']}" if recipe is not None and "module" in recipe else None
+
+
+def _require_known(settings: Mapping[str, Any], module: ModuleType) -> None:
+    """Raise for a keyword that is neither an option of `learn` nor a setting of the method."""
+    known = setting_names(module)
+    for name in settings:
+        if name not in known:
+            options = [option for option in LearnOptions.__annotations__ if option not in known]
+            raise CustardError(one_of("setting", name, [*known, *options]))
+
+
+def _as_learned(tree: Tree) -> Tree:
+    """Return a tree whose origin holds the fingerprint of its nodes, by which a later change is noticed."""
+    return tree.with_origin(fingerprint=fingerprint(tree))
 
 
 def _plain_data(value: Any) -> Any:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
+import importlib.util
+from pathlib import Path
 from types import ModuleType
 
 from custard.core.errors import CustardError, one_of
 
-__all__ = ["DEFAULT", "METHODS", "method"]
+__all__ = ["DEFAULT", "METHODS", "SUMMARIES", "method", "methods"]
 
 #: name -> module
 METHODS: dict[str, str] = {
@@ -22,6 +25,37 @@ METHODS: dict[str, str] = {
 }
 
 DEFAULT = "tpi"
+
+#: name -> what the method does and when to use it, in one line
+SUMMARIES: dict[str, str] = {
+    "tpi": "tree policy iteration, the default: tries trees, keeps what returns more; any environment",
+    "direct": "direct search on the return, what tpi does where Python steps an environment; sums and linear leaves too",
+    "mfec": "CUSTARD (MFEC): the paper's method with tables, no network; discrete actions",
+    "ppo": "CUSTARD (PPO): the paper's method with policy gradients in JAX; discrete and continuous actions",
+    "dqn": "CUSTARD (DQN): the paper's method with Q-networks in JAX; discrete actions",
+    "viper-dqn": "VIPER: imitates an expert, a DQN that it trains or a model of yours",
+    "viper-bi": "VIPER: imitates backward induction; environments with a known model",
+    "plan": "proves the best tree; environments with few states and a known model",
+}
+
+
+def methods() -> dict[str, str]:
+    """Return the methods by name, each with one line on what it does.
+
+    >>> import custard
+    >>> list(custard.methods())[:2]
+    ['tpi', 'mfec']
+    """
+    return {name: SUMMARIES.get(name) or _first_sentence(module) for name, module in METHODS.items()}
+
+
+def _first_sentence(module: str) -> str:
+    """Return the first sentence of a module's docstring, without importing the module."""
+    found = importlib.util.find_spec(module)
+    if found is None or found.origin is None:
+        return ""
+    text = ast.get_docstring(ast.parse(Path(found.origin).read_text(encoding="utf-8"))) or ""
+    return " ".join(text.split("\n\n")[0].split()).partition(". ")[0].rstrip(".")
 
 
 def method(name: str | None) -> tuple[str, ModuleType]:

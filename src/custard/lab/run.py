@@ -24,15 +24,18 @@ import numpy as np
 from custard.core.errors import CustardError, one_line
 from custard.core.files import load_arrays, remove_leftovers, write_atomically
 from custard.core.locks import Lock
+from custard.core.number_format import format_numbers, html_table
 from custard.task.problem import Snapshot
+from custard.tree.loading import load
+from custard.tree.text import plural
 from custard.tree.tree import Tree
 
 __all__ = ["Run", "RunDirectory"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
-    """What `custard.learn` returns."""
+    """What `custard.learn` returns; `Run.load` reads one from its directory."""
 
     tree: Tree  # the best tree found, simplified and balanced
     value: float  # its mean return over the selection episodes (not a final judgement: use `custard.evaluate`)
@@ -44,6 +47,38 @@ class Run:
     final: Tree | None = field(repr=False, default=None)  # the tree of the last policy, where that differs
     message: str = ""  # why it stopped
     directory: Path | None = None
+
+    @classmethod
+    def load(cls, directory: str | Path) -> Run:
+        """Read a run that `custard.learn(…, out=directory)` or `custard train` kept."""
+        stored = RunDirectory(directory)
+        config, _, progress = stored.reopen()
+        last = {"value": math.nan, "steps": 0, "seconds": 0.0, **(stored.rows[-1] if stored.rows else {})}
+        final = stored.path / "final.json"
+        return cls(
+            tree=load(stored.path), value=float(last["value"]), steps=int(progress.get("steps", last["steps"])),
+            seconds=float(progress.get("seconds", last["seconds"])), config=config, metrics=stored.rows,
+            final=Tree.load(final) if final.exists() else None, directory=stored.path,
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        facts = [f"{key} {value}" for key, value in self._facts().items() if key not in ("kept in", "stopped")]
+        return f"Run({', '.join(facts)})"
+
+    def _facts(self) -> dict[str, str]:
+        """Return what a person wants to know first."""
+        leaves = f"{self.tree.n_leaves} {plural('leaf', self.tree.n_leaves)}"
+        facts = {
+            "method": str(self.config.get("method")), "environment": str(self.config.get("env")),
+            "seed": str(self.config.get("seed")), "tree": f"of depth {self.tree.depth} with {leaves}",
+            "return while choosing": format_numbers(self.value)[0], "environment steps": f"{self.steps:,}",
+            "time": f"{self.seconds:.1f} s", "stopped": self.message,
+            "kept in": "" if self.directory is None else str(self.directory),
+        }  # fmt: skip
+        return {key: value for key, value in facts.items() if value}
+
+    def _repr_html_(self) -> str:
+        return f"<div>{self.tree._repr_html_()}{html_table(self._facts())}</div>"
 
 
 class RunDirectory:

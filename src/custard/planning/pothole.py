@@ -6,7 +6,7 @@ there). With one feature a tree of depth D is a division into at most 2^D interv
 
 Positions are a grid of width `step`; moves between grid points carry the weights that make integrals of functions
 linear between grid points exact. Rewards are exact at grid points. The error this leaves is below `step`
-(`docs/planning.md` has measured values).
+(`docs/explanation/planning.md` has measured values).
 """
 
 from __future__ import annotations

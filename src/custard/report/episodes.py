@@ -59,6 +59,7 @@ def record_episodes(
 
     from custard.core.spaces import describe
     from custard.task.guard import Guarded
+    from custard.task.origin import features_of
     from custard.task.runners import require_fit
     from custard.task.source import episode_seeds, source
 
@@ -82,7 +83,7 @@ def record_episodes(
             made.close()
             made = rendered
     try:
-        base = describe(made)
+        base = describe(made, features=features_of(tree))
         require_fit(tree, base)
         return [_episode(tree, made, base, int(s), max_steps, every) for s in episode_seeds(seed, episodes)]
     finally:

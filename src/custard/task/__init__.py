@@ -5,6 +5,7 @@ guard              a user's environment, whose errors become one line
 observations       what is wrong with an observation that its space does not declare
 probe              one random episode: how episodes end, how large rewards are
 problem            `Problem`, what a method receives, and `Snapshot`, what it yields
+origin             the environment and the features that a tree comes from
 settings           a method's settings: the preset's, then the user's
 recipes            environments as plain data, from which another process makes the same
 policies           policies as plain data: trees and linear ones

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from custard.core.errors import CustardError, require_whole
-from custard.core.number_format import format_numbers
+from custard.core.number_format import format_numbers, html_table
 from custard.core.spaces import FeaturesArgument, describe
 from custard.ibmdp.env import IBMDP
+from custard.task.origin import environment_of
 from custard.task.runners import run_episodes
 from custard.task.source import episode_seeds, source
 from custard.tree.text import plural
@@ -25,7 +26,7 @@ __all__ = ["Evaluation", "evaluate"]
 BOOTSTRAP_RESAMPLES = 2000
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Evaluation:
     """Undiscounted returns of episodes, one entry per episode."""
 
@@ -74,6 +75,22 @@ class Evaluation:
             "returns": self.returns.tolist(), "lengths": self.lengths.tolist(),
         }  # fmt: skip
 
+    def __repr__(self) -> str:
+        mean, std = format_numbers(self.mean, self.std)
+        return f"Evaluation(mean={mean}, std={std}, episodes={self.episodes}, seed={self.seed})"
+
+    def _repr_html_(self) -> str:
+        low, high = self.ci95
+        mean, std, low_text, high_text, least, most = format_numbers(
+            self.mean, self.std, low, high, float(self.returns.min()), float(self.returns.max())
+        )
+        rows = {
+            "mean return": mean, "95 % interval": f"{low_text} to {high_text}", "standard deviation": std,
+            "lowest, highest": f"{least}, {most}", "episodes": f"{self.episodes:,}",
+            "mean length": f"{self.lengths.mean():.1f} steps", "reached the time limit": f"{self.time_limited.sum():,}",
+        }  # fmt: skip
+        return html_table(rows)
+
     def __str__(self) -> str:
         low, high = self.ci95
         cut = f", {int(self.time_limited.sum())} reached the time limit" if self.time_limited.any() else ""
@@ -89,7 +106,7 @@ class Evaluation:
 
 def evaluate(
     policy: Tree | Callable[..., Any],
-    env: Any,
+    env: Any = None,
     episodes: int = 100,
     seed: int = 0,
     *,
@@ -101,10 +118,11 @@ def evaluate(
     """Run a policy for a number of episodes.
 
     `policy` is a `Tree` or a function from feature vectors [B, n] to actions [B] (or [B, k]). On an `IBMDP` it is a
-    function from bounds and masks to IBMDP actions. `env` is an id, an environment or a function that makes one.
-    Episode k has its own seed, derived from `seed`, so policies judged with the same `seed` meet the same episodes, and
-    the result does not depend on `num_envs`, how many environments run side by side. `max_steps` cuts episodes of
-    environments that set no limit themselves (default 10,000).
+    function from bounds and masks to IBMDP actions. `env` is an id, an environment or a function that makes one;
+    unless given, the one that the tree was learned in. Episode k has its own seed, derived from `seed`, so policies
+    judged with the same `seed` meet the same episodes, and the result does not depend on `num_envs`, how many
+    environments run side by side. `max_steps` cuts episodes of environments that set no limit themselves (default
+    10,000).
 
     >>> import custard
     >>> tree = custard.Tree.stump(2, 0.0, 0, 1, *_cartpole())
@@ -116,6 +134,12 @@ def evaluate(
     if not isinstance(policy, Tree) and not callable(policy):
         hint = f": Tree.load({str(policy)!r}) reads a tree from its file" if isinstance(policy, (str, Path)) else ""
         raise CustardError(f"a policy is a Tree or a function to actions, not a {type(policy).__name__}{hint}")
+    if env is None:
+        if not isinstance(policy, Tree):
+            raise CustardError(
+                'a function does not say where it acts: name its environment, as in evaluate(f, "Id-v0")'
+            )
+        env, env_kwargs = environment_of(policy, None, env_kwargs or {}, 'evaluate(tree, "CartPole-v1")')
     if isinstance(env, IBMDP):
         if not isinstance(policy, Tree):
             return _on_ibmdp(policy, env, episodes, seed)

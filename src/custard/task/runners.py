@@ -25,6 +25,7 @@ import numpy as np
 from custard.core.errors import CustardError
 from custard.core.spaces import Base, FeaturesArgument, describe
 from custard.ibmdp.base_environments import BaseEnvironments, base_environments_of
+from custard.task.origin import features_of
 from custard.task.problem import Problem
 from custard.task.source import DEFAULT_TIME_LIMIT, Source
 from custard.tree.tree import Tree
@@ -80,6 +81,8 @@ def run_episodes(
     record_states  whether to report the states met
     """
     is_compiled = source.make_compiled is not None
+    if features is None and isinstance(policy, Tree):
+        features = features_of(policy)
     venv = source.make_vec(min(len(seeds), num_envs if is_compiled else MAX_STEPPED_ENVIRONMENTS))
     try:
         base = describe(venv, features=features)

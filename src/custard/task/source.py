@@ -202,6 +202,10 @@ def _make_or_explain(make: Callable[[], Any], name: str) -> Any:
         return make()
     except CustardError:
         raise
+    except gym.error.DependencyNotInstalled as error:
+        if "box2d" not in str(error).lower():
+            raise CustardError(f"environment {name!r} could not be made: {one_line(error)}") from error
+        raise CustardError(f'environment {name!r} needs Box2D: pip install "custard-rl[box2d]"') from error
     except (Exception, SystemExit) as error:  # whatever a constructor raises is the user's to see, in one line
         raise CustardError(
             f"environment {name!r} could not be made: {type(error).__name__}: {one_line(error)}"

@@ -58,7 +58,7 @@ def draw(tree: Tree, visits: Any = None) -> Figure:
     >>> draw(tree, visits=[10, 7, 3]).get_size_inches().round(1).tolist()
     [2.9, 2.2]
     """
-    from matplotlib.figure import Figure
+    from custard.tree.figure import Picture
 
     if tree.n_nodes > 4000:
         raise CustardError(f"a tree of {tree.n_leaves} leaves is too large to draw: simplify or prune it first")
@@ -82,7 +82,7 @@ def draw(tree: Tree, visits: Any = None) -> Figure:
         picture_text(line) for line in definitions(tree, lambda value: f"{value:.3g}")
     ]  # of named sums, below the tree
     size = (max(size[0], 0.075 * max(map(len, told), default=0) + 0.4), size[1] + DEFINITION_HEIGHT * len(told))
-    figure = Figure(figsize=size)
+    figure = Picture(figsize=size)
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_axis_off()
     half = max(wide, leaf_wide) / 2 + 0.3 if down else wide / 2 + 0.3
@@ -142,15 +142,16 @@ def short(value: float) -> str:
 
 def draw_partition(tree: Tree, trajectories: Sequence[np.ndarray] = ()) -> Figure:
     """Draw what a tree of one or two features decides, over the plane, with episodes ([steps, n] each) on it."""
-    from matplotlib.figure import Figure
     from matplotlib.patches import Patch, Rectangle
+
+    from custard.tree.figure import Picture
 
     used = used_features(tree)
     if not 1 <= len(used) <= 2:
         raise CustardError(f"a partition is drawn for trees that use one or two features, this one uses {len(used)}")
     ranges = shown_ranges(tree, np.concatenate(list(trajectories)) if len(trajectories) else None)
     a, b = used[0], used[1] if len(used) == 2 else None
-    figure = Figure(figsize=(6.4, 4.8 if b is not None else 2.2), layout="constrained")
+    figure = Picture(figsize=(6.4, 4.8 if b is not None else 2.2), layout="constrained")
     axes = figure.add_subplot()
     colours = leaf_colours(tree)
     shown: dict[str, str] = {}

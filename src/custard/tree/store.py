@@ -10,6 +10,7 @@ is read for ever.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,9 +26,11 @@ from custard.core.files import write_atomically
 if TYPE_CHECKING:
     from custard.tree.tree import Tree
 
-__all__ = ["FORMAT", "VERSION", "check", "from_json", "load", "save", "to_json"]
+__all__ = ["FORMAT", "VERSION", "check", "fingerprint", "from_json", "honest_origin", "load", "save", "to_json"]
 
 FORMAT, VERSION = "custard-tree", 2
+PICTURES = (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".gif")
+LANGUAGES = {".c": "c", ".py": "python", ".rs": "rust", ".dot": "dot", ".onnx": "onnx", ".smt2": "smt2", ".txt": "text"}
 ARRAYS = ("feature", "threshold", "children_left", "children_right", "value")
 MAX_ORIGIN_DEPTH = 50  # objects and lists inside each other, in what says where a tree came from
 
@@ -89,6 +92,24 @@ def _check_values(tree: Tree, leaves: np.ndarray) -> None:
     if wrong.any():
         where = np.flatnonzero(wrong)[0]
         raise CustardError(f"leaf {leaves[where]} holds the action {values[where]}, outside {accepted}")
+
+
+def fingerprint(tree: Tree) -> str:
+    """Return a short text that changes with any node of the tree."""
+    digest = hashlib.sha256()
+    for name in ARRAYS:
+        digest.update(getattr(tree, name).tobytes())
+    for part in (tree.gains, tree.features.derived or None):
+        digest.update(b"" if part is None else part.tobytes() if isinstance(part, np.ndarray) else repr(part).encode())
+    return digest.hexdigest()[:16]
+
+
+def honest_origin(tree: Tree) -> Mapping[str, Any]:
+    """Return where a tree came from; if its nodes are no longer those that were learned, "edited" says so."""
+    if "fingerprint" not in tree.origin:
+        return tree.origin
+    kept = {key: value for key, value in tree.origin.items() if key != "edited"}
+    return kept if kept["fingerprint"] == fingerprint(tree) else {**kept, "edited": True}
 
 
 def to_json(tree: Tree) -> dict[str, Any]:
@@ -184,7 +205,13 @@ def _gains_from_json(rows: Any, shape: tuple[int, int, int]) -> np.ndarray | Non
 
 
 def save(tree: Tree, path: str | Path) -> None:
-    """Write a tree's JSON."""
+    """Write a tree's JSON; a name that promises another format is refused."""
+    suffix = Path(path).suffix.lower()
+    if suffix in PICTURES:
+        raise CustardError(f"{path}: save writes JSON. tree.plot({str(path)!r}) draws the tree")
+    if suffix in LANGUAGES:
+        call = f"tree.export({LANGUAGES[suffix]!r}, {str(path)!r})"
+        raise CustardError(f"{path}: save writes JSON. {call} writes the tree as {LANGUAGES[suffix]}")
     write_atomically(path, json.dumps(to_json(tree), allow_nan=False) + "\n")
 
 

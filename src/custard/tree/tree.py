@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +15,13 @@ from custard.core.errors import CustardError
 from custard.core.features import Features
 from custard.tree import linear, store
 from custard.tree.text import bound_text, draw_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from custard.tree.explain import Change, Explanation
+    from custard.tree.sb3_policy import SB3Policy
+    from custard.tree.verify import Verdict
 
 __all__ = ["LEAF", "Tree"]
 
@@ -91,14 +97,18 @@ class Tree:
                 gains.setflags(write=False)
             object.__setattr__(self, "gains", gains)
         store.check(self)
+        object.__setattr__(self, "origin", store.honest_origin(self))
 
     # -- deciding ---------------------------------------------------------------------------------------------------
 
-    def predict(self, observations: Any, *, compiled: bool = True) -> np.ndarray:
+    def predict(self, observations: Any, *, compiled: bool = True) -> Any:
         """Return actions for a batch of observations, [B, n_raw] -> [B] (or [B, k] for vector actions).
 
-        Where the features include derived ones, extended vectors [B, n] are accepted too; they are computed anew.
+        One observation [n_raw] gives one action, as `act` does. Where the features include derived ones, extended
+        vectors [B, n] are accepted too; they are computed anew.
         """
+        if _is_vector(observations):
+            return self.act(observations)
         x = self._checked_batch(observations)
         return self._compiled(x) if compiled else linear.leaf_actions(self, self.apply(x), x)
 
@@ -224,7 +234,9 @@ class Tree:
         return f"Tree(depth={self.depth}, n_leaves={self.n_leaves}, features={list(self.features.names)})"
 
     def _repr_html_(self) -> str:
-        return f'<pre style="line-height:1.2">{html.escape(draw_text(self, max_lines=200))}</pre>'
+        from custard.tree.svg import to_html
+
+        return to_html(self)
 
     def __eq__(self, other: object) -> bool:
         """Compare nodes, features and actions. Where a tree came from does not matter."""
@@ -246,13 +258,67 @@ class Tree:
         return Tree, tuple(getattr(self, entry.name) for entry in fields(self))
 
     def save(self, path: str | Path) -> None:
-        """Write the tree as JSON, replacing the file at once or not at all."""
+        """Write the tree as JSON, replacing the file at once or not at all. `plot` and `export` write other formats."""
         store.save(self, path)
 
     @classmethod
     def load(cls, path: str | Path) -> Tree:
         """Read a tree that `save` wrote."""
         return store.load(cls, path)
+
+    # -- shortcuts to modules that load when they are used ------------------------------------------------------------
+
+    def plot(self, path: str | Path | None = None, *, visits: Any = None) -> Figure:
+        """Draw the tree: return a matplotlib figure, and write it where `path` says (.svg, .png or .pdf).
+
+        With `visits`, a count per node (`custard.tree.explain.node_visits`), edges are as wide as their shares.
+        """
+        from custard.tree.draw import draw, save_figure
+
+        figure = draw(self, visits)
+        if path is not None:
+            save_figure(figure, path)
+        return figure
+
+    def export(self, format: str, path: str | Path | None = None, **options: Any) -> str | bytes:
+        """Return the tree in another language or format, such as "c", and write it where `path` says."""
+        from custard.core.files import write_atomically
+        from custard.tree.export import export
+
+        content = export(self, format, **options)
+        if path is not None:
+            write_atomically(path, content)
+        return content
+
+    def explain(self, observation: Any, **options: Any) -> Explanation:
+        """Return why the tree acts as it does here, and what would change it. See `custard.tree.explain.explain`."""
+        from custard.tree.explain import explain
+
+        return explain(self, observation, **options)
+
+    def counterfactual(self, observation: Any, **options: Any) -> Change | None:
+        """Return the nearest observation with another action (`custard.tree.explain.Change`), or None."""
+        from custard.tree.explain import counterfactuals
+
+        return next(iter(counterfactuals(self, observation, **options)), None)
+
+    def verify(self, assertion: str, *, bounded: bool = True) -> Verdict:
+        """Prove an assertion for every observation, or find one that breaks it. See `custard.tree.verify.verify`."""
+        from custard.tree.verify import verify
+
+        return verify(self, assertion, bounded=bounded)
+
+    def to_sklearn(self) -> Any:
+        """Return the tree as a fitted scikit-learn tree. See `custard.tree.export.sklearn.to_sklearn`."""
+        from custard.tree.export.sklearn import to_sklearn
+
+        return to_sklearn(self)
+
+    def as_sb3(self, env: Any = None) -> SB3Policy:
+        """Return the tree as Stable-Baselines3 sees a model. See `custard.tree.sb3_policy.SB3Policy`."""
+        from custard.tree.sb3_policy import SB3Policy
+
+        return SB3Policy(self, env)
 
     def to_json(self) -> dict[str, Any]:
         """Return the tree as plain data; `from_json` is the inverse."""
@@ -395,6 +461,13 @@ class Tree:
         """Return what to say of observations of a wrong shape."""
         n = self.features.n_raw
         return f"this tree takes observations of {n} features ([B, {n}] for predict, [{n}] for act), got shape {shape}"
+
+
+def _is_vector(observations: Any) -> bool:
+    """Return whether observations are one feature vector rather than a batch of them."""
+    if hasattr(observations, "ndim"):
+        return observations.ndim == 1
+    return isinstance(observations, (list, tuple)) and len(observations) > 0 and np.ndim(observations[0]) == 0
 
 
 def _whole_numbers(name: str, given: Any, dtype: type) -> np.ndarray:

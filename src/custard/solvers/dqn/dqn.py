@@ -10,8 +10,8 @@ A round: base steps that follow the tree of the averaged Q, with exploration; up
 nodes drawn on the paths of replayed states, at each of which Q learns all actions at once; the tree is extracted again.
 In between, trees are judged on rollouts, pruned ones as well, and the best tree is kept (`judge`).
 
-`docs/dqn.md` explains each setting, `docs/deviations.md` lists what differs from the paper. The preset "paper" is the
-appendix as written (`custard.solvers.dqn.paper`).
+`docs/explanation/dqn.md` explains each setting, `docs/explanation/deviations.md` lists what differs from the paper.
+The preset "paper" is the appendix as written (`custard.solvers.dqn.paper`).
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ class Settings:
 
     budget: int | None = None  # environment steps, judging included; None: 3 million, 200,000 where Python steps
     splits: int | None = None  # p, thresholds per feature; None: as many as whole numbers need, 7 for real features
-    zeta: float | None = None  # the reward of a split; None: by what splits can gain (docs/dqn.md)
+    zeta: float | None = None  # the reward of a split; None: by what splits can gain (docs/explanation/dqn.md)
     gamma_b: float = 0.99  # discount of a base action
     gamma_w: float = 1.0  # discount of a split
     hidden: int = 128  # units in each of the two hidden layers
     frequencies: int | None = None  # sines and cosines of each input; None: 0 for whole numbers, else 9 / n, at least 2
-    learning_rate: float = 1e-3
+    learning_rate: float = 1e-3  # Adam, at first
     final_rate: float = 5e-5  # the learning rate at the budget's end
     batch: int = 128  # transitions, or nodes, per update
     critic_updates: int = 2  # updates of Q_o per update of Q
@@ -84,8 +84,8 @@ class Settings:
     patience: int = 6  # snapshots without a better tree before stopping, if the threshold is met; else three times that
     keep: bool = True  # return the best tree judged; False: the last one
     bootstrap_at_limit: bool = True  # a time limit is not a termination
-    low: Any = None  # bounds of the features, where the environment's own do not suit
-    high: Any = None
+    low: Any = None  # lower bounds of the features, where the environment's own do not suit
+    high: Any = None  # upper bounds of the features
 
     def __post_init__(self) -> None:
         require_least(self, 1, "hidden", "batch", "critic_updates", "steps_per_update", "buffer", "warmup", "depth")

@@ -1,7 +1,7 @@
 """CUSTARD (DQN) as the paper's appendix writes it: two dueling networks that learn from replayed steps of the IBMDP.
 
 Q(o, a) over bounds o = s_w \\ s_b is the policy; Q_o(s_w, a) is omniscient. Both move toward the same `targets`. The
-tree returned is that of the last policy. `docs/deviations.md` lists what the appendix leaves open.
+tree returned is that of the last policy. `docs/explanation/deviations.md` lists what the appendix leaves open.
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -49,7 +49,7 @@ class PaperSettings:
     gamma_b: float = 1.0  # discount of a base action
     gamma_w: float = 1.0  # discount of a split
     hidden: int = 128  # units in each of the two hidden layers
-    learning_rate: float = 2.5e-4
+    learning_rate: float = 2.5e-4  # RMSProp
     batch: int = 128  # transitions per update
     steps_per_update: int = 4  # steps of the IBMDP per update of both networks
     buffer: int = 1_000_000  # transitions in the replay memory
@@ -60,8 +60,8 @@ class PaperSettings:
     target_every: int = 1000  # updates between copies of Q_o to its target network
     snapshots: int = 20  # how often the tree is judged and progress is shown
     bootstrap_at_limit: bool = True  # a time limit is not a termination
-    low: Any = None  # bounds of the features, where the environment's own do not suit
-    high: Any = None
+    low: Any = None  # lower bounds of the features, where the environment's own do not suit
+    high: Any = None  # upper bounds of the features
 
     def __post_init__(self) -> None:
         require_least(self, 1, "splits", "hidden", "batch", "steps_per_update", "buffer", "warmup", "snapshots")

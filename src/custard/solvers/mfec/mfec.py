@@ -11,8 +11,8 @@ Two tables, as in the paper's section "Training Procedure" and its appendix:
 `episodes` holds what happens in an episode. Here is what happens around it: learning goes in cycles. Each begins with
 an empty Q and ends with a tree that is judged on rollouts; the best tree is kept.
 
-`docs/mfec.md` explains each setting, `docs/deviations.md` lists what differs from the paper. The preset "paper" is the
-appendix's own form, with settings of its own (`custard.solvers.mfec.paper`).
+`docs/explanation/mfec.md` explains each setting, `docs/explanation/deviations.md` lists what differs from the paper.
+The preset "paper" is the appendix's own form, with settings of its own (`custard.solvers.mfec.paper`).
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ class Settings:
     keep: bool = True  # return the best tree judged; False: the last one
     bootstrap_at_limit: bool = True  # what would follow a time limit counts; False: a time limit is a termination
     mask: bool = True  # mask splits that separate nothing; False: they only cost zeta
-    low: Any = None  # bounds of the features, where the environment's own do not suit
-    high: Any = None
+    low: Any = None  # lower bounds of the features, where the environment's own do not suit
+    high: Any = None  # upper bounds of the features
 
     def __post_init__(self) -> None:
         require_least(self, 1, "k", "cells", "stretch", "expand", "cycle", "patience", "capacity")

@@ -4,8 +4,8 @@
     Q(o, a)     <- Q(o, a)     + alpha_b * (target - Q(o, a)),        o = s_w \\ s_b
     target = r + gamma * Q_o(s_w', argmax_a' Q(o', a')),   gamma = gamma_b after a base action, gamma_w after a split
 
-What the text leaves open is settled here as `docs/deviations.md` lists: epsilon, capacity, order of updates, weighting
-of neighbours, ties.
+What the text leaves open is settled here as `docs/explanation/deviations.md` lists: epsilon, capacity, order of
+updates, weighting of neighbours, ties.
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -62,8 +62,8 @@ class PaperSettings:
     keep: bool = False  # return the best tree judged; False: the last one
     bootstrap_at_limit: bool = True  # what would follow a time limit counts; False: a time limit is a termination
     mask: bool = True  # mask splits that separate nothing; False: they only cost zeta
-    low: Any = None  # bounds of the features, where the environment's own do not suit
-    high: Any = None
+    low: Any = None  # lower bounds of the features, where the environment's own do not suit
+    high: Any = None  # upper bounds of the features
 
     def __post_init__(self) -> None:
         require_least(self, 1, "k", "capacity")

@@ -72,8 +72,8 @@ class PaperSettings:
     clip: float = 0.2  # PPO's epsilon
     deepest: int = 1000  # depth limit where none is given
     bootstrap_at_limit: bool = True  # a truncated episode's last state keeps its value; False: nothing follows
-    low: Any = None  # bounds of the features, where the environment's own do not suit
-    high: Any = None
+    low: Any = None  # lower bounds of the features, where the environment's own do not suit
+    high: Any = None  # upper bounds of the features
 
     def __post_init__(self) -> None:
         require_least(self, 1, "num_envs", "num_steps", "epochs", "minibatches", "deepest")

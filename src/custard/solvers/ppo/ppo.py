@@ -11,7 +11,7 @@ An iteration: compiled rollouts (`rollouts`) follow the policy in the environmen
 base state met. Then one compiled JAX call (`update`) moves the critic to the merged agent's targets, and the actor by
 PPO's clipped ratio, for all actions of a node at once. Every few iterations trees are extracted and judged.
 
-`docs/ppo.md` says why, `docs/deviations.md` lists what differs from the paper.
+`docs/explanation/ppo.md` says why, `docs/explanation/deviations.md` lists what differs from the paper.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ class Settings:
     clip: float = 0.2  # PPO's epsilon
     floor: float = 0.03  # probabilities are not pushed below this, falling to 0.001
     uniform: float = 1.0  # weight of a node's actions: 1 uniform, 0 their probabilities; falls to `uniform_end`
-    uniform_end: float = 0.0
+    uniform_end: float = 0.0  # the same at the budget's end
     epsilon: float = 0.9  # share of random splits in imagined traversals, falling to `epsilon_end`
-    epsilon_end: float = 0.3
+    epsilon_end: float = 0.3  # the same at the budget's end
     spread: float = 1.0  # standard deviation of the logit of v, falling to a tenth (parameterised form)
     action_spread: float = 0.5  # standard deviation of action vectors, in halves of the width of their bounds
     explore: float = 0.25  # share of the environments with random base actions, which train the critic only
@@ -83,8 +83,8 @@ class Settings:
     patience: float = 0.4  # share of the budget without a better tree before stopping
     bootstrap_at_limit: bool = True  # a truncated episode's last state keeps its value; False: nothing follows
     keep: bool = True  # return the best tree judged; False: the last one
-    low: Any = None  # bounds of the features, where the environment's own do not suit
-    high: Any = None
+    low: Any = None  # lower bounds of the features, where the environment's own do not suit
+    high: Any = None  # upper bounds of the features
 
     def __post_init__(self) -> None:
         require_least(self, 1, "num_envs", "num_steps", "epochs", "minibatches", "deepest", "every", "episodes")

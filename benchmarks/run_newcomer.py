@@ -1,0 +1,124 @@
+"""Do what a newcomer does, from a fresh clone, and note how long each step takes and how long it is silent.
+
+python benchmarks/run_newcomer.py [--skip-setup]
+
+Clones this repository into a temporary directory and runs there: `make demo`; every command of the README's quick
+blocks; its Python block; the commands of the tutorial; an environment of one's own (the how-to's); export to C,
+compiled and called. `--skip-setup` uses the Python that runs this script instead of an environment made by `make`. Exit
+code 1 if a step fails. A step is silent while it prints nothing, on standard output or standard error.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import selectors
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+MAX_STEP_SECONDS = 1800.0
+MAX_SILENCE = 5.0  # seconds; longer ones are marked
+
+
+def main(words: list[str]) -> int:
+    """Run all steps and print a table."""
+    with tempfile.TemporaryDirectory() as directory:
+        clone = Path(directory) / "custard"
+        steps: list[tuple[str, list[str]]] = [("clone", ["git", "clone", "--quiet", str(ROOT), str(clone)])]
+        if "--skip-setup" in words:
+            python, extra = sys.executable, {"PYTHONPATH": str(clone / "src")}
+            demo = "train CartPole-v1 --max-depth 2 --seed 0 --out runs/demo"
+            steps.append(("demo (without make)", [python, "-m", "custard", *demo.split()]))
+        else:
+            python, extra = str(clone / ".venv" / "bin" / "python"), {}
+            steps.append(("make demo", ["make", "demo"]))
+        failed = 0
+        print(f"{'step':<60} {'seconds':>8} {'longest silence':>16}")
+        for name, command in steps:
+            failed += report(name, *watch(command, clone if clone.exists() else Path(directory), extra))
+        for name, command in [*readme_steps(clone, python), *tutorial_steps(clone, python), *own_steps(clone, python)]:
+            failed += report(name, *watch(command, clone, extra))
+        return int(failed > 0)
+
+
+def readme_steps(clone: Path, python: str) -> list[tuple[str, list[str]]]:
+    """Return the README's quick commands and its Python block."""
+    readme = (clone / "README.md").read_text()
+    (script,) = re.findall(r"^```python\n(.*?)^```$", readme, re.M | re.S)
+    (clone / "readme_block.py").write_text(script)
+    return [*commands(readme, python), ("README's Python", [python, "readme_block.py"])]
+
+
+def tutorial_steps(clone: Path, python: str) -> list[tuple[str, list[str]]]:
+    """Return the tutorial's commands; it has a directory of its own for the tree that the README learned already."""
+    names = ("first-tree", "read-it", "prove-something", "ship-it")
+    texts = [
+        (clone / "docs" / "tutorial" / f"{name}.md").read_text().replace("runs/cartpole", "runs/tutorial")
+        for name in names
+    ]
+    return [step for text in texts for step in commands(text, python)]
+
+
+def own_steps(clone: Path, python: str) -> list[tuple[str, list[str]]]:
+    """Return the how-to's own environment, and its tree as C, compiled and called."""
+    page = (clone / "docs" / "how-to" / "own-environment.md").read_text()
+    (source,) = re.findall(r"write_text\('''\n(.*?)\n\.\.\. '''\)", page, re.S)
+    (clone / "heater.py").write_text(
+        "\n".join(line.removeprefix("...").removeprefix(" ") for line in source.split("\n"))
+    )
+    call = "import ctypes; f = ctypes.CDLL('./heater.so').custard_act; print(f((ctypes.c_double * 2)(10.0, 0.0)))"
+    return [
+        *commands(page, python),
+        ("export to C", [python, "-m", "custard", "export", "runs/heater", "--format", "c", "--out", "heater.c"]),
+        ("compile", ["cc", "-O2", "-shared", "-fPIC", "-o", "heater.so", "heater.c"]),
+        ("call", [python, "-c", call]),
+    ]
+
+
+def commands(text: str, python: str) -> list[tuple[str, list[str]]]:
+    """Return the commands of a page's console blocks."""
+    import shlex
+
+    found = []
+    for block in re.findall(r"^```console\n(.*?)^```$", text, re.M | re.S):
+        for line in re.findall(r"^\$ custard (.*)$", block, re.M):
+            words = shlex.split(line, comments=True)
+            found.append((f"custard {' '.join(words)}"[:60], [python, "-m", "custard", *words]))
+    return found
+
+
+def watch(command: list[str], where: Path, extra: dict[str, str]) -> tuple[int, float, float]:
+    """Run a command; return its exit code, its seconds and its longest silence."""
+    started = heard = time.monotonic()
+    silence = 0.0
+    process = subprocess.Popen(
+        command, cwd=where, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ, **extra}
+    )
+    assert process.stdout is not None
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while time.monotonic() - started < MAX_STEP_SECONDS:
+            if not selector.select(timeout=1.0):
+                continue
+            now = time.monotonic()
+            silence, heard = max(silence, now - heard), now
+            if not os.read(process.stdout.fileno(), 65536):
+                break  # it has ended
+        else:
+            process.kill()
+    return process.wait(), time.monotonic() - started, silence
+
+
+def report(name: str, code: int, seconds: float, silence: float) -> int:
+    """Print a step's row; return 1 if it failed."""
+    marks = (" FAILED" if code else "") + (" silent" if silence > MAX_SILENCE else "")
+    print(f"{name:<60} {seconds:8.1f} {silence:16.1f}{marks}", flush=True)
+    return int(bool(code))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,136 @@
+"""The keywords of `custard.learn` with their types, so that type checkers and editors know every one of them.
+
+`MethodSettings` holds the settings of all methods together: which ones a method reads is checked when it runs
+(`custard.settings(method)` lists them). A test holds both classes equal to what `learn` and the methods accept;
+`python docs/scripts/write_keywords.py` prints this file anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypedDict
+
+__all__ = ["LearnKeywords", "LearnOptions", "MethodSettings"]
+
+
+class LearnOptions(TypedDict, total=False):
+    """What every method takes."""
+
+    max_depth: int | None
+    seed: int
+    budget: int | None
+    preset: str | None
+    low: Any
+    high: Any
+    features: Callable[[Any], Sequence[float]] | None
+    feature_names: Sequence[str] | None
+    env_kwargs: Mapping[str, Any] | None
+    out: str | Path | None
+    resume: bool
+    progress: bool
+    workers: int | None
+
+
+class MethodSettings(TypedDict, total=False):
+    """The settings of all methods; each method reads its own."""
+
+    action_spread: float
+    all_actions: bool
+    alpha_b: float
+    alpha_o: float
+    averaging: float
+    batch: int
+    batch_rollouts: int
+    bootstrap_at_limit: bool
+    buffer: int
+    capacity: int
+    cells: int
+    changes: int
+    climbing: float
+    clip: float
+    criterion: str
+    critic_frequencies: int
+    critic_updates: int
+    cuts: int | None
+    cycle: int
+    deepest: int
+    depth: int
+    draws: int
+    episodes: int | None
+    epochs: int
+    epsilon: float | None
+    epsilon_end: float
+    epsilon_steps: int
+    every: int
+    expand: int
+    expert: str | Callable[..., Any] | None
+    expert_out: str | None
+    expert_preset: str
+    expert_settings: dict[str, Any]
+    explore: float
+    explore_end: float
+    fewest_leaves: bool
+    final_rate: float
+    final_rollouts: int
+    floor: float
+    followed: float
+    frequencies: int | None
+    gamma: float
+    gamma_b: float | None
+    gamma_w: float
+    greedy: float
+    guided: bool
+    hidden: int
+    iterations: int
+    judging: float
+    k: int
+    kappa: float
+    keep: bool
+    leaf_ladder: bool
+    learning_rate: float
+    margin: float
+    mask: bool
+    max_leaves: int | None
+    max_samples: int
+    min_leaf: int
+    minibatches: int
+    mu: float
+    noise: float
+    normalise: str | None
+    num_envs: int
+    num_steps: int
+    patience: int | float | None
+    polish: int | None
+    prices: tuple[float, ...]
+    questions: int
+    random: float
+    recall: bool
+    resample: bool
+    samples: int
+    seconds: float
+    slack: float
+    snapshots: int
+    splits: Any
+    spread: float
+    states: int | None
+    step: float
+    steps_per_update: int | None
+    stretch: int
+    target_every: int
+    target_rate: float
+    test_rollouts: int
+    ties: str
+    time_limit: bool
+    trace: float
+    train_share: float
+    uniform: float
+    uniform_end: float
+    variants: bool
+    warmup: float | int
+    weights: str
+    zeta: float | None
+
+
+class LearnKeywords(LearnOptions, MethodSettings, total=False):
+    """All keywords of `custard.learn` but `seeds`."""
