@@ -9,6 +9,7 @@ The functions share their parameters, P points of n features and A actions:
     sizes  [n] int64        how many values each feature has
     words  [P, W] uint64    the actions that each point may take, 64 to a word
     index  [M] int64        the points that count
+    work   [1] int64        how many points may still be looked at; once it is used up, every answer is yes
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -94,7 +95,7 @@ def _side(codes: np.ndarray, index: np.ndarray, c: int, cut: int, left: bool) ->
 
 
 @njit(cache=True)
-def agrees(codes, sizes, words, index, depth):
+def agrees(codes, sizes, words, index, depth, work):
     """Return whether some tree of at most `depth` gives every point an allowed action.
 
     A stack of its own instead of recursion, whose compiled form cannot be cached: level k holds the points of a branch
@@ -111,6 +112,9 @@ def agrees(codes, sizes, words, index, depth):
         mine = inside[level, : length[level]]
         if entering:
             entering = False
+            work[0] -= length[level] * n
+            if work[0] < 0:
+                return True
             splits_left = depth - level
             if splits_left <= 1 or _share_action(words, mine):
                 answer = _share_action(words, mine) or (splits_left == 1 and _one_split(codes, sizes, words, mine))
@@ -166,13 +170,15 @@ def agrees(codes, sizes, words, index, depth):
         entering = True
 
 
-def highest_cut(codes: np.ndarray, sizes: np.ndarray, words: np.ndarray, index: np.ndarray, depth: int, c: int) -> int:
+def highest_cut(
+    codes: np.ndarray, sizes: np.ndarray, words: np.ndarray, index: np.ndarray, depth: int, c: int, work: np.ndarray
+) -> int:
     """Return the highest cut of a feature whose left branch has a tree of one split less per path; -1 for none."""
     low = int(codes[index, c].min())
     found, high = low - 1, int(codes[index, c].max()) - 1
     while found < high:
         middle = (found + high + 1) // 2
-        if agrees(codes, sizes, words, _side(codes, index, c, middle, True), depth - 1):
+        if agrees(codes, sizes, words, _side(codes, index, c, middle, True), depth - 1, work):
             found = middle
         else:
             high = middle - 1
@@ -181,29 +187,31 @@ def highest_cut(codes: np.ndarray, sizes: np.ndarray, words: np.ndarray, index: 
 
 def agreeing_tree(
     codes: np.ndarray, sizes: np.ndarray, words: np.ndarray, index: np.ndarray, depth: int,
-    thresholds: Sequence[np.ndarray],
+    thresholds: Sequence[np.ndarray], work: np.ndarray,
 ) -> Shape | None:  # fmt: skip
-    """Return a tree whose leaves are words [W] of actions all right for their points; None if there is none.
+    """Return a tree whose leaves are words [W] of actions all right for their points; None if there is none, or if
+    the work is used up.
 
     thresholds  of each feature, one per cut
     """
     if _share_action(words, index):
         return np.bitwise_and.reduce(words[index], axis=0) if len(index) else words[:1].max(axis=0) | ~np.uint64(0)
-    if depth == 0:
+    if depth == 0 or work[0] < 0:
         return None
     for c in range(codes.shape[1]):
-        cut = highest_cut(codes, sizes, words, index, depth, c)
+        cut = highest_cut(codes, sizes, words, index, depth, c, work)
         if cut < 0:
             continue
-        right = agreeing_tree(codes, sizes, words, _side(codes, index, c, cut, False), depth - 1, thresholds)
+        below, above = (_side(codes, index, c, cut, is_left) for is_left in (True, False))
+        right = agreeing_tree(codes, sizes, words, above, depth - 1, thresholds, work)
         if right is not None:
-            left = agreeing_tree(codes, sizes, words, _side(codes, index, c, cut, True), depth - 1, thresholds)
-            return Split(c, float(thresholds[c][cut]), left, right)
+            left = agreeing_tree(codes, sizes, words, below, depth - 1, thresholds, work)
+            return None if left is None else Split(c, float(thresholds[c][cut]), left, right)
     return None
 
 
 @njit(cache=True)
-def _prefix_agrees(codes, sizes, words, wanted, background, order, count, depth):
+def _prefix_agrees(codes, sizes, words, wanted, background, order, count, depth, work):
     """Return whether a tree agrees with `words`, and with `wanted` in the first `count` points of `order`."""
     trial = words.copy()
     in_order = np.zeros(len(words), np.bool_)
@@ -221,12 +229,13 @@ def _prefix_agrees(codes, sizes, words, wanted, background, order, count, depth)
     for k in range(count):
         index[size] = order[k]
         size += 1
-    return agrees(codes, sizes, trial, index[:size], depth)
+    return agrees(codes, sizes, trial, index[:size], depth, work)
 
 
 @njit(cache=True)
-def smallest_conflict(codes, sizes, words, wanted, background, order, depth):
-    """Return points of which no tree satisfies all, none of them dispensable, [K] int64; empty if a tree satisfies all.
+def smallest_conflict(codes, sizes, words, wanted, background, order, depth, work):
+    """Return points of which no tree satisfies all, none of them dispensable, [K] int64; empty if a tree satisfies all,
+    or if the work is used up.
 
     words       what points may do anyway; `background` [B] are those that it confines
     wanted      [P, W], a part of `words` that each point in `order` [N] is asked to keep to; earlier ones are preferred
@@ -238,18 +247,20 @@ def smallest_conflict(codes, sizes, words, wanted, background, order, depth):
     fixed[: len(background)] = background
     n_fixed = len(background)
     count = len(order)
-    if _prefix_agrees(codes, sizes, words, wanted, background, order, count, depth):
+    if _prefix_agrees(codes, sizes, words, wanted, background, order, count, depth, work):
         return found[:0]
     while True:
-        if not _prefix_agrees(codes, sizes, words, wanted, fixed[:n_fixed], order, 0, depth):
+        if not _prefix_agrees(codes, sizes, words, wanted, fixed[:n_fixed], order, 0, depth, work):
             return found[:size]
         low, high = 0, count  # a prefix of `low` agrees, one of `high` does not
         while high - low > 1:
             middle = (low + high) // 2
-            if _prefix_agrees(codes, sizes, words, wanted, fixed[:n_fixed], order, middle, depth):
+            if _prefix_agrees(codes, sizes, words, wanted, fixed[:n_fixed], order, middle, depth, work):
                 low = middle
             else:
                 high = middle
+        if work[0] < 0:
+            return found[:0]
         p = order[high - 1]
         found[size] = p
         size += 1

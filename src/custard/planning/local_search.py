@@ -14,7 +14,9 @@ from numba import njit
 from custard.planning.relaxation import action_value
 from custard.tree.shape import Shape, Split
 
-__all__ = ["climb_heap", "decide_heap", "evaluate_choice", "heap_of", "perturb_heap", "shape_of_heap", "visits_of"]
+__all__ = [
+    "action_gains", "climb_heap", "decide_heap", "evaluate_choice", "heap_of", "perturb_heap", "shape_of_heap",
+]  # fmt: skip
 
 MAX_SWEEPS = 100_000
 MAX_DIRECT_STATES = 160  # up to here a linear system is solved instead of iterating
@@ -81,34 +83,24 @@ def evaluate_choice(model, choice, values, cutoff):
 
 
 @njit(cache=True)
-def visits_of(model, choice, sweeps):
-    """Return roughly how often each point is visited (discounted) under one action per point, [P]."""
+def action_gains(model, values, weight, n_points):
+    """Return each action's value, less the best one's, weighed and summed over each point's states, [P, A]."""
     n, n_actions = model.reward.shape
-    count = len(choice)
-    mass, new, visits = model.start.copy(), np.zeros(n), np.zeros(count)
-    for _ in range(sweeps):
-        new[:] = 0.0
-        left = 0.0
-        for s in range(n):
-            if mass[s] > 0.0:
-                visits[model.point[s]] += mass[s]
-                k = s * n_actions + choice[model.point[s]]
-                for i in range(model.pointer[k], model.pointer[k + 1]):
-                    new[model.successor[i]] += model.gamma * model.probability[i] * mass[s]
-        for s in range(n):
-            left += new[s]
-            mass[s] = new[s]
-        if left < 1e-6:
-            break
-    return visits
+    gains = np.zeros((n_points, n_actions))
+    q = np.empty(n_actions)
+    for s in range(n):
+        most = -np.inf
+        for a in range(n_actions):
+            q[a] = action_value(model, values, s, a)
+            most = max(most, q[a])
+        for a in range(n_actions):
+            gains[model.point[s], a] += weight[s] * (q[a] - most)
+    return gains
 
 
 @njit(cache=True)
 def advantages(model, choice, values, gain):
-    """Write the advantage of each action over the present one, summed over a point's states and ordered, [P, A].
-
-    A point of several states counts the largest of their advantages: it is only asked whether any is positive.
-    """
+    """Write the largest advantage of each action over the present one in any of a point's states, [P, A]."""
     n, n_actions = model.reward.shape
     gain[:] = -np.inf
     for s in range(n):

@@ -13,13 +13,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from custard.core.errors import CustardError
 from custard.core.mdp import FiniteMDP
-from custard.planning.branch import search
+from custard.planning.branch import search as branch_and_bound
 from custard.planning.candidates import climb, perturbed, refits
+from custard.planning.climbing import Climber
+from custard.planning.constraint_search import ConstraintSearch
 from custard.planning.labelling import lossless_tree
 from custard.planning.model import model_of
+from custard.planning.points import points_of
 from custard.planning.reduced import ReducedMDP, reduce
 from custard.task.problem import Problem, Snapshot
 from custard.tree.shape import Shape, count_leaves
@@ -33,6 +37,11 @@ LOSSLESS_SECONDS_PER_DEPTH = 5.0  # for the same search at each depth, where no 
 REFIT_ROUNDS = 12  # trees fitted to Q-values and climbed before random changes begin
 MAX_IDLE_CLIMBS = 40  # climbs without a better tree after which climbing ends
 REPORT_SECONDS = 0.2  # how often climbing reports
+MAX_HEAP_DEPTH = 10  # up to here trees are climbed as arrays of 2**depth leaves
+OFFER_SECONDS = 0.1  # for climbing from a tree that the search over constraints proposes
+SLICE_SECONDS = 0.2  # the search over constraints and climbing take turns; this is the search's
+MAX_CLIMB_SHARE, MIN_CLIMB_SHARE = 2.0, 0.15  # of a slice, for climbing: more while it finds better trees
+IDLE_SHRINK = 0.8  # of that share after a turn without a better tree
 
 
 @dataclass(frozen=True)
@@ -102,15 +111,17 @@ def plan(mdp: FiniteMDP, max_depth: int | None, settings: Settings, *, seed: int
     for action in range(problem.n_actions):
         state.offer(action)
     yield state.plan("fixed actions tried")
-    if settings.zeta == 0.0:
+    if settings.zeta == 0.0 and mdp.gamma < 1.0 and mdp.horizon is None and 0 < depth <= MAX_HEAP_DEPTH:
+        yield from _discounted(state, seed, deadline)
+    elif settings.zeta == 0.0:
         lossless = lossless_tree(problem, depth, min(deadline, began + LOSSLESS_TIME_SHARE * settings.seconds))
         if lossless.shape is not None:
             state.offer(lossless.shape)
             state.fewest = lossless.complete
         yield state.plan("best policies looked through")
-    if not state.optimal:
+    if not state.optimal and not state.searched:
         yield from _climbing(state, rng, min(deadline, time.monotonic() + settings.climbing * settings.seconds))
-        for standing in search(problem, depth, best=state.value, price=-settings.zeta, deadline=deadline):
+        for standing in branch_and_bound(problem, depth, best=state.value, price=-settings.zeta, deadline=deadline):
             state.explored = standing.explored
             if standing.shape is not None:
                 state.offer(standing.shape)
@@ -139,7 +150,7 @@ class _Incumbent:
         self.shape: Shape = 0
         self.value, self.leaves = -np.inf, 1 << 30
         self.bound, self.explored = problem.optimum, 0
-        self.fewest = False
+        self.fewest = self.searched = False
 
     def offer(self, shape: Shape) -> None:
         """Keep a tree if it is better."""
@@ -174,6 +185,43 @@ class _Incumbent:
             return f"proved: no tree of {limit} terminates"
         few = f", none of fewer than {self.leaves} leaves does" if self.fewest or self.leaves == 1 else ""
         return f"proved: no tree of {limit} returns more{few}"
+
+
+def _discounted(state: _Incumbent, seed: int, deadline: float) -> Iterator[Plan]:
+    """Search over constraints and climb, in turns, until nothing is better or time is up.
+
+    Climbing has as much time as the search while it finds better trees, and less and less while it does not.
+    """
+    state.searched = True
+    problem = state.problem
+    points = points_of(problem)
+    tolerance = max(problem.tolerance, 1e-9 * float(np.abs(problem.top).max()))
+    climber = Climber(points, state.depth, problem.tolerance, seed)
+
+    def keep() -> None:
+        if climber.value > state.value + 0.1 * problem.tolerance:
+            state.offer(climber.shape)
+
+    def offer(shape: Shape) -> None:
+        climber.offer(shape, min(deadline, time.monotonic() + OFFER_SECONDS))
+        keep()
+
+    with threadpool_limits(1, user_api="blas"):  # matrices are small: more threads only wait for each other
+        search = ConstraintSearch(points, state.depth, lambda: state.value + tolerance, offer)
+        share = 1.0  # of a slice, for climbing
+        while True:
+            search.run(min(deadline, time.monotonic() + SLICE_SECONDS), deadline)
+            state.explored = search.explored
+            state.bound = min(state.bound, max(search.bound, state.value))
+            if search.bound <= state.value + tolerance:
+                state.bound = state.value
+            yield state.plan("search over constraints")
+            if state.optimal or time.monotonic() >= deadline:
+                return
+            seconds = np.inf if search.is_finished else share * SLICE_SECONDS
+            improved = climber.run(min(deadline, time.monotonic() + seconds))
+            keep()
+            share = min(MAX_CLIMB_SHARE, 2.0 * share) if improved else max(MIN_CLIMB_SHARE, IDLE_SHRINK * share)
 
 
 def _climbing(state: _Incumbent, rng: np.random.Generator, deadline: float) -> Iterator[Plan]:
@@ -211,7 +259,7 @@ def _fewer_leaves(state: _Incumbent, deadline: float) -> Iterator[Plan]:
         return
     for leaves in range(1, state.leaves):
         done = False
-        for standing in search(
+        for standing in branch_and_bound(
             state.problem, state.depth, best=state.value, price=-state.settings.zeta, max_leaves=leaves,
             accept_equal=True, deadline=deadline,
         ):  # fmt: skip

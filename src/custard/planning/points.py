@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from custard.planning.reduced import ReducedMDP, action_values
-from custard.planning.relaxation import Model
+from custard.planning.relaxation import Model, visits_of
 from custard.tree.shape import Shape, Split, map_leaves
 
 __all__ = ["Points", "points_of"]
@@ -24,8 +24,9 @@ class Points:
     thresholds: tuple[np.ndarray, ...]  # of each feature: one between neighbouring values
     splits: list[tuple[int, float]]  # C times (feature, threshold)
     goes_left: np.ndarray  # [C, P] bool
+    top: np.ndarray  # [S], the best values without a tree
     greedy_choice: np.ndarray  # [S], a best action per state without a tree
-    tie: float = 1e-10  # losses below this, relative to the return, are none
+    tie: float = 1e-12  # losses below this, relative to the return, are none
 
     @property
     def count(self) -> int:
@@ -36,6 +37,10 @@ class Points:
     def n_states(self) -> int:
         """The number of states."""
         return len(self.model.point)
+
+    def state_visits(self, choice: np.ndarray, sweeps: int) -> np.ndarray:
+        """Return roughly how often each state is visited (discounted) under one action per state, [S]."""
+        return visits_of(self.model, choice, sweeps)
 
     def decide(self, shape: Shape) -> np.ndarray:
         """Return each point's action, [P]."""
@@ -80,10 +85,14 @@ def points_of(problem: ReducedMDP) -> Points:
         thresholds.append(np.where((values[:-1] <= middle) & (middle < values[1:]), middle, values[:-1]))
     splits = [(c, float(t)) for c, own in enumerate(thresholds) for t in own]
     goes_left = np.array([x[:, c] <= t for c, t in splits]).reshape(len(splits), len(x))
+    goes_on = np.bincount(
+        np.repeat(np.arange(len(problem.pointer) - 1), np.diff(problem.pointer)), problem.probability,
+        minlength=len(problem.pointer) - 1,
+    )  # fmt: skip
     model = Model(
         problem.pointer, problem.successor, problem.probability, problem.reward, problem.start,
-        point.reshape(-1).astype(np.int64), problem.mdp.gamma,
+        point.reshape(-1).astype(np.int64), problem.mdp.gamma, bool((goes_on < 1.0 - 1e-9).any()),
     )  # fmt: skip
     greedy = action_values(problem, problem.top, problem.any_action).argmax(axis=1)
     sizes = np.array([len(own) + 1 for own in thresholds], dtype=np.int64)
-    return Points(model, x, codes, sizes, tuple(thresholds), splits, goes_left, greedy.astype(np.int64))
+    return Points(model, x, codes, sizes, tuple(thresholds), splits, goes_left, problem.top, greedy.astype(np.int64))

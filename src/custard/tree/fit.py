@@ -77,6 +77,7 @@ def fit_tree(
     cuts: Sequence[np.ndarray] | int = 15,
     max_leaves: int | None = None,
     effort: float = 0,
+    max_additions: float = MAX_LOOKAHEAD_ADDITIONS,
 ) -> Fitted:
     """Return the tree of at most `max_depth` that collects most of `value` [N, A] over the states `x` [N, n].
 
@@ -90,6 +91,7 @@ def fit_tree(
     max_leaves  a tree with more loses those that collect least over what their parent would
     effort      how many problems of few splits may be solved to better a tree of many and to prove how good it is;
                 infinity goes on until nothing is better
+    max_additions  that choosing one split may take: beyond, fewer splits are chosen together
 
     >>> x, value = np.array([[0.0], [1.0], [2.0]]), np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
     >>> fitted = fit_tree(x, value, Features(("x",), [0], [2]), Actions("discrete", ("a", "b")))
@@ -113,7 +115,7 @@ def fit_tree(
         shape, total, most = best_intervals(sums, counts, grid[0], max_depth, max_leaves, price)
         tree = build_tree(map_leaves(shape, lambda number: number + actions.start), features, actions)
         return Fitted(tree, total, min(bound, most) if max_depth <= MAX_EXACT_INTERVAL_DEPTH else max(bound, total))
-    ahead = _lookahead(codes, sizes, value.shape[1])
+    ahead = _lookahead(codes, sizes, value.shape[1], max_additions)
     grower = _Grower(codes, value, sizes, price, ahead)
     if effort > 0 and max_depth > ahead:
         total, bound = grower.search(max_depth, effort)
@@ -127,13 +129,13 @@ def fit_tree(
     return Fitted(build_tree(grower.shape(grid, actions.start), features, actions), total, bound)
 
 
-def _lookahead(codes: np.ndarray, sizes: np.ndarray, n_actions: int) -> int:
+def _lookahead(codes: np.ndarray, sizes: np.ndarray, n_actions: int, max_additions: float) -> int:
     """Return how many splits can be chosen together without taking too long."""
     count, n = codes.shape
     two = (n * n * count + float(sizes.sum()) ** 2) * n_actions
-    if two * float(sizes.sum()) <= MAX_LOOKAHEAD_ADDITIONS:
+    if two * float(sizes.sum()) <= max_additions:
         return MAX_LOOKAHEAD
-    return 2 if two <= MAX_LOOKAHEAD_ADDITIONS else 1
+    return 2 if two <= max_additions else 1
 
 
 @dataclass
