@@ -116,8 +116,37 @@ def test_bounds_stay_sound_when_memory_is_short(monkeypatch: pytest.MonkeyPatch)
     mdp = random_mdp(3, 3, seed=11, gamma=0.9)
     _, value = best_tree_exhaustive(mdp, 2)
     monkeypatch.setattr("custard.planning.branch.MAX_WAITING", 4)
+    monkeypatch.setattr("custard.planning.constraint_search.MAX_WAITING", 4)
     found = best_tree(mdp, 2, seconds=10)
     assert found.value <= value + 1e-9 <= found.bound + 2e-9
+
+
+@given(seed=st.integers(0, 100_000), depth=st.integers(1, 3), starts=st.integers(1, 4))
+@settings(max_examples=15, deadline=None, derandomize=True)
+def test_bounds_of_the_search_over_constraints_are_sound_at_every_snapshot(seed: int, depth: int, starts: int) -> None:
+    """Larger models than exhaustive search can take: the proved value lies within every earlier value and bound."""
+    mdp = random_mdp(3, 4, seed, values=3, gamma=0.95, starts=starts, ending=0.02)
+    steps = list(plan(mdp, depth, Settings(seconds=5.0, fewest_leaves=False)))
+    assert all(step.value - 1e-8 <= steps[-1].value <= step.bound + 1e-8 for step in steps)
+    assert all(a.bound >= b.bound - 1e-9 for a, b in itertools.pairwise(steps))
+    assert tree_value(steps[-1].tree, mdp) == pytest.approx(steps[-1].value, abs=1e-8)
+
+
+def test_states_that_share_features_are_searched_as_one(seed: int = 5) -> None:
+    mdp = random_mdp(3, 3, seed, gamma=0.9)
+    mdp = dataclasses.replace(mdp, x=np.where(np.arange(3) < 2, mdp.x, 0.0))
+    _, value = best_tree_exhaustive(mdp, 2)
+    found = best_tree(mdp, 2, seconds=30)
+    assert found.optimal
+    assert found.value == pytest.approx(value, abs=1e-8)
+
+
+def test_more_actions_than_bits_in_a_word() -> None:
+    mdp = random_mdp(2, 70, seed=4, gamma=0.9)
+    _, value = best_tree_exhaustive(mdp, 1)
+    found = best_tree(mdp, 1, seconds=30)
+    assert found.optimal
+    assert found.value == pytest.approx(value, abs=1e-8)
 
 
 def test_time_is_kept() -> None:

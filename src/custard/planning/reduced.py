@@ -25,8 +25,8 @@ import numpy as np
 from numba import njit
 from scipy import sparse
 from scipy.sparse.csgraph import breadth_first_order
+from threadpoolctl import threadpool_limits
 
-from custard.core.errors import CustardError
 from custard.core.mdp import FiniteMDP
 from custard.planning.evaluate import policy_value
 from custard.planning.solve import value_iteration
@@ -35,6 +35,7 @@ from custard.tree.tree import Tree
 
 __all__ = ["ReducedMDP", "action_values", "backward_bound", "reduce", "relaxed_bound", "separating_splits"]
 
+MAX_DIRECT_STATES = 1200  # up to here discounted models are solved by policy iteration with linear systems
 MAX_IDLE_SWEEPS = 30  # sweeps without effect on the start after which a bound that holds anyway is good enough
 
 
@@ -149,17 +150,21 @@ def reduce(mdp: FiniteMDP) -> ReducedMDP:
     """Drop what cannot be reached from the start by any policy."""
     states = _states_in_reach(mdp)
     pointer, successor, probability = _transitions_among(mdp, states)
-    values, _ = value_iteration(mdp)
-    started = mdp.start > 0
-    optimum = -np.inf if np.isneginf(values[started]).any() else float(mdp.start[started] @ values[started])
+    reward, start = np.ascontiguousarray(mdp.rewards[states]), mdp.start[states]
+    if mdp.gamma < 1.0 and mdp.horizon is None and len(states) <= MAX_DIRECT_STATES:
+        with threadpool_limits(1, user_api="blas"):
+            values = discounted_values(pointer, successor, probability, reward, mdp.gamma)
+    else:
+        values = value_iteration(mdp)[0][states]
+    optimum = -np.inf if np.isneginf(values[start > 0]).any() else float(start[start > 0] @ values[start > 0])
     tolerance = 1e-9 * max(1.0, abs(optimum) if np.isfinite(optimum) else 1.0)
     splits = separating_splits(mdp.x[states])
     goes_left = np.array([mdp.x[states, c] <= t for c, t in splits]).reshape(len(splits), len(states))
     _, first = np.unique(goes_left, axis=0, return_index=True) if len(splits) else (None, np.arange(0))
     first = np.sort(first)  # splits that divide the states alike count once
     return ReducedMDP(
-        mdp, states, pointer, successor, probability, np.ascontiguousarray(mdp.rewards[states]), mdp.start[states],
-        [splits[i] for i in first], goes_left[first], values[states] + tolerance / 10, optimum, tolerance,
+        mdp, states, pointer, successor, probability, reward, start, [splits[i] for i in first], goes_left[first],
+        values + tolerance / 10, optimum, tolerance,
     )  # fmt: skip
 
 
@@ -233,6 +238,38 @@ def backup(pointer, successor, probability, reward, allowed, price, values, gamm
             if total > best:
                 best = total
     return best
+
+
+@njit(cache=True)
+def discounted_values(pointer, successor, probability, reward, gamma):  # type: ignore[no-untyped-def]
+    """Return the best values without a tree by policy iteration, raised by what rounding may have cost, [S]."""
+    n, n_actions = reward.shape
+    choice, values = np.zeros(n, np.int64), np.zeros(n)
+    for _ in range(10 * n + 10):
+        system, earned = np.zeros((n, n)), np.empty(n)
+        for s in range(n):
+            system[s, s] = 1.0
+            k = s * n_actions + choice[s]
+            for i in range(pointer[k], pointer[k + 1]):
+                system[s, successor[i]] -= gamma * probability[i]
+            earned[s] = reward[s, choice[s]]
+        values = np.linalg.solve(system, earned)
+        changed, residual, largest = False, 0.0, max(1.0, np.abs(values).max())
+        for s in range(n):
+            best, best_a = values[s] + 1e-12 * largest, choice[s]
+            for a in range(n_actions):
+                total = 0.0
+                for i in range(pointer[s * n_actions + a], pointer[s * n_actions + a + 1]):
+                    total += probability[i] * values[successor[i]]
+                q = reward[s, a] + gamma * total
+                residual = max(residual, q - values[s])
+                if q > best:
+                    best, best_a = q, a
+            changed = changed or best_a != choice[s]
+            choice[s] = best_a
+        if not changed:
+            return values + residual / (1.0 - gamma)
+    return np.full(n, reward.max() / (1.0 - gamma))
 
 
 @njit(cache=True)
