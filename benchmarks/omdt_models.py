@@ -103,7 +103,7 @@ def blackjack() -> FiniteMDP:
 
 
 def navigation_3d(size: int = 5) -> FiniteMDP:
-    """Walk from one corner of a cube to the opposite one; each cell sends the robot back to the start at its own rate."""
+    """Walk from one corner of a cube to the opposite one; each cell sends the robot back at its own rate."""
     cells = list(itertools.product(range(size), repeat=3))
     number = {cell: k for k, cell in enumerate(cells)}
     goal = len(cells) - 1

@@ -132,8 +132,8 @@ def test_bounds_of_the_search_over_constraints_are_sound_at_every_snapshot(seed:
     assert tree_value(steps[-1].tree, mdp) == pytest.approx(steps[-1].value, abs=1e-8)
 
 
-def test_states_that_share_features_are_searched_as_one(seed: int = 5) -> None:
-    mdp = random_mdp(3, 3, seed, gamma=0.9)
+def test_states_that_share_features_are_searched_as_one() -> None:
+    mdp = random_mdp(3, 3, seed=5, gamma=0.9)
     mdp = dataclasses.replace(mdp, x=np.where(np.arange(3) < 2, mdp.x, 0.0))
     _, value = best_tree_exhaustive(mdp, 2)
     found = best_tree(mdp, 2, seconds=30)

@@ -9,7 +9,8 @@ import pkgutil
 
 __all__ = ["COMMANDS"]
 
-_ORDER = ("train", "evaluate", "show", "explain", "export", "verify", "report", "compare", "sweep", "frontier", "paper")
+_ORDER = ("train", "evaluate", "show", "explain", "export", "verify", "report", "compare", "sweep", "frontier", "paper",
+          "plan")  # fmt: skip
 _FOUND = {module.name for module in pkgutil.iter_modules(__path__)} - {"common", "engine"}
 
 #: Each command's module defines a dataclass `Command`; its docstring is the help text.

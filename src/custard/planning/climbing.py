@@ -9,7 +9,13 @@ import numpy as np
 from custard.core.actions import Actions
 from custard.core.features import Features
 from custard.planning.local_search import (
-    action_gains, climb_heap, decide_heap, evaluate_choice, heap_of, perturb_heap, shape_of_heap,
+    action_gains,
+    climb_heap,
+    decide_heap,
+    evaluate_choice,
+    heap_of,
+    perturb_heap,
+    shape_of_heap,
 )  # fmt: skip
 from custard.planning.points import Points
 from custard.tree.fit import fit_tree

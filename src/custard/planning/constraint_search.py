@@ -14,7 +14,7 @@ from __future__ import annotations
 import heapq
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,9 +53,7 @@ class ConstraintSearch:
     offer   is called with trees worth evaluating; their leaves are action numbers
     """
 
-    def __init__(
-        self, points: Points, depth: int, goal: Callable[[], float], offer: Callable[[Shape], None]
-    ) -> None:
+    def __init__(self, points: Points, depth: int, goal: Callable[[], float], offer: Callable[[Shape], None]) -> None:
         self.points, self.depth, self.goal, self.offer = points, depth, goal, offer
         model = points.model
         self.full = full_words(points.count, model.reward.shape[1])
@@ -85,7 +83,7 @@ class ConstraintSearch:
         return not self.heap or -self.heap[0][0] <= self.goal()
 
     def run(self, until: float, deadline: float) -> None:
-        """Expand the most promising nodes until a time on `time.monotonic`'s clock; one may not outlast the deadline."""
+        """Expand the most promising nodes until a time on `time.monotonic`'s clock; none outlasts the deadline."""
         while not self.is_finished and time.monotonic() < until:
             self.work[0] = int(WORK_PER_SECOND * max(0.0, deadline - time.monotonic()))
             self.expand(heapq.heappop(self.heap)[2])
@@ -154,9 +152,7 @@ class ConstraintSearch:
         lost[rest] = np.minimum(lost[rest], 0.0)
         return True
 
-    def propose(
-        self, words: np.ndarray, lost: np.ndarray, level: float, background: np.ndarray
-    ) -> np.ndarray | None:
+    def propose(self, words: np.ndarray, lost: np.ndarray, level: float, background: np.ndarray) -> np.ndarray | None:
         """Offer the tree that loses less than the level in every point; return its actions [P], None if out of time."""
         points = self.points
         wanted = wanted_words(words, lost, level)
@@ -179,9 +175,7 @@ class ConstraintSearch:
         self.relaxation.follow(np.where(changed, wanted, mine))
         return True
 
-    def branch_on_tie(
-        self, node: _Node, words: np.ndarray, lost: np.ndarray, choice: np.ndarray, tie: float
-    ) -> None:
+    def branch_on_tie(self, node: _Node, words: np.ndarray, lost: np.ndarray, choice: np.ndarray, tie: float) -> None:
         """Branch on a visited point that may do several things without a loss: as the tree does, or not."""
         weight = np.bincount(self.points.model.point, self.relaxation.visits, minlength=self.points.count)
         ties = ((lost >= 0.0) & (lost <= tie)).sum(axis=1)
@@ -190,9 +184,7 @@ class ConstraintSearch:
         if candidates[p] > 0.0:
             self.add_both(node, words, p, int(choice[p]))
 
-    def branch(
-        self, node: _Node, words: np.ndarray, lost: np.ndarray, conflict: np.ndarray, level: float
-    ) -> None:
+    def branch(self, node: _Node, words: np.ndarray, lost: np.ndarray, conflict: np.ndarray, level: float) -> None:
         """Add one child for each point of the conflict: it violates the level, the points before it do not."""
         wanted = wanted_words(words, lost, level)
         if len(conflict) == 1 and not wanted[conflict[0]].any():
@@ -222,7 +214,7 @@ class ConstraintSearch:
         child[where] = rows
         bound, choice = self.relaxation.child(child)
         bound = min(node.bound, bound)
-        if bound <= self.goal() or math.isinf(bound) and bound < 0:
+        if bound <= self.goal() or (math.isinf(bound) and bound < 0):
             return
         confined = np.flatnonzero((child != self.full).any(axis=1))
         if len(confined) > self.max_points:

@@ -13,7 +13,7 @@ from custard.core.mdp import FiniteMDP
 from custard.tree.mdp_policy import mdp_policy
 from custard.tree.tree import Tree
 
-__all__ = ["mean_questions", "policy_value", "state_values", "tree_value", "visits"]
+__all__ = ["mean_questions", "policy_value", "state_values", "states_visited", "tree_value", "visits"]
 
 
 def tree_value(tree: Tree, mdp: FiniteMDP) -> float:
@@ -117,6 +117,12 @@ def _push_forward(pointer, successor, probability, start, terminal, gamma, horiz
         if total * weight * (horizon - step) < enough:
             break
     return occupancy, total
+
+
+def states_visited(tree: Tree, mdp: FiniteMDP, count: int = 10_000) -> np.ndarray:
+    """Return about `count` states [N, n] in the proportions in which a tree visits them (discounted)."""
+    occupancy, _ = visits(mdp_policy(tree, mdp), mdp)
+    return np.repeat(mdp.x, np.ceil(count * occupancy / occupancy.sum() - 1e-6).astype(np.int64), axis=0)
 
 
 def mean_questions(tree: Tree, mdp: FiniteMDP) -> float:

@@ -254,4 +254,5 @@ def shape_of_heap(split: np.ndarray, leaf: np.ndarray, splits: list[tuple[int, f
         return int(leaf[node - len(split)])
     left = shape_of_heap(split, leaf, splits, 2 * node + 1)
     right = shape_of_heap(split, leaf, splits, 2 * node + 2)
-    return left if left == right else Split(*splits[split[node]], left, right)
+    feature, threshold = splits[split[node]]
+    return left if left == right else Split(feature, threshold, left, right)

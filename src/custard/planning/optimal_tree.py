@@ -1,8 +1,9 @@
 """The best tree there is (`method="plan"`) for a finite MDP and a depth limit: with a proof, or with the gap left.
 
-In order: a search for a tree that loses nothing (`labelling`); good trees by fitting and climbing (`candidates`);
-branch and bound until no better tree can exist (`branch`); then the same for trees of equal return and fewer leaves.
-At any time there is a best tree and a bound that no tree exceeds.
+Discounted models: a search over constraints (`constraint_search`) and climbing (`climbing`) take turns. Others, and
+where questions have a price: a search for a tree that loses nothing (`labelling`); good trees by fitting and climbing
+(`candidates`); branch and bound until no better tree can exist (`branch`). Then the same for trees of equal return and
+fewer leaves. At any time there is a best tree and a bound that no tree exceeds; the tree's origin holds both.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from custard.task.problem import Problem, Snapshot
 from custard.tree.shape import Shape, count_leaves
 from custard.tree.tree import Tree
 
-__all__ = ["PRESETS", "Plan", "Settings", "best_tree", "plan", "solve"]
+__all__ = ["PRESETS", "Plan", "Settings", "best_tree", "plan", "snapshot_of", "solve"]
 
 MAX_AUTO_DEPTH = 16  # where no depth limit is given, the search for the smallest sufficient depth ends here
 LOSSLESS_TIME_SHARE = 0.3  # of the time, for the search for a tree that loses nothing
@@ -139,7 +140,7 @@ def solve(problem: Problem, settings: Settings, state: Any = None) -> Iterator[S
         return
     mdp = model_of(problem.source, problem.base, gamma=settings.gamma, limit=settings.time_limit)
     for item in plan(mdp, problem.max_depth, settings, seed=problem.seed):
-        yield _snapshot(item)
+        yield snapshot_of(item)
 
 
 class _Incumbent:
@@ -151,6 +152,7 @@ class _Incumbent:
         self.value, self.leaves = -np.inf, 1 << 30
         self.bound, self.explored = problem.optimum, 0
         self.fewest = self.searched = False
+        self.tolerance = problem.tolerance
 
     def offer(self, shape: Shape) -> None:
         """Keep a tree if it is better."""
@@ -167,12 +169,15 @@ class _Incumbent:
 
     def plan(self, message: str) -> Plan:
         """Return the present state as a `Plan`."""
-        tree = self.problem.tree(self.shape)
         fewest = self.optimal and (self.fewest or self.leaves == 1)
-        return Plan(
-            tree, self.value, max(self.bound, self.value), self.problem.optimum, self.optimal, fewest, self.explored,
-            message,
-        )  # fmt: skip
+        mdp, bound = self.problem.mdp, max(self.bound, self.value)
+        tree = self.problem.tree(self.shape).with_origin(certificate={
+            "value": _finite(self.value), "bound": _finite(bound), "optimum": _finite(self.problem.optimum),
+            "tolerance": self.tolerance, "max_depth": self.depth, "proved": self.optimal, "fewest_leaves": fewest,
+            "zeta": self.settings.zeta, "gamma": mdp.gamma, "horizon": mdp.horizon,
+            "how": "search over constraints" if self.searched else "labelling, climbing, branch and bound",
+        })  # fmt: skip
+        return Plan(tree, self.value, bound, self.problem.optimum, self.optimal, fewest, self.explored, message)
 
     def verdict(self) -> str:
         """Return what is proved, in words."""
@@ -195,7 +200,7 @@ def _discounted(state: _Incumbent, seed: int, deadline: float) -> Iterator[Plan]
     state.searched = True
     problem = state.problem
     points = points_of(problem)
-    tolerance = max(problem.tolerance, 1e-9 * float(np.abs(problem.top).max()))
+    tolerance = state.tolerance = max(problem.tolerance, 1e-9 * float(np.abs(problem.top).max()))
     climber = Climber(points, state.depth, problem.tolerance, seed)
 
     def keep() -> None:
@@ -291,7 +296,12 @@ def _check_ends(mdp: FiniteMDP) -> None:
         raise CustardError("the MDP has gamma 1, no horizon and no terminal state: give gamma below 1 or a horizon")
 
 
-def _snapshot(item: Plan) -> Snapshot:
+def _finite(value: float) -> float | None:
+    """Return a number as JSON can hold it: None where it is infinite."""
+    return value if np.isfinite(value) else None
+
+
+def snapshot_of(item: Plan) -> Snapshot:
     """Return a plan as what a method reports."""
     metrics = {
         "bound": item.bound, "gap": item.gap, "optimum": item.optimum, "optimal": float(item.optimal),
@@ -315,4 +325,4 @@ def _plan_pothole_world(problem: Problem, settings: Settings) -> Snapshot:
     value = float(found.values[-1])
     optimum = float(best_intervals(env, MAX_INTERVALS, settings.step).values[-1])
     item = Plan(tree, value, value, optimum, optimal=True, fewest=True, explored=0, message="")
-    return replace(_snapshot(item), message=f"interval dynamic programming on a grid of {settings.step:g}")
+    return replace(snapshot_of(item), message=f"interval dynamic programming on a grid of {settings.step:g}")

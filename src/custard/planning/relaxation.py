@@ -6,8 +6,8 @@ in a few states is solved in a few updates. Whatever rounding does, the largest 
 a bound that holds.
 
 The compiled functions share `model`: pointer, successor, probability, reward, start (see `custard.planning.reduced`),
-point [S] int64 (the point of each state: states of equal features share one), gamma and whether episodes may end; and `words`, the actions that
-each point may take (see `custard.planning.agreement`).
+point [S] int64 (the point of each state: states of equal features share one), gamma and whether episodes may end; and
+`words`, the actions that each point may take (see `custard.planning.agreement`).
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -20,7 +20,17 @@ from numba import njit
 
 from custard.planning.agreement import allows
 
-__all__ = ["DenseRelaxation", "Model", "Policy", "drops", "follow", "invert", "margins", "SparseRelaxation", "solve_within"]
+__all__ = [
+    "DenseRelaxation",
+    "Model",
+    "Policy",
+    "SparseRelaxation",
+    "drops",
+    "follow",
+    "invert",
+    "margins",
+    "solve_within",
+]
 
 TIE = 1e-12  # values that differ by less, relative to the largest, are the same
 MIN_VISITS = 1e-12  # states visited less count as not visited

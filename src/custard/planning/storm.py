@@ -137,7 +137,7 @@ def _build(stormpy: Any, path: Path, objective: str, constants: Mapping[str, Any
 
 def _objective(formula: Any, gamma: float) -> _Objective:
     """Return what a property asks for."""
-    example = "such as Pmax=? [F \"goal\"] or R{\"cost\"}min=? [F \"done\"]"
+    example = 'such as Pmax=? [F "goal"] or R{"cost"}min=? [F "done"]'
     is_probability = formula.is_probability_operator_formula
     if not (is_probability or formula.is_reward_operator_formula) or not formula.has_optimality_type:
         raise CustardError(f"the property {formula} is no probability or reward to minimise or maximise, {example}")
@@ -222,7 +222,8 @@ def _finite_mdp(model: Any, asked: _Objective, keeps: np.ndarray, target: np.nda
         own = np.flatnonzero((choice[:, action] >= 0) & ~terminal[:count])
         chosen = choice[own, action]
         sizes = pointer[chosen + 1] - pointer[chosen]
-        entries = np.repeat(pointer[chosen], sizes) + np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        entries = np.repeat(pointer[chosen], sizes) + within
         parts.append(np.stack([
             np.full(len(entries), action), np.repeat(own, sizes), after[entries], probability[entries],
         ], axis=1))  # fmt: skip

@@ -7,7 +7,7 @@ per path are found exactly: below every first split, the best two further splits
 histograms. Deeper trees choose each split by the best three-split tree below it, and come with an upper bound; given
 `effort`, a search improves on both until they meet (`custard.tree.anytime`). With one feature the best tree of any
 depth is found (`custard.tree.intervals`); with very many, splits are chosen by the best two- or one-split tree below
-them.
+them. Where that is no proof, a tree grown by CART's rule over the same thresholds is tried too, and the better one kept.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from custard.core.errors import CustardError
 from custard.core.features import Features
 from custard.tree.anytime import Problem, Unsplit, best_within
 from custard.tree.intervals import best_intervals
-from custard.tree.lookahead import best_first_split
+from custard.tree.lookahead import best_first_split, purest_split
 from custard.tree.shape import LEFT, RIGHT, Shape, Split, build_tree, map_leaves
 from custard.tree.tree import Tree
 
@@ -121,6 +121,11 @@ def fit_tree(
         total, bound = grower.search(max_depth, effort)
     else:
         total = grower.grow(np.arange(len(x)), max_depth)
+    if max_depth > ahead and total < bound:
+        rival = _Grower(codes, value, sizes, price, ahead)
+        rival_total = rival.grow_purest(max_depth)
+        if rival_total > total + 1e-12 * max(1.0, abs(total)):
+            grower, total = rival, rival_total
     leaves = sum(node.split is None for node in grower.nodes)
     if max_depth <= ahead and (max_leaves is None or leaves <= max_leaves):
         bound = total
@@ -232,6 +237,33 @@ class _Grower:
             stack.append((states[~goes_left], splits_left - 1, number, RIGHT))
             stack.append((states[goes_left], splits_left - 1, number, LEFT))
         return total
+
+    def grow_purest(self, depth: int) -> float:
+        """Build a tree by CART's rule, without splits that do not pay; return what it collects."""
+        label = self.value.argmax(axis=1)
+        weight = self.value.max(axis=1) - self.value.min(axis=1)
+        stack = [(np.arange(len(label)), depth, -1, LEFT)]
+        while stack:
+            states, splits_left, parent, side = stack.pop()
+            number = self.add(states, parent, side)
+            if splits_left == 0 or (label[states] == label[states[0]]).all():
+                continue
+            c, cut = purest_split(self.codes, label, weight, self.sizes, states, self.value.shape[1])
+            if c >= 0:
+                self.nodes[number].split = (c, cut)
+                goes_left = self.codes[states, c] <= cut
+                stack.append((states[~goes_left], splits_left - 1, number, RIGHT))
+                stack.append((states[goes_left], splits_left - 1, number, LEFT))
+        collected = [float(node.sums.max()) for node in self.nodes]
+        for number in range(len(self.nodes) - 1, -1, -1):  # children come after their parent
+            node = self.nodes[number]
+            if node.split is not None:
+                below = collected[node.left] + collected[node.right] - self.price * node.count
+                if below > collected[number] + 1e-12 * max(1.0, abs(collected[number])):
+                    collected[number] = below
+                else:
+                    node.split = None
+        return collected[0]
 
     def prune(self, max_leaves: int) -> float:
         """Remove the splits that gain least until few enough leaves are left; return what the tree then collects."""
