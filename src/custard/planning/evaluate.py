@@ -85,9 +85,14 @@ def visits(choice: np.ndarray, mdp: FiniteMDP, tolerance: float = 1e-13) -> tupl
             occupancy[inner] = np.atleast_1d(spsolve(system, start[inner]))
         return occupancy, 0.0
     largest = max(1.0, float(np.abs(mdp.rewards).max()))
-    occupancy, left = _push_forward(
-        matrix.indptr, matrix.indices, matrix.data, start, mdp.terminal, mdp.gamma, mdp.horizon, tolerance / largest
-    )
+    reach = _states_reached(matrix, mdp)  # of a million states a policy may visit ten
+    inside = matrix[reach][:, reach]
+    inner, left = _push_forward(
+        inside.indptr, inside.indices, inside.data, start[reach], mdp.terminal[reach], mdp.gamma, mdp.horizon,
+        tolerance / largest,
+    )  # fmt: skip
+    occupancy = np.zeros(mdp.n_states)
+    occupancy[reach] = inner
     return occupancy, float(left)
 
 

@@ -41,8 +41,8 @@ REPORT_SECONDS = 0.2  # how often climbing reports
 MAX_HEAP_DEPTH = 10  # up to here trees are climbed as arrays of 2**depth leaves
 OFFER_SECONDS = 0.1  # for climbing from a tree that the search over constraints proposes
 SLICE_SECONDS = 0.2  # the search over constraints and climbing take turns; this is the search's
-MAX_CLIMB_SHARE, MIN_CLIMB_SHARE = 2.0, 0.15  # of a slice, for climbing: more while it finds better trees
-IDLE_SHRINK = 0.8  # of that share after a turn without a better tree
+MAX_CLIMB_SHARE, MIN_CLIMB_SHARE = 2.0, 0.6  # of a slice, for climbing: more while it finds better trees
+IDLE_SHRINK = 0.9  # of that share after a turn without a better tree
 
 
 @dataclass(frozen=True)
@@ -119,6 +119,8 @@ def plan(mdp: FiniteMDP, max_depth: int | None, settings: Settings, *, seed: int
         if lossless.shape is not None:
             state.offer(lossless.shape)
             state.fewest = lossless.complete
+        elif lossless.complete:
+            state.bound = min(state.bound, _next_return(problem))
         yield state.plan("best policies looked through")
     if not state.optimal and not state.searched:
         yield from _climbing(state, rng, min(deadline, time.monotonic() + settings.climbing * settings.seconds))
@@ -288,6 +290,15 @@ def _sufficient_depth(problem: ReducedMDP, deadline: float) -> int:
         if not answer.complete:
             return max(depth, 5)
     return MAX_AUTO_DEPTH
+
+
+def _next_return(problem: ReducedMDP) -> float:
+    """Return the most that a policy returns that is not a best one: one less where all returns are whole numbers."""
+    mdp = problem.mdp
+    is_whole = mdp.gamma == 1.0 and (problem.reward == np.round(problem.reward)).all() and (problem.start == 1.0).any()
+    if is_whole and all((np.diff(matrix.indptr) == 1).all() for matrix in mdp.transitions):
+        return round(problem.optimum) - 1.0
+    return problem.optimum
 
 
 def _check_ends(mdp: FiniteMDP) -> None:

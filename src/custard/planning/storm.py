@@ -108,7 +108,7 @@ def _build(stormpy: Any, path: Path, objective: str, constants: Mapping[str, Any
     """Return Storm's sparse model and the property's formula."""
     if path.suffix == ".drn":
         options = stormpy.io.DirectEncodingParserOptions()
-        options.build_choice_labels = True
+        options.build_choice_labeling = True
         properties = stormpy.parse_properties(objective)
         model = stormpy.build_model_from_drn(str(path), options=options)
     else:
@@ -176,15 +176,16 @@ def _features(model: Any) -> tuple[np.ndarray, Features]:
     names: list[str] = []
     columns: list[np.ndarray] = []
     kinds: list[str] = []
-    if model.has_state_valuations:
+    if model.has_state_valuations():
         valuations = model.state_valuations
         for variable in sorted(valuations.get_all_variables(), key=lambda one: one.name):
             if variable.has_boolean_type():
-                column, kind = np.array(valuations.get_boolean_values(variable), dtype=np.float64), BINARY
+                column, kind = np.zeros(count), BINARY
+                column[[int(s) for s in valuations.get_boolean_values(variable)]] = 1.0
             elif variable.has_integer_type():
                 column, kind = np.array(valuations.get_int64_values(variable), dtype=np.float64), INTEGER
             else:
-                column, kind = np.array([float(v) for v in valuations.get_rational_values(variable)]), REAL
+                column, kind = np.array(valuations.get_double_values(variable), dtype=np.float64), REAL
             if column.min() < column.max():
                 names.append(variable.name)
                 columns.append(column)
@@ -284,7 +285,7 @@ def _actions(model: Any, first: np.ndarray, state_of: np.ndarray) -> tuple[tuple
     """
     labels: list[str] = []
     for c, s in enumerate(state_of.tolist()):
-        own = sorted(model.choice_labeling.get_labels_of_choice(c)) if model.has_choice_labeling else []
+        own = sorted(model.choice_labeling.get_labels_of_choice(c)) if model.has_choice_labeling() else []
         name = ",".join(own) or f"choice {c - int(first[s])}"
         earlier = labels[int(first[s]) : c]
         base, k = name, 2

@@ -7,7 +7,7 @@ per path are found exactly: below every first split, the best two further splits
 histograms. Deeper trees choose each split by the best three-split tree below it, and come with an upper bound; given
 `effort`, a search improves on both until they meet (`custard.tree.anytime`). With one feature the best tree of any
 depth is found (`custard.tree.intervals`); with very many, splits are chosen by the best two- or one-split tree below
-them. Where that is no proof, a tree grown by CART's rule over the same thresholds is tried too, and the better one kept.
+them. Where that is no proof, a tree grown by CART's rule over the same thresholds is tried too: the better one is kept.
 """
 
 from __future__ import annotations
@@ -263,7 +263,20 @@ class _Grower:
                     collected[number] = below
                 else:
                     node.split = None
+        self._drop_unreached()
         return collected[0]
+
+    def _drop_unreached(self) -> None:
+        """Drop nodes below those that lost their split; the others keep their order."""
+        reached = [0]
+        for number in reached:
+            if self.nodes[number].split is not None:
+                reached += [self.nodes[number].left, self.nodes[number].right]
+        place = {old: new for new, old in enumerate(sorted(reached))}
+        self.nodes = [self.nodes[old] for old in sorted(reached)]
+        for node in self.nodes:
+            if node.split is not None:
+                node.left, node.right = place[node.left], place[node.right]
 
     def prune(self, max_leaves: int) -> float:
         """Remove the splits that gain least until few enough leaves are left; return what the tree then collects."""
