@@ -1,7 +1,8 @@
 """What `plan` finds and proves on the thirteen models of the literature (`omdt_models`), in CPU seconds, one thread.
 
 python benchmarks/bench_plan_suite.py --seconds 20 --depths 1 2 3 4 --out results/plan_suite.csv
-python benchmarks/bench_plan_suite.py --models xor traffic --depths 3           some of it, printed only
+python benchmarks/bench_plan_suite.py --models xor traffic --depths 3           some of it, printed only; with --out
+                                                                                these rows replace those of the CSV
 python benchmarks/bench_plan_suite.py --page results/plan_suite.csv             the tables of results/plan.md from a CSV
 
 Values and bounds are normalised: 0 is a random policy's return, 1 the best policy's. The time limit counts CPU seconds
@@ -103,17 +104,20 @@ def main() -> None:
         return
     time.monotonic = time.process_time  # the limit counts CPU time
     compile_first()
-    rows = []
+    rows = {}
+    if given.out is not None and given.out.exists():
+        with given.out.open(newline="") as file:
+            rows = {(int(row["max_depth"]), row["model"]): row for row in csv.DictReader(file)}
     for depth in given.depths:
         for name in given.models:
-            row = measured(name, depth, given.seconds)
-            rows.append(row)
+            row = rows[depth, name] = measured(name, depth, given.seconds)
             print(f"{name}, depth {depth}: {standing(row)}, {row['cpu_seconds']} s", flush=True)
             if given.out is not None:
                 with given.out.open("w", newline="") as file:
                     writer = csv.DictWriter(file, COLUMNS)
                     writer.writeheader()
-                    writer.writerows(rows)
+                    order = list(omdt_models.MODELS)
+                    writer.writerows(rows[key] for key in sorted(rows, key=lambda key: (key[0], order.index(key[1]))))
 
 
 if __name__ == "__main__":

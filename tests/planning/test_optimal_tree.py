@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import custard
+from benchmarks.omdt_models import MODELS
 from custard.core.mdp import FiniteMDP
 from custard.planning.evaluate import mean_questions, tree_value
 from custard.planning.model import model_of
@@ -147,6 +148,18 @@ def test_more_actions_than_bits_in_a_word() -> None:
     found = best_tree(mdp, 1, seconds=30)
     assert found.optimal
     assert found.value == pytest.approx(value, abs=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("name", "depth", "value"),
+    [("frozenlake_4x4", 2, 0.365166515), ("frozenlake_8x8", 3, 0.392684683), ("3d_navigation", 3, 0.351854608)],
+)
+def test_models_of_the_literature(name: str, depth: int, value: float) -> None:
+    """The first value by branch and bound over partial trees, the second by the published method, the last optimal."""
+    found = best_tree(MODELS[name](), depth, seconds=60, fewest_leaves=False)
+    assert found.value == pytest.approx(value, abs=1e-8)
+    assert found.optimal
+    assert found.tree.origin["certificate"]["value"] == found.value
 
 
 def test_time_is_kept() -> None:

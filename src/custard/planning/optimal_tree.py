@@ -38,6 +38,7 @@ LOSSLESS_SECONDS_PER_DEPTH = 5.0  # for the same search at each depth, where no 
 REFIT_ROUNDS = 12  # trees fitted to Q-values and climbed before random changes begin
 MAX_IDLE_CLIMBS = 40  # climbs without a better tree after which climbing ends
 REPORT_SECONDS = 0.2  # how often climbing reports
+MAX_BRANCH_STATES = 100_000  # beyond, undiscounted models are only labelled: one bound would take longer than a second
 MAX_HEAP_DEPTH = 10  # up to here trees are climbed as arrays of 2**depth leaves
 OFFER_SECONDS = 0.1  # for climbing from a tree that the search over constraints proposes
 SLICE_SECONDS = 0.2  # the search over constraints and climbing take turns; this is the search's
@@ -122,7 +123,7 @@ def plan(mdp: FiniteMDP, max_depth: int | None, settings: Settings, *, seed: int
         elif lossless.complete:
             state.bound = min(state.bound, _next_return(problem))
         yield state.plan("best policies looked through")
-    if not state.optimal and not state.searched:
+    if not state.optimal and not state.searched and problem.n <= MAX_BRANCH_STATES:
         yield from _climbing(state, rng, min(deadline, time.monotonic() + settings.climbing * settings.seconds))
         for standing in branch_and_bound(problem, depth, best=state.value, price=-settings.zeta, deadline=deadline):
             state.explored = standing.explored
@@ -186,7 +187,7 @@ class _Incumbent:
         limit = f"depth ≤ {self.depth}"
         if not self.optimal:
             return (
-                f"time is up: no tree of {limit} returns more than {self.bound:.6g} (gap {self.bound - self.value:.6g})"
+                f"not proved: no tree of {limit} returns more than {self.bound:.6g} (gap {self.bound - self.value:.6g})"
             )
         if np.isneginf(self.value):
             return f"proved: no tree of {limit} terminates"

@@ -177,7 +177,7 @@ def _features(model: Any) -> tuple[np.ndarray, Features]:
     columns: list[np.ndarray] = []
     kinds: list[str] = []
     if model.has_state_valuations():
-        valuations = model.state_valuations
+        valuations, labels = model.state_valuations, model.labeling.get_labels()
         for variable in sorted(valuations.get_all_variables(), key=lambda one: one.name):
             if variable.has_boolean_type():
                 column, kind = np.zeros(count), BINARY
@@ -186,7 +186,7 @@ def _features(model: Any) -> tuple[np.ndarray, Features]:
                 column, kind = np.array(valuations.get_int64_values(variable), dtype=np.float64), INTEGER
             else:
                 column, kind = np.array(valuations.get_double_values(variable), dtype=np.float64), REAL
-            if column.min() < column.max():
+            if column.min() < column.max() and variable.name not in labels:  # JANI keeps labels as variables
                 names.append(variable.name)
                 columns.append(column)
                 kinds.append(kind)
