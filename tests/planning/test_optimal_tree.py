@@ -38,7 +38,7 @@ def prereq(m: int) -> FiniteMDP:
 def test_plan_equals_exhaustive_search(seed: int, kind: dict, depth: int, actions: int) -> None:
     mdp = random_mdp(2 if "values" in kind or actions == 3 else 3, actions, seed, **kind)
     tree, value = best_tree_exhaustive(mdp, depth)
-    found = best_tree(mdp, depth, seconds=30)
+    found = best_tree(mdp, depth, seconds=120)
     assert found.value == pytest.approx(value, abs=1e-8)
     assert tree_value(found.tree, mdp) == pytest.approx(value, abs=1e-8)
     assert found.optimal
@@ -55,7 +55,7 @@ def test_the_trade_off_equals_exhaustive_search(seed: int, zeta: float) -> None:
     best = max(
         tree_value(tree, mdp) + zeta * mean_questions(tree, mdp) for tree in every_tree(mdp, 2)
     )  # fmt: skip
-    found = best_tree(mdp, 2, zeta=zeta, seconds=30)
+    found = best_tree(mdp, 2, zeta=zeta, seconds=120)
     assert found.value == pytest.approx(best, abs=1e-8)
     assert found.optimal
     assert tree_value(found.tree, mdp) + zeta * mean_questions(found.tree, mdp) == pytest.approx(best, abs=1e-8)
@@ -93,13 +93,13 @@ def test_prereq_world_minima(m: int, value: int, depth: int, leaves: int) -> Non
      ("FrozenLake-v1", False, 4, 14 / 17, 7), ("CliffWalking-v1", False, 2, -13.0, 3)],
 )  # fmt: skip
 def test_toy_text_trees(env: str, limit: bool, depth: int, value: float, leaves: int) -> None:
-    found = best_tree(model_of(source(env), limit=limit), depth, seconds=30)
+    found = best_tree(model_of(source(env), limit=limit), depth, seconds=120)
     assert (found.value, found.tree.n_leaves) == (pytest.approx(value, abs=1e-6), leaves)
     assert found.optimal
 
 
 def test_no_tree_of_depth_one_crosses_the_cliff() -> None:
-    found = best_tree(model_of(source("CliffWalking-v1")), 1, seconds=30)
+    found = best_tree(model_of(source("CliffWalking-v1")), 1, seconds=120)
     assert found.value == -np.inf
     assert found.optimal
     assert "terminates" in found.message
@@ -137,7 +137,7 @@ def test_states_that_share_features_are_searched_as_one() -> None:
     mdp = random_mdp(3, 3, seed=5, gamma=0.9)
     mdp = dataclasses.replace(mdp, x=np.where(np.arange(3) < 2, mdp.x, 0.0))
     _, value = best_tree_exhaustive(mdp, 2)
-    found = best_tree(mdp, 2, seconds=30)
+    found = best_tree(mdp, 2, seconds=120)
     assert found.optimal
     assert found.value == pytest.approx(value, abs=1e-8)
 
@@ -145,7 +145,7 @@ def test_states_that_share_features_are_searched_as_one() -> None:
 def test_more_actions_than_bits_in_a_word() -> None:
     mdp = random_mdp(2, 70, seed=4, gamma=0.9)
     _, value = best_tree_exhaustive(mdp, 1)
-    found = best_tree(mdp, 1, seconds=30)
+    found = best_tree(mdp, 1, seconds=120)
     assert found.optimal
     assert found.value == pytest.approx(value, abs=1e-8)
 

@@ -10,6 +10,7 @@ from custard.core.actions import Actions
 from custard.core.features import Features
 from custard.planning.local_search import (
     action_gains,
+    best_stump,
     climb_heap,
     decide_heap,
     evaluate_choice,
@@ -19,7 +20,7 @@ from custard.planning.local_search import (
 )  # fmt: skip
 from custard.planning.points import Points
 from custard.tree.fit import fit_tree
-from custard.tree.shape import Shape, shape_of
+from custard.tree.shape import Shape, Split, shape_of
 
 __all__ = ["Climber"]
 
@@ -52,6 +53,17 @@ class Climber:
     def offer(self, shape: Shape, until: float) -> None:
         """Evaluate a tree, and climb from it if it is the best so far."""
         self._climb(*heap_of(shape, self.depth, self.split_number), until, only_if_best=True)
+
+    def try_all_stumps(self, until: float) -> bool:
+        """Evaluate every tree of depth 1; return whether there was time for all."""
+        points = self.points
+        for number, split in enumerate(points.splits):
+            if time.monotonic() >= until:
+                return False
+            found = best_stump(points.model, points.goes_left, number, self.values, self.value)
+            if found[0] > self.value:
+                self.offer(Split(split[0], split[1], int(found[1]), int(found[2])), until)
+        return True
 
     def run(self, until: float) -> bool:
         """Climb until a time on `time.monotonic`'s clock; return whether a better tree was found."""

@@ -15,7 +15,8 @@ from custard.planning.relaxation import action_value
 from custard.tree.shape import Shape, Split
 
 __all__ = [
-    "action_gains", "climb_heap", "decide_heap", "evaluate_choice", "heap_of", "perturb_heap", "shape_of_heap",
+    "action_gains", "best_stump", "climb_heap", "decide_heap", "evaluate_choice", "heap_of", "perturb_heap",
+    "shape_of_heap",
 ]  # fmt: skip
 
 MAX_SWEEPS = 100_000
@@ -201,6 +202,29 @@ def climb_heap(model, goes_left, split, leaf, values, best, state, max_evaluatio
         if state[1] >= max_evaluations:
             return best, False
     return best, True
+
+
+@njit(cache=True)
+def best_stump(model, goes_left, number, values, best):
+    """Return the most that any two actions on both sides of a split return, if that is more than `best`, and the two.
+
+    goes_left  [C, P] bool
+    number     of the split
+    values     [S], to begin from
+    """
+    n_points = goes_left.shape[1]
+    n_actions = model.reward.shape[1]
+    choice, trial = np.empty(n_points, np.int64), np.empty(len(values))
+    best_left, best_right = -1, -1
+    for left in range(n_actions):
+        for right in range(n_actions):
+            for p in range(n_points):
+                choice[p] = left if goes_left[number, p] else right
+            trial[:] = values
+            total = evaluate_choice(model, choice, trial, best)
+            if total > best:
+                best, best_left, best_right = total, left, right
+    return best, best_left, best_right
 
 
 @njit(cache=True)

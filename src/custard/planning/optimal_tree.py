@@ -39,6 +39,8 @@ REFIT_ROUNDS = 12  # trees fitted to Q-values and climbed before random changes 
 MAX_IDLE_CLIMBS = 40  # climbs without a better tree after which climbing ends
 REPORT_SECONDS = 0.2  # how often climbing reports
 MAX_BRANCH_STATES = 100_000  # beyond, undiscounted models are only labelled: one bound would take longer than a second
+MAX_STUMPS = 50_000  # up to here every tree of depth 1 is tried
+STUMP_TIME_SHARE = 0.5  # of the time, for trying them
 MAX_HEAP_DEPTH = 10  # up to here trees are climbed as arrays of 2**depth leaves
 OFFER_SECONDS = 0.1  # for climbing from a tree that the search over constraints proposes
 SLICE_SECONDS = 0.2  # the search over constraints and climbing take turns; this is the search's
@@ -110,20 +112,22 @@ def plan(mdp: FiniteMDP, max_depth: int | None, settings: Settings, *, seed: int
     depth = _sufficient_depth(problem, deadline) if max_depth is None else int(max_depth)
     state = _Incumbent(problem, settings, depth)
     rng = np.random.default_rng(seed)
-    for action in range(problem.n_actions):
+    is_large = problem.n > MAX_BRANCH_STATES
+    for action in range(1 if is_large else problem.n_actions):
         state.offer(action)
     yield state.plan("fixed actions tried")
     if settings.zeta == 0.0 and mdp.gamma < 1.0 and mdp.horizon is None and 0 < depth <= MAX_HEAP_DEPTH:
         yield from _discounted(state, seed, deadline)
     elif settings.zeta == 0.0:
-        lossless = lossless_tree(problem, depth, min(deadline, began + LOSSLESS_TIME_SHARE * settings.seconds))
+        share = 1.0 if is_large else LOSSLESS_TIME_SHARE
+        lossless = lossless_tree(problem, depth, min(deadline, began + share * settings.seconds))
         if lossless.shape is not None:
             state.offer(lossless.shape)
             state.fewest = lossless.complete
         elif lossless.complete:
             state.bound = min(state.bound, _next_return(problem))
         yield state.plan("best policies looked through")
-    if not state.optimal and not state.searched and problem.n <= MAX_BRANCH_STATES:
+    if not state.optimal and not state.searched and not is_large:
         yield from _climbing(state, rng, min(deadline, time.monotonic() + settings.climbing * settings.seconds))
         for standing in branch_and_bound(problem, depth, best=state.value, price=-settings.zeta, deadline=deadline):
             state.explored = standing.explored
@@ -215,6 +219,13 @@ def _discounted(state: _Incumbent, seed: int, deadline: float) -> Iterator[Plan]
         keep()
 
     with threadpool_limits(1, user_api="blas"):  # matrices are small: more threads only wait for each other
+        if state.depth == 1 and len(points.splits) * problem.n_actions**2 <= MAX_STUMPS:
+            if climber.try_all_stumps(min(deadline, time.monotonic() + STUMP_TIME_SHARE * state.settings.seconds)):
+                keep()
+                state.bound = state.value
+                yield state.plan("every tree of depth 1 tried")
+                return
+            keep()
         search = ConstraintSearch(points, state.depth, lambda: state.value + tolerance, offer)
         share = 1.0  # of a slice, for climbing
         while True:
