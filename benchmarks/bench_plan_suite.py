@@ -7,8 +7,8 @@ python benchmarks/bench_plan_suite.py --page results/plan_suite.csv             
 
 Values and bounds are normalised: 0 is a random policy's return, 1 the best policy's. The time limit counts CPU seconds
 of this process, so that a busy machine changes nothing; compilation is done before, on a small model. `peer_…` is the
-published method of search over state-action constraints (Lipa, 2026) at depth 3 after 20 CPU seconds: figures measured
-once on another machine, not by this script. It counts as proved within 1e-4.
+published method of search over state-action constraints (Lipa, 2026) at depth 3 after 20 CPU seconds: figures of an
+earlier measurement, not of this script. It counts as proved within 1e-4.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def main() -> None:
             print(f"{name}, depth {depth}: {standing(row)}, {row['cpu_seconds']} s", flush=True)
             if given.out is not None:
                 with given.out.open("w", newline="") as file:
-                    writer = csv.DictWriter(file, COLUMNS)
+                    writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
                     writer.writeheader()
                     order = list(omdt_models.MODELS)
                     writer.writerows(rows[key] for key in sorted(rows, key=lambda key: (key[0], order.index(key[1]))))
