@@ -2,6 +2,7 @@
 
 python benchmarks/bench_plan.py --seconds 60 --out results            all of it, one CSV a part, a row as it finishes
 python benchmarks/bench_plan.py --parts prereq                        one part, printed only
+python benchmarks/bench_plan.py --parts million --seconds 600         PrereqWorld, m = 20: 2^20 states (3 GB)
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import time
 from pathlib import Path
 
 import custard
+from custard.envs.prereq_world import random_prerequisites
 from custard.planning.model import model_of
 from custard.planning.optimal_tree import best_tree
 from custard.task.source import source
@@ -39,6 +41,12 @@ def prereq(seconds: float) -> list:
     return [
         ("custard/PrereqWorld-v0", {"m": m}, True, depth, seconds) for m in range(4, 11) for depth in (1, 2, 3, None)
     ]
+
+
+def million(seconds: float) -> list:
+    """Random prerequisites of 20 items, depth 3; the seed of the prerequisites counts."""
+    needs = {seed: random_prerequisites(20, seed) for seed in range(4)}
+    return [("custard/PrereqWorld-v0", {"m": 20, "prerequisites": one}, True, 3, seconds) for one in needs.values()]
 
 
 def toy_text(seconds: float) -> list:
@@ -84,7 +92,7 @@ def main() -> None:
                 print(row)
             continue
         rows = []
-        for job in (prereq if part == "prereq" else toy_text)(options.seconds):
+        for job in {"prereq": prereq, "million": million, "toy_text": toy_text}[part](options.seconds):
             rows.append(planned(*job))
             write(file, rows)
             print(*rows[-1].values(), flush=True)

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import custard
+from benchmarks.omdt_models import MODELS
 from custard.core.mdp import FiniteMDP
 from custard.planning.evaluate import mean_questions, tree_value
 from custard.planning.model import model_of
@@ -37,7 +38,7 @@ def prereq(m: int) -> FiniteMDP:
 def test_plan_equals_exhaustive_search(seed: int, kind: dict, depth: int, actions: int) -> None:
     mdp = random_mdp(2 if "values" in kind or actions == 3 else 3, actions, seed, **kind)
     tree, value = best_tree_exhaustive(mdp, depth)
-    found = best_tree(mdp, depth, seconds=30)
+    found = best_tree(mdp, depth, seconds=120)
     assert found.value == pytest.approx(value, abs=1e-8)
     assert tree_value(found.tree, mdp) == pytest.approx(value, abs=1e-8)
     assert found.optimal
@@ -54,7 +55,7 @@ def test_the_trade_off_equals_exhaustive_search(seed: int, zeta: float) -> None:
     best = max(
         tree_value(tree, mdp) + zeta * mean_questions(tree, mdp) for tree in every_tree(mdp, 2)
     )  # fmt: skip
-    found = best_tree(mdp, 2, zeta=zeta, seconds=30)
+    found = best_tree(mdp, 2, zeta=zeta, seconds=120)
     assert found.value == pytest.approx(best, abs=1e-8)
     assert found.optimal
     assert tree_value(found.tree, mdp) + zeta * mean_questions(found.tree, mdp) == pytest.approx(best, abs=1e-8)
@@ -92,13 +93,13 @@ def test_prereq_world_minima(m: int, value: int, depth: int, leaves: int) -> Non
      ("FrozenLake-v1", False, 4, 14 / 17, 7), ("CliffWalking-v1", False, 2, -13.0, 3)],
 )  # fmt: skip
 def test_toy_text_trees(env: str, limit: bool, depth: int, value: float, leaves: int) -> None:
-    found = best_tree(model_of(source(env), limit=limit), depth, seconds=30)
+    found = best_tree(model_of(source(env), limit=limit), depth, seconds=120)
     assert (found.value, found.tree.n_leaves) == (pytest.approx(value, abs=1e-6), leaves)
     assert found.optimal
 
 
 def test_no_tree_of_depth_one_crosses_the_cliff() -> None:
-    found = best_tree(model_of(source("CliffWalking-v1")), 1, seconds=30)
+    found = best_tree(model_of(source("CliffWalking-v1")), 1, seconds=120)
     assert found.value == -np.inf
     assert found.optimal
     assert "terminates" in found.message
@@ -116,8 +117,49 @@ def test_bounds_stay_sound_when_memory_is_short(monkeypatch: pytest.MonkeyPatch)
     mdp = random_mdp(3, 3, seed=11, gamma=0.9)
     _, value = best_tree_exhaustive(mdp, 2)
     monkeypatch.setattr("custard.planning.branch.MAX_WAITING", 4)
+    monkeypatch.setattr("custard.planning.constraint_search.MAX_WAITING", 4)
     found = best_tree(mdp, 2, seconds=10)
     assert found.value <= value + 1e-9 <= found.bound + 2e-9
+
+
+@given(seed=st.integers(0, 100_000), depth=st.integers(1, 3), starts=st.integers(1, 4))
+@settings(max_examples=15, deadline=None, derandomize=True)
+def test_bounds_of_the_search_over_constraints_are_sound_at_every_snapshot(seed: int, depth: int, starts: int) -> None:
+    """Larger models than exhaustive search can take: the proved value lies within every earlier value and bound."""
+    mdp = random_mdp(3, 4, seed, values=3, gamma=0.95, starts=starts, ending=0.02)
+    steps = list(plan(mdp, depth, Settings(seconds=5.0, fewest_leaves=False)))
+    assert all(step.value - 1e-8 <= steps[-1].value <= step.bound + 1e-8 for step in steps)
+    assert all(a.bound >= b.bound - 1e-9 for a, b in itertools.pairwise(steps))
+    assert tree_value(steps[-1].tree, mdp) == pytest.approx(steps[-1].value, abs=1e-8)
+
+
+def test_states_that_share_features_are_searched_as_one() -> None:
+    mdp = random_mdp(3, 3, seed=5, gamma=0.9)
+    mdp = dataclasses.replace(mdp, x=np.where(np.arange(3) < 2, mdp.x, 0.0))
+    _, value = best_tree_exhaustive(mdp, 2)
+    found = best_tree(mdp, 2, seconds=120)
+    assert found.optimal
+    assert found.value == pytest.approx(value, abs=1e-8)
+
+
+def test_more_actions_than_bits_in_a_word() -> None:
+    mdp = random_mdp(2, 70, seed=4, gamma=0.9)
+    _, value = best_tree_exhaustive(mdp, 1)
+    found = best_tree(mdp, 1, seconds=120)
+    assert found.optimal
+    assert found.value == pytest.approx(value, abs=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("name", "depth", "value"),
+    [("frozenlake_4x4", 2, 0.365166515), ("frozenlake_8x8", 3, 0.392684683), ("3d_navigation", 3, 0.351854608)],
+)
+def test_models_of_the_literature(name: str, depth: int, value: float) -> None:
+    """The first value by branch and bound over partial trees, the second by the published method, the last optimal."""
+    found = best_tree(MODELS[name](), depth, seconds=60, fewest_leaves=False)
+    assert found.value == pytest.approx(value, abs=1e-8)
+    assert found.optimal
+    assert found.tree.origin["certificate"]["value"] == found.value
 
 
 def test_time_is_kept() -> None:

@@ -139,3 +139,19 @@ def test_many_features_are_fitted_in_time():
     features = Features(tuple(f"f{i}" for i in range(64)), np.full(64, -9.0), np.full(64, 9.0))
     fitted = fit_tree(x, value, features, Actions("discrete", ("a", "b")), max_depth=2)
     assert set(fitted.tree.feature.tolist()) == {7, 50, 3, -1}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_deep_trees_are_never_worse_than_cart_on_the_same_thresholds(seed: int) -> None:
+    from sklearn.tree import DecisionTreeClassifier
+
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(200, 3))
+    label = ((x @ rng.normal(size=(3, 3))) + np.sin(3 * x @ rng.normal(size=(3, 3)))).argmax(axis=1)
+    cuts = quantile_cuts(x, 7)
+    codes = np.stack([np.searchsorted(cut, column) for cut, column in zip(cuts, x.T, strict=True)], axis=1)
+    features, actions = Features(("a", "b", "c"), x.min(axis=0), x.max(axis=0)), Actions("discrete", ("u", "v", "w"))
+    fitted = fit_tree(x, np.eye(3)[label], features, actions, max_depth=5, cuts=cuts)
+    cart = DecisionTreeClassifier(max_depth=5, random_state=0).fit(codes, label)
+    assert fitted.total >= cart.score(codes, label) * len(x) - 1e-9
+    assert (fitted.tree.predict(x) == label).sum() == pytest.approx(fitted.total)

@@ -14,7 +14,7 @@ INTERRUPTED = 130
 
 _ORDER = (
     "train", "evaluate", "show", "explain", "export", "verify", "report", "methods", "settings", "compare", "sweep",
-    "frontier", "paper", "check",
+    "frontier", "paper", "plan", "check",
 )  # fmt: skip
 _FOUND = {module.name for module in pkgutil.iter_modules(__path__)} - {"arguments", "common", "engine"}
 

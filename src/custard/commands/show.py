@@ -52,6 +52,7 @@ class Command:
         """Print, and draw what was asked for."""
         from custard.commands.common import load_tree, print_json
         from custard.core.errors import require_whole
+        from custard.tree.certificate import certificate_text
 
         require_whole(0, episodes=self.episodes)
         tree = load_tree(self.tree)
@@ -65,6 +66,8 @@ class Command:
             return
         print(tree)
         print(", ".join(f"{name} {count}" for name, count in size.items()))
+        if (proved := certificate_text(tree)) is not None:
+            print(proved)
         for path in drawn:
             print(f"wrote {path}")
 

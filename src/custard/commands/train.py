@@ -39,7 +39,7 @@ class Command:
     """The largest number of leaves, for methods with such a limit (tpi, direct, viper-dqn, viper-bi)."""
 
     expert: Name = None
-    """An expert to begin from or to imitate: linear, dqn, bi, a file (.npz of ours, .zip of Stable-Baselines3), none."""
+    """What to begin from or to imitate: linear, dqn, bi, a file (.npz of ours, .zip of Stable-Baselines3) or none."""
 
     seed: Count = 0
     """The seed of all randomness."""
@@ -153,6 +153,7 @@ class Command:
     def _finish(self, run: Run, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Evaluate the tree and complete the run directory; print the result, or return it for JSON."""
         from custard.report.completion import complete_run
+        from custard.tree.certificate import certificate_text
 
         result, files = complete_run(run, self.env, kwargs, self.episodes)
         tree = run.tree
@@ -171,6 +172,8 @@ class Command:
         print(f"depth {tree.depth}, leaves {tree.n_leaves}, nodes {tree.n_nodes}{coefficients}")
         if result is not None:
             print(result)
+        if (proved := certificate_text(tree)) is not None:
+            print(proved)
         print(f"{run.steps:,} environment steps, {run.seconds:.1f} s{f' ({run.message})' if run.message else ''}")
         print(f"kept in {run.directory}: {', '.join(file.name for file in files)}")
         return {}

@@ -95,9 +95,9 @@ class FiniteMDP:
     def policy_model(self, choice: np.ndarray) -> tuple[sparse.csr_array, np.ndarray]:
         """Return a policy's transitions [S, S] and rewards [S], choice[s] in 0…A-1; terminal rows are empty."""
         total: sparse.csr_array | None = None
-        for action, matrix in enumerate(self.transitions):
+        for action in np.unique(choice):
             chosen = sparse.diags_array(((choice == action) & ~self.terminal).astype(float))
-            part = sparse.csr_array(chosen @ matrix)
+            part = sparse.csr_array(chosen @ self.transitions[action])
             total = part if total is None else total + part
         assert total is not None
         reward = np.where(self.terminal, 0.0, self.rewards[np.arange(self.n_states), choice])

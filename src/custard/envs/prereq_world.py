@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+from scipy import sparse
 
 from custard.core.actions import Actions
 from custard.core.errors import CustardError
@@ -129,19 +130,21 @@ class PrereqWorld(gym.Env):
         items = (states[:, None] >> np.arange(m)) & 1
         terminal = items[:, GOAL_ITEM] == 1
         rewards = np.where(terminal[:, None], 0.0, np.full((len(states), m), -1.0))
-        entries = []
+        transitions = []
         for action in range(m):
             need = self.needs[action] > 0
             able = (items[:, need] == 1).all(axis=1) & ~terminal
             after = np.where(need, 0, items)
             after[:, action] = 1
             made = np.where(able, after @ (1 << np.arange(m)), states)
-            for successor, probability in ((made, 1.0 - self.rho), (states, self.rho)):
-                entries.append(np.stack(np.broadcast_arrays(action, states, successor, probability), axis=1))
+            rows = sparse.csr_array((np.full(len(states), 1.0 - self.rho), made, np.arange(len(states) + 1)))
+            rows.resize((len(states), len(states)))
+            stays = sparse.csr_array(sparse.diags_array(np.full(len(states), self.rho)))
+            transitions.append(sparse.csr_array(rows + stays) if self.rho else rows)
             if action == GOAL_ITEM:
                 rewards[able, action] = -self.rho
-        return FiniteMDP.from_entries(
-            np.concatenate(entries),
+        return FiniteMDP(
+            tuple(transitions),
             rewards,
             terminal=terminal,
             start=(states == 0).astype(float),

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
+from custard.core.spaces import FeaturesArgument
+
 __all__ = ["LearnKeywords", "LearnOptions", "MethodSettings"]
 
 
@@ -20,16 +22,18 @@ class LearnOptions(TypedDict, total=False):
     max_depth: int | None
     seed: int
     budget: int | None
+    time: str | float | None
     preset: str | None
     low: Any
     high: Any
-    features: Callable[[Any], Sequence[float]] | None
+    features: FeaturesArgument
     feature_names: Sequence[str] | None
     env_kwargs: Mapping[str, Any] | None
     out: str | Path | None
     resume: bool
     progress: bool
     workers: int | None
+    step_timeout: float | None
 
 
 class MethodSettings(TypedDict, total=False):
@@ -56,6 +60,7 @@ class MethodSettings(TypedDict, total=False):
     cycle: int
     deepest: int
     depth: int
+    digits: int | None
     draws: int
     episodes: int | None
     epochs: int
@@ -89,6 +94,7 @@ class MethodSettings(TypedDict, total=False):
     keep: bool
     leaf_ladder: bool
     learning_rate: float
+    leaves: str
     margin: float
     mask: bool
     max_leaves: int | None
@@ -120,6 +126,7 @@ class MethodSettings(TypedDict, total=False):
     target_every: int
     target_rate: float
     test_rollouts: int
+    tests: str
     ties: str
     time_limit: bool
     trace: float

@@ -29,7 +29,7 @@ DEFAULT = "tpi"
 #: name -> what the method does and when to use it, in one line
 SUMMARIES: dict[str, str] = {
     "tpi": "tree policy iteration, the default: tries trees, keeps what returns more; any environment",
-    "direct": "direct search on the return, what tpi does where Python steps an environment; sums and linear leaves too",
+    "direct": "direct search on the return, what tpi does where Python steps an environment; also sums and linear leaves",
     "mfec": "CUSTARD (MFEC): the paper's method with tables, no network; discrete actions",
     "ppo": "CUSTARD (PPO): the paper's method with policy gradients in JAX; discrete and continuous actions",
     "dqn": "CUSTARD (DQN): the paper's method with Q-networks in JAX; discrete actions",

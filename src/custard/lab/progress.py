@@ -98,7 +98,8 @@ def snapshot_text(snapshot: Snapshot) -> str:
 
 def _ranked_facts(snapshot: Snapshot, short: bool = False) -> list[tuple[int, str]]:
     """Return what a snapshot shows, each fact with a rank: the highest is left out first."""
-    parts = [(0, f"{snapshot.steps:,} {plural('step', snapshot.steps)}")]
+    plans = "bound" in snapshot.metrics  # exact planning takes no steps
+    parts = [] if plans else [(0, f"{snapshot.steps:,} {plural('step', snapshot.steps)}")]
     if "return" in snapshot.metrics:
         parts.append((7, f"return {snapshot.metrics['return']:.1f}"))
     if snapshot.tree is None:
@@ -109,6 +110,9 @@ def _ranked_facts(snapshot: Snapshot, short: bool = False) -> list[tuple[int, st
         if tree.is_linear:
             leaves += f", {tree.n_coefficients} {plural('coefficient', tree.n_coefficients)}"
         parts += [(1, f"best tree {value}"), (4, f"depth {tree.depth}"), (5, leaves)]
+        if plans:
+            bound, gap = format_numbers(snapshot.metrics["bound"], snapshot.metrics["gap"])
+            parts[1:1] = [(2, f"bound {bound}"), (2, f"gap {gap}")]
     if snapshot.message and (not short or snapshot.tree is None):
         parts.append((3, snapshot.message))
     return parts

@@ -205,8 +205,9 @@ def _children(problem: ReducedMDP, partial: _Partial, spot: int, limits: _Limits
     region = partial.regions[spot]
     cutoff = goal - 2 * problem.tolerance
     allowed, cost = _confined(problem, partial.regions, limits.price)
+    only = np.arange(problem.n_actions)
     for action in range(problem.n_actions):
-        confined = np.where(region.where, 1 << action, allowed)
+        confined = np.where(region.where[:, None], only == action, allowed)
         values = partial.values.copy()
         bound = min(partial.bound, problem.bound(confined, cost, values, cutoff))
         if bound < goal:
@@ -237,11 +238,11 @@ def _children(problem: ReducedMDP, partial: _Partial, spot: int, limits: _Limits
 
 
 def _confined(problem: ReducedMDP, regions: tuple[_Region, ...], price: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return the allowed actions (bit sets) and what a visit costs, for each state."""
+    """Return the allowed actions ([S, A] bool) and what a visit costs, for each state."""
     allowed, cost = problem.any_action, np.zeros(problem.n)
     for region in regions:
         if region.action != OPEN:
-            allowed[region.where] = 1 << region.action
+            allowed[region.where] = np.arange(problem.n_actions) == region.action
         if price > 0.0:
             cost[region.where] = price * region.depth
     return allowed, cost
@@ -270,7 +271,7 @@ def _signature(partial: _Partial, limits: _Limits) -> bytes:
         if inside.any():
             splits_left = limits.depth - region.depth if region.action == OPEN else -1
             charged = region.depth if limits.price > 0.0 else 0
-            parts.append(np.packbits(inside).tobytes() + bytes((region.action + 1, splits_left + 1, charged)))
+            parts.append(np.packbits(inside).tobytes() + str((region.action, splits_left, charged)).encode())
     return b"".join(sorted(parts))
 
 

@@ -72,7 +72,7 @@ def refits(problem: ReducedMDP, depth: int, rounds: int, rng: np.random.Generato
         yield shape
         choice, _ = problem.decide(shape)
         values = problem.top.copy()
-        problem.bound(1 << choice, np.zeros(problem.n), values, -np.inf)
+        problem.bound(problem.only(choice), np.zeros(problem.n), values, -np.inf)
         if round_ % 4 == 3:
             q = _finite(action_values(problem, problem.top, problem.any_action))
             weight = _state_visits(problem, q.argmax(axis=1)) * rng.exponential(size=problem.n)
@@ -113,7 +113,7 @@ def climb(
 
     def score(candidate: Shape, cutoff: float) -> float:
         choice, level = problem.decide(candidate)
-        return problem.bound(1 << choice, price * level, problem.top.copy(), cutoff)
+        return problem.bound(problem.only(choice), price * level, problem.top.copy(), cutoff)
 
     best, leaves = score(shape, -np.inf), count_leaves(shape)
     improved = True

@@ -13,7 +13,7 @@ from custard.core.numba_tools import njit
 from custard.tree.mdp_policy import mdp_policy
 from custard.tree.tree import Tree
 
-__all__ = ["mean_questions", "policy_value", "state_values", "tree_value", "visits"]
+__all__ = ["mean_questions", "policy_value", "state_values", "states_visited", "tree_value", "visits"]
 
 
 def tree_value(tree: Tree, mdp: FiniteMDP) -> float:
@@ -85,9 +85,14 @@ def visits(choice: np.ndarray, mdp: FiniteMDP, tolerance: float = 1e-13) -> tupl
             occupancy[inner] = np.atleast_1d(spsolve(system, start[inner]))
         return occupancy, 0.0
     largest = max(1.0, float(np.abs(mdp.rewards).max()))
-    occupancy, left = _push_forward(
-        matrix.indptr, matrix.indices, matrix.data, start, mdp.terminal, mdp.gamma, mdp.horizon, tolerance / largest
-    )
+    reach = _states_reached(matrix, mdp)  # of a million states a policy may visit ten
+    inside = matrix[reach][:, reach]
+    inner, left = _push_forward(
+        inside.indptr, inside.indices, inside.data, start[reach], mdp.terminal[reach], mdp.gamma, mdp.horizon,
+        tolerance / largest,
+    )  # fmt: skip
+    occupancy = np.zeros(mdp.n_states)
+    occupancy[reach] = inner
     return occupancy, float(left)
 
 
@@ -117,6 +122,12 @@ def _push_forward(pointer, successor, probability, start, terminal, gamma, horiz
         if total * weight * (horizon - step) < enough:
             break
     return occupancy, total
+
+
+def states_visited(tree: Tree, mdp: FiniteMDP, count: int = 10_000) -> np.ndarray:
+    """Return about `count` states [N, n] in the proportions in which a tree visits them (discounted)."""
+    occupancy, _ = visits(mdp_policy(tree, mdp), mdp)
+    return np.repeat(mdp.x, np.ceil(count * occupancy / occupancy.sum() - 1e-6).astype(np.int64), axis=0)
 
 
 def mean_questions(tree: Tree, mdp: FiniteMDP) -> float:

@@ -1,8 +1,9 @@
 """The best tree there is (`method="plan"`) for a finite MDP and a depth limit: with a proof, or with the gap left.
 
-In order: a search for a tree that loses nothing (`labelling`); good trees by fitting and climbing (`candidates`);
-branch and bound until no better tree can exist (`branch`); then the same for trees of equal return and fewer leaves.
-At any time there is a best tree and a bound that no tree exceeds.
+Discounted models: a search over constraints (`constraint_search`) and climbing (`climbing`) take turns. Others, and
+where questions have a price: a search for a tree that loses nothing (`labelling`); good trees by fitting and climbing
+(`candidates`); branch and bound until no better tree can exist (`branch`). Then the same for trees of equal return and
+fewer leaves. At any time there is a best tree and a bound that no tree exceeds; the tree's origin holds both.
 """
 
 from __future__ import annotations
@@ -13,19 +14,23 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from custard.core.errors import CustardError
 from custard.core.mdp import FiniteMDP
-from custard.planning.branch import search
+from custard.planning.branch import search as branch_and_bound
 from custard.planning.candidates import climb, perturbed, refits
+from custard.planning.climbing import Climber
+from custard.planning.constraint_search import ConstraintSearch
 from custard.planning.labelling import lossless_tree
 from custard.planning.model import model_of
+from custard.planning.points import points_of
 from custard.planning.reduced import ReducedMDP, reduce
 from custard.task.problem import Problem, Snapshot
 from custard.tree.shape import Shape, count_leaves
 from custard.tree.tree import Tree
 
-__all__ = ["PRESETS", "Plan", "Settings", "best_tree", "plan", "solve"]
+__all__ = ["PRESETS", "Plan", "Settings", "best_tree", "plan", "snapshot_of", "solve"]
 
 MAX_AUTO_DEPTH = 16  # where no depth limit is given, the search for the smallest sufficient depth ends here
 LOSSLESS_TIME_SHARE = 0.3  # of the time, for the search for a tree that loses nothing
@@ -33,6 +38,14 @@ LOSSLESS_SECONDS_PER_DEPTH = 5.0  # for the same search at each depth, where no 
 REFIT_ROUNDS = 12  # trees fitted to Q-values and climbed before random changes begin
 MAX_IDLE_CLIMBS = 40  # climbs without a better tree after which climbing ends
 REPORT_SECONDS = 0.2  # how often climbing reports
+MAX_BRANCH_STATES = 100_000  # beyond, undiscounted models are only labelled: one bound would take longer than a second
+MAX_STUMPS = 50_000  # up to here every tree of depth 1 is tried
+STUMP_TIME_SHARE = 0.5  # of the time, for trying them
+MAX_HEAP_DEPTH = 10  # up to here trees are climbed as arrays of 2**depth leaves
+OFFER_SECONDS = 0.1  # for climbing from a tree that the search over constraints proposes
+SLICE_SECONDS = 0.2  # the search over constraints and climbing take turns; this is the search's
+MAX_CLIMB_SHARE, MIN_CLIMB_SHARE = 2.0, 0.6  # of a slice, for climbing: more while it finds better trees
+IDLE_SHRINK = 0.9  # of that share after a turn without a better tree
 
 
 @dataclass(frozen=True)
@@ -99,18 +112,24 @@ def plan(mdp: FiniteMDP, max_depth: int | None, settings: Settings, *, seed: int
     depth = _sufficient_depth(problem, deadline) if max_depth is None else int(max_depth)
     state = _Incumbent(problem, settings, depth)
     rng = np.random.default_rng(seed)
-    for action in range(problem.n_actions):
+    is_large = problem.n > MAX_BRANCH_STATES
+    for action in range(1 if is_large else problem.n_actions):
         state.offer(action)
     yield state.plan("fixed actions tried")
-    if settings.zeta == 0.0:
-        lossless = lossless_tree(problem, depth, min(deadline, began + LOSSLESS_TIME_SHARE * settings.seconds))
+    if settings.zeta == 0.0 and mdp.gamma < 1.0 and mdp.horizon is None and 0 < depth <= MAX_HEAP_DEPTH:
+        yield from _discounted(state, seed, deadline)
+    elif settings.zeta == 0.0:
+        share = 1.0 if is_large else LOSSLESS_TIME_SHARE
+        lossless = lossless_tree(problem, depth, min(deadline, began + share * settings.seconds))
         if lossless.shape is not None:
             state.offer(lossless.shape)
             state.fewest = lossless.complete
+        elif lossless.complete:
+            state.bound = min(state.bound, _next_return(problem))
         yield state.plan("best policies looked through")
-    if not state.optimal:
+    if not state.optimal and not state.searched and not is_large:
         yield from _climbing(state, rng, min(deadline, time.monotonic() + settings.climbing * settings.seconds))
-        for standing in search(problem, depth, best=state.value, price=-settings.zeta, deadline=deadline):
+        for standing in branch_and_bound(problem, depth, best=state.value, price=-settings.zeta, deadline=deadline):
             state.explored = standing.explored
             if standing.shape is not None:
                 state.offer(standing.shape)
@@ -128,7 +147,7 @@ def solve(problem: Problem, settings: Settings, state: Any = None) -> Iterator[S
         return
     mdp = model_of(problem.source, problem.base, gamma=settings.gamma, limit=settings.time_limit)
     for item in plan(mdp, problem.max_depth, settings, seed=problem.seed):
-        yield _snapshot(item)
+        yield snapshot_of(item)
 
 
 class _Incumbent:
@@ -139,7 +158,8 @@ class _Incumbent:
         self.shape: Shape = 0
         self.value, self.leaves = -np.inf, 1 << 30
         self.bound, self.explored = problem.optimum, 0
-        self.fewest = False
+        self.fewest = self.searched = False
+        self.tolerance = problem.tolerance
 
     def offer(self, shape: Shape) -> None:
         """Keep a tree if it is better."""
@@ -156,24 +176,71 @@ class _Incumbent:
 
     def plan(self, message: str) -> Plan:
         """Return the present state as a `Plan`."""
-        tree = self.problem.tree(self.shape)
         fewest = self.optimal and (self.fewest or self.leaves == 1)
-        return Plan(
-            tree, self.value, max(self.bound, self.value), self.problem.optimum, self.optimal, fewest, self.explored,
-            message,
-        )  # fmt: skip
+        mdp, bound = self.problem.mdp, max(self.bound, self.value)
+        tree = self.problem.tree(self.shape).with_origin(certificate={
+            "value": _finite(self.value), "bound": _finite(bound), "optimum": _finite(self.problem.optimum),
+            "tolerance": self.tolerance, "max_depth": self.depth, "proved": self.optimal, "fewest_leaves": fewest,
+            "zeta": self.settings.zeta, "gamma": mdp.gamma, "horizon": mdp.horizon,
+            "how": "search over constraints" if self.searched else "labelling, climbing, branch and bound",
+        })  # fmt: skip
+        return Plan(tree, self.value, bound, self.problem.optimum, self.optimal, fewest, self.explored, message)
 
     def verdict(self) -> str:
         """Return what is proved, in words."""
         limit = f"depth ≤ {self.depth}"
         if not self.optimal:
             return (
-                f"time is up: no tree of {limit} returns more than {self.bound:.6g} (gap {self.bound - self.value:.6g})"
+                f"not proved: no tree of {limit} returns more than {self.bound:.6g} (gap {self.bound - self.value:.6g})"
             )
         if np.isneginf(self.value):
             return f"proved: no tree of {limit} terminates"
         few = f", none of fewer than {self.leaves} leaves does" if self.fewest or self.leaves == 1 else ""
         return f"proved: no tree of {limit} returns more{few}"
+
+
+def _discounted(state: _Incumbent, seed: int, deadline: float) -> Iterator[Plan]:
+    """Search over constraints and climb, in turns, until nothing is better or time is up.
+
+    Climbing has as much time as the search while it finds better trees, and less and less while it does not.
+    """
+    state.searched = True
+    problem = state.problem
+    points = points_of(problem)
+    tolerance = state.tolerance = max(problem.tolerance, 1e-9 * float(np.abs(problem.top).max()))
+    climber = Climber(points, state.depth, problem.tolerance, seed)
+
+    def keep() -> None:
+        if climber.value > state.value + 0.1 * problem.tolerance:
+            state.offer(climber.shape)
+
+    def offer(shape: Shape) -> None:
+        climber.offer(shape, min(deadline, time.monotonic() + OFFER_SECONDS))
+        keep()
+
+    with threadpool_limits(1, user_api="blas"):  # matrices are small: more threads only wait for each other
+        if state.depth == 1 and len(points.splits) * problem.n_actions**2 <= MAX_STUMPS:
+            if climber.try_all_stumps(min(deadline, time.monotonic() + STUMP_TIME_SHARE * state.settings.seconds)):
+                keep()
+                state.bound = state.value
+                yield state.plan("every tree of depth 1 tried")
+                return
+            keep()
+        search = ConstraintSearch(points, state.depth, lambda: state.value + tolerance, offer)
+        share = 1.0  # of a slice, for climbing
+        while True:
+            search.run(min(deadline, time.monotonic() + SLICE_SECONDS), deadline)
+            state.explored = search.explored
+            state.bound = min(state.bound, max(search.bound, state.value))
+            if search.bound <= state.value + tolerance:
+                state.bound = state.value
+            yield state.plan("search over constraints")
+            if state.optimal or time.monotonic() >= deadline:
+                return
+            seconds = np.inf if search.is_finished else share * SLICE_SECONDS
+            improved = climber.run(min(deadline, time.monotonic() + seconds))
+            keep()
+            share = min(MAX_CLIMB_SHARE, 2.0 * share) if improved else max(MIN_CLIMB_SHARE, IDLE_SHRINK * share)
 
 
 def _climbing(state: _Incumbent, rng: np.random.Generator, deadline: float) -> Iterator[Plan]:
@@ -211,7 +278,7 @@ def _fewer_leaves(state: _Incumbent, deadline: float) -> Iterator[Plan]:
         return
     for leaves in range(1, state.leaves):
         done = False
-        for standing in search(
+        for standing in branch_and_bound(
             state.problem, state.depth, best=state.value, price=-state.settings.zeta, max_leaves=leaves,
             accept_equal=True, deadline=deadline,
         ):  # fmt: skip
@@ -237,13 +304,27 @@ def _sufficient_depth(problem: ReducedMDP, deadline: float) -> int:
     return MAX_AUTO_DEPTH
 
 
+def _next_return(problem: ReducedMDP) -> float:
+    """Return the most that a policy returns that is not a best one: one less where all returns are whole numbers."""
+    mdp = problem.mdp
+    is_whole = mdp.gamma == 1.0 and (problem.reward == np.round(problem.reward)).all() and (problem.start == 1.0).any()
+    if is_whole and all((np.diff(matrix.indptr) == 1).all() for matrix in mdp.transitions):
+        return round(problem.optimum) - 1.0
+    return problem.optimum
+
+
 def _check_ends(mdp: FiniteMDP) -> None:
     """Raise where undiscounted episodes never end."""
     if mdp.gamma == 1.0 and mdp.horizon is None and not mdp.terminal.any():
         raise CustardError("the MDP has gamma 1, no horizon and no terminal state: give gamma below 1 or a horizon")
 
 
-def _snapshot(item: Plan) -> Snapshot:
+def _finite(value: float) -> float | None:
+    """Return a number as JSON can hold it: None where it is infinite."""
+    return value if np.isfinite(value) else None
+
+
+def snapshot_of(item: Plan) -> Snapshot:
     """Return a plan as what a method reports."""
     metrics = {
         "bound": item.bound, "gap": item.gap, "optimum": item.optimum, "optimal": float(item.optimal),
@@ -267,4 +348,4 @@ def _plan_pothole_world(problem: Problem, settings: Settings) -> Snapshot:
     value = float(found.values[-1])
     optimum = float(best_intervals(env, MAX_INTERVALS, settings.step).values[-1])
     item = Plan(tree, value, value, optimum, optimal=True, fewest=True, explored=0, message="")
-    return replace(_snapshot(item), message=f"interval dynamic programming on a grid of {settings.step:g}")
+    return replace(snapshot_of(item), message=f"interval dynamic programming on a grid of {settings.step:g}")

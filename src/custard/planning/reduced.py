@@ -12,7 +12,7 @@ The compiled functions share their parameters, S states and A actions:
     probability  [E]          of each successor
     reward       [S, A]       expected
     start        [S]          the start distribution
-    allowed      [S]          the actions that a state may take, as bits
+    allowed      [S, A] bool  the actions that a state may take
     price        [S]          what each visit costs
     values       [S]          upper bounds on what follows each state, improved in place
 """
@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy import sparse
 from scipy.sparse.csgraph import breadth_first_order
+from threadpoolctl import threadpool_limits
 
-from custard.core.errors import CustardError
 from custard.core.mdp import FiniteMDP
 from custard.core.numba_tools import njit
 from custard.planning.evaluate import policy_value
@@ -35,7 +35,7 @@ from custard.tree.tree import Tree
 
 __all__ = ["ReducedMDP", "action_values", "backward_bound", "reduce", "relaxed_bound", "separating_splits"]
 
-MAX_ACTIONS = 63  # sets of actions are the bits of an int64
+MAX_DIRECT_STATES = 1200  # up to here discounted models are solved by policy iteration with linear systems
 MAX_IDLE_SWEEPS = 30  # sweeps without effect on the start after which a bound that holds anyway is good enough
 
 
@@ -72,8 +72,12 @@ class ReducedMDP:
 
     @property
     def any_action(self) -> np.ndarray:
-        """The action sets that confine no state, [S] int64."""
-        return np.full(self.n, (1 << self.n_actions) - 1, dtype=np.int64)
+        """The action sets that confine no state, [S, A] bool."""
+        return np.ones((self.n, self.n_actions), dtype=bool)
+
+    def only(self, choice: np.ndarray) -> np.ndarray:
+        """Return the action sets that leave each state one action, [S, A] bool."""
+        return np.arange(self.n_actions) == choice[:, None]
 
     def decide(self, shape: Shape) -> tuple[np.ndarray, np.ndarray]:
         """Return each state's action [S] and how many splits lie above its leaf [S], for leaves of action numbers."""
@@ -104,7 +108,7 @@ class ReducedMDP:
         return policy_value(full, _with_rewards(self.mdp, rewards))
 
     def bound(self, allowed: np.ndarray, price: np.ndarray, values: np.ndarray, cutoff: float) -> float:
-        """Return an upper bound on the return of policies within the allowed actions, `allowed` [S] holding bit sets.
+        """Return an upper bound on the return of policies within the allowed actions, `allowed` [S, A] bool.
 
         `values` [S] start from an upper bound and are improved in place. It may stop as soon as the bound falls below
         the cutoff.
@@ -144,33 +148,47 @@ def separating_splits(x: np.ndarray) -> list[tuple[int, float]]:
 
 def reduce(mdp: FiniteMDP) -> ReducedMDP:
     """Drop what cannot be reached from the start by any policy."""
-    n_actions = mdp.actions.n
-    if n_actions > MAX_ACTIONS:
-        raise CustardError(f"plan handles up to {MAX_ACTIONS} actions, this model has {n_actions}")
     states = _states_in_reach(mdp)
-    place = np.full(mdp.n_states, -1)
-    place[states] = np.arange(len(states))
-    pointer, successor, probability = [0], [], []
-    for state in states:
-        for matrix in mdp.transitions:
-            span = slice(matrix.indptr[state], matrix.indptr[state + 1])
-            inner = ~mdp.terminal[matrix.indices[span]]
-            successor.append(place[matrix.indices[span][inner]])
-            probability.append(matrix.data[span][inner])
-            pointer.append(pointer[-1] + int(inner.sum()))
-    values, _ = value_iteration(mdp)
-    started = mdp.start > 0
-    optimum = -np.inf if np.isneginf(values[started]).any() else float(mdp.start[started] @ values[started])
+    pointer, successor, probability = _transitions_among(mdp, states)
+    reward, start = np.ascontiguousarray(mdp.rewards[states]), mdp.start[states]
+    if mdp.gamma < 1.0 and mdp.horizon is None and len(states) <= MAX_DIRECT_STATES:
+        with threadpool_limits(1, user_api="blas"):
+            values = discounted_values(pointer, successor, probability, reward, mdp.gamma)
+    else:
+        values = value_iteration(mdp)[0][states]
+    optimum = -np.inf if np.isneginf(values[start > 0]).any() else float(start[start > 0] @ values[start > 0])
     tolerance = 1e-9 * max(1.0, abs(optimum) if np.isfinite(optimum) else 1.0)
     splits = separating_splits(mdp.x[states])
     goes_left = np.array([mdp.x[states, c] <= t for c, t in splits]).reshape(len(splits), len(states))
     _, first = np.unique(goes_left, axis=0, return_index=True) if len(splits) else (None, np.arange(0))
     first = np.sort(first)  # splits that divide the states alike count once
     return ReducedMDP(
-        mdp, states, np.array(pointer), np.concatenate(successor).astype(np.int64), np.concatenate(probability),
-        np.ascontiguousarray(mdp.rewards[states]), mdp.start[states], [splits[i] for i in first], goes_left[first],
-        values[states] + tolerance / 10, optimum, tolerance,
+        mdp, states, pointer, successor, probability, reward, start, [splits[i] for i in first], goes_left[first],
+        values + tolerance / 10, optimum, tolerance,
     )  # fmt: skip
+
+
+def _transitions_among(mdp: FiniteMDP, states: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return pointer, successor and probability over some states, those that are terminal left out."""
+    n_actions = mdp.actions.n
+    place = np.full(mdp.n_states, -1)
+    place[states] = np.arange(len(states))
+    counts = np.zeros((len(states), n_actions), dtype=np.int64)
+    parts = []
+    for action, matrix in enumerate(mdp.transitions):
+        rows = sparse.coo_array(matrix[states])
+        inner = ~mdp.terminal[rows.coords[1]]
+        source, after, probability = rows.coords[0][inner], place[rows.coords[1][inner]], rows.data[inner]
+        counts[:, action] = np.bincount(source, minlength=len(states))
+        parts.append((source, after, probability))
+    pointer = np.concatenate([[0], np.cumsum(counts)])
+    successor, probabilities = np.empty(pointer[-1], dtype=np.int64), np.empty(pointer[-1])
+    for action, (source, after, probability) in enumerate(parts):
+        # The rows of one action are in order: its k-th entry of a row lies k behind where the row begins.
+        first = np.concatenate([[0], np.cumsum(counts[:, action])])[source]
+        at = pointer[source * n_actions + action] + np.arange(len(source)) - first
+        successor[at], probabilities[at] = after, probability
+    return pointer, successor, probabilities
 
 
 def _states_in_reach(mdp: FiniteMDP) -> np.ndarray:
@@ -195,8 +213,7 @@ def action_values(problem: ReducedMDP, values: np.ndarray, allowed: np.ndarray) 
     )
     after = np.where(np.diff(problem.pointer) > 0, after, 0.0).reshape(problem.n, problem.n_actions)
     q = problem.reward + problem.mdp.gamma * after
-    bits = (allowed[:, None] >> np.arange(problem.n_actions)) & 1
-    return np.where(bits == 1, q, -np.inf)
+    return np.where(allowed, q, -np.inf)
 
 
 def _with_rewards(mdp: FiniteMDP, rewards: np.ndarray) -> FiniteMDP:
@@ -214,13 +231,45 @@ def backup(pointer, successor, probability, reward, allowed, price, values, gamm
     n_actions = reward.shape[1]
     best = -np.inf
     for a in range(n_actions):
-        if allowed[s] >> a & 1:
+        if allowed[s, a]:
             total = reward[s, a] - price[s]
             for i in range(pointer[s * n_actions + a], pointer[s * n_actions + a + 1]):
                 total += gamma * probability[i] * values[successor[i]]
             if total > best:
                 best = total
     return best
+
+
+@njit(cache=True)
+def discounted_values(pointer, successor, probability, reward, gamma):  # type: ignore[no-untyped-def]
+    """Return the best values without a tree by policy iteration, raised by what rounding may have cost, [S]."""
+    n, n_actions = reward.shape
+    choice, values = np.zeros(n, np.int64), np.zeros(n)
+    for _ in range(10 * n + 10):
+        system, earned = np.zeros((n, n)), np.empty(n)
+        for s in range(n):
+            system[s, s] = 1.0
+            k = s * n_actions + choice[s]
+            for i in range(pointer[k], pointer[k + 1]):
+                system[s, successor[i]] -= gamma * probability[i]
+            earned[s] = reward[s, choice[s]]
+        values = np.linalg.solve(system, earned)
+        changed, residual, largest = False, 0.0, max(1.0, np.abs(values).max())
+        for s in range(n):
+            best, best_a = values[s] + 1e-12 * largest, choice[s]
+            for a in range(n_actions):
+                total = 0.0
+                for i in range(pointer[s * n_actions + a], pointer[s * n_actions + a + 1]):
+                    total += probability[i] * values[successor[i]]
+                q = reward[s, a] + gamma * total
+                residual = max(residual, q - values[s])
+                if q > best:
+                    best, best_a = q, a
+            changed = changed or best_a != choice[s]
+            choice[s] = best_a
+        if not changed:
+            return values + residual / (1.0 - gamma)
+    return np.full(n, reward.max() / (1.0 - gamma))
 
 
 @njit(cache=True)
@@ -315,7 +364,7 @@ def reachable(pointer, successor, start, allowed, n_actions):  # type: ignore[no
         size -= 1
         s = stack[size]
         for a in range(n_actions):
-            if allowed[s] >> a & 1:
+            if allowed[s, a]:
                 for i in range(pointer[s * n_actions + a], pointer[s * n_actions + a + 1]):
                     after = successor[i]
                     if not seen[after]:
@@ -334,7 +383,7 @@ def endless_reward(pointer, successor, probability, reward, start, allowed, pric
     for s in range(len(start)):
         if seen[s]:
             for a in range(n_actions):
-                if allowed[s] >> a & 1:
+                if allowed[s, a]:
                     mass = 0.0
                     for i in range(pointer[s * n_actions + a], pointer[s * n_actions + a + 1]):
                         mass += probability[i]
@@ -357,7 +406,7 @@ def can_finish(pointer, successor, probability, start, allowed, n_actions):  # t
             for s in range(n):
                 if good[s] and not reached[s]:
                     for a in range(n_actions):
-                        if allowed[s] >> a & 1:
+                        if allowed[s, a]:
                             safe, near, mass = True, False, 0.0
                             for i in range(pointer[s * n_actions + a], pointer[s * n_actions + a + 1]):
                                 mass += probability[i]

@@ -7,7 +7,7 @@ per path are found exactly: below every first split, the best two further splits
 histograms. Deeper trees choose each split by the best three-split tree below it, and come with an upper bound; given
 `effort`, a search improves on both until they meet (`custard.tree.anytime`). With one feature the best tree of any
 depth is found (`custard.tree.intervals`); with very many, splits are chosen by the best two- or one-split tree below
-them.
+them. Where that is no proof, a tree grown by CART's rule over the same thresholds is tried too: the better one is kept.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from custard.core.errors import CustardError
 from custard.core.features import Features
 from custard.tree.anytime import Problem, Unsplit, best_within
 from custard.tree.intervals import best_intervals
-from custard.tree.lookahead import best_first_split
+from custard.tree.lookahead import best_first_split, purest_split
 from custard.tree.shape import LEFT, RIGHT, Shape, Split, build_tree, map_leaves
 from custard.tree.tree import Tree
 
@@ -77,6 +77,7 @@ def fit_tree(
     cuts: Sequence[np.ndarray] | int = 15,
     max_leaves: int | None = None,
     effort: float = 0,
+    max_additions: float = MAX_LOOKAHEAD_ADDITIONS,
 ) -> Fitted:
     """Return the tree of at most `max_depth` that collects most of `value` [N, A] over the states `x` [N, n].
 
@@ -90,6 +91,7 @@ def fit_tree(
     max_leaves  a tree with more loses those that collect least over what their parent would
     effort      how many problems of few splits may be solved to better a tree of many and to prove how good it is;
                 infinity goes on until nothing is better
+    max_additions  that choosing one split may take: beyond, fewer splits are chosen together
 
     >>> x, value = np.array([[0.0], [1.0], [2.0]]), np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
     >>> fitted = fit_tree(x, value, Features(("x",), [0], [2]), Actions("discrete", ("a", "b")))
@@ -113,12 +115,17 @@ def fit_tree(
         shape, total, most = best_intervals(sums, counts, grid[0], max_depth, max_leaves, price)
         tree = build_tree(map_leaves(shape, lambda number: number + actions.start), features, actions)
         return Fitted(tree, total, min(bound, most) if max_depth <= MAX_EXACT_INTERVAL_DEPTH else max(bound, total))
-    ahead = _lookahead(codes, sizes, value.shape[1])
+    ahead = _lookahead(codes, sizes, value.shape[1], max_additions)
     grower = _Grower(codes, value, sizes, price, ahead)
     if effort > 0 and max_depth > ahead:
         total, bound = grower.search(max_depth, effort)
     else:
         total = grower.grow(np.arange(len(x)), max_depth)
+    if max_depth > ahead and total < bound:
+        rival = _Grower(codes, value, sizes, price, ahead)
+        rival_total = rival.grow_purest(max_depth)
+        if rival_total > total + 1e-12 * max(1.0, abs(total)):
+            grower, total = rival, rival_total
     leaves = sum(node.split is None for node in grower.nodes)
     if max_depth <= ahead and (max_leaves is None or leaves <= max_leaves):
         bound = total
@@ -127,13 +134,13 @@ def fit_tree(
     return Fitted(build_tree(grower.shape(grid, actions.start), features, actions), total, bound)
 
 
-def _lookahead(codes: np.ndarray, sizes: np.ndarray, n_actions: int) -> int:
+def _lookahead(codes: np.ndarray, sizes: np.ndarray, n_actions: int, max_additions: float) -> int:
     """Return how many splits can be chosen together without taking too long."""
     count, n = codes.shape
     two = (n * n * count + float(sizes.sum()) ** 2) * n_actions
-    if two * float(sizes.sum()) <= MAX_LOOKAHEAD_ADDITIONS:
+    if two * float(sizes.sum()) <= max_additions:
         return MAX_LOOKAHEAD
-    return 2 if two <= MAX_LOOKAHEAD_ADDITIONS else 1
+    return 2 if two <= max_additions else 1
 
 
 @dataclass
@@ -230,6 +237,46 @@ class _Grower:
             stack.append((states[~goes_left], splits_left - 1, number, RIGHT))
             stack.append((states[goes_left], splits_left - 1, number, LEFT))
         return total
+
+    def grow_purest(self, depth: int) -> float:
+        """Build a tree by CART's rule, without splits that do not pay; return what it collects."""
+        label = self.value.argmax(axis=1)
+        weight = self.value.max(axis=1) - self.value.min(axis=1)
+        stack = [(np.arange(len(label)), depth, -1, LEFT)]
+        while stack:
+            states, splits_left, parent, side = stack.pop()
+            number = self.add(states, parent, side)
+            if splits_left == 0 or (label[states] == label[states[0]]).all():
+                continue
+            c, cut = purest_split(self.codes, label, weight, self.sizes, states, self.value.shape[1])
+            if c >= 0:
+                self.nodes[number].split = (c, cut)
+                goes_left = self.codes[states, c] <= cut
+                stack.append((states[~goes_left], splits_left - 1, number, RIGHT))
+                stack.append((states[goes_left], splits_left - 1, number, LEFT))
+        collected = [float(node.sums.max()) for node in self.nodes]
+        for number in range(len(self.nodes) - 1, -1, -1):  # children come after their parent
+            node = self.nodes[number]
+            if node.split is not None:
+                below = collected[node.left] + collected[node.right] - self.price * node.count
+                if below > collected[number] + 1e-12 * max(1.0, abs(collected[number])):
+                    collected[number] = below
+                else:
+                    node.split = None
+        self._drop_unreached()
+        return collected[0]
+
+    def _drop_unreached(self) -> None:
+        """Drop nodes below those that lost their split; the others keep their order."""
+        reached = [0]
+        for number in reached:
+            if self.nodes[number].split is not None:
+                reached += [self.nodes[number].left, self.nodes[number].right]
+        place = {old: new for new, old in enumerate(sorted(reached))}
+        self.nodes = [self.nodes[old] for old in sorted(reached)]
+        for node in self.nodes:
+            if node.split is not None:
+                node.left, node.right = place[node.left], place[node.right]
 
     def prune(self, max_leaves: int) -> float:
         """Remove the splits that gain least until few enough leaves are left; return what the tree then collects."""

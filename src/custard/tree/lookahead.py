@@ -17,7 +17,7 @@ import numpy as np
 
 from custard.core.numba_tools import njit
 
-__all__ = ["best_first_split"]
+__all__ = ["best_first_split", "purest_split"]
 
 
 @njit(cache=True)
@@ -65,6 +65,41 @@ def best_first_split(codes, value, sizes, index, depth, price):
             if total > best + 1e-12 * abs(best):
                 best, best_c, best_cut = total, c, cut
     return best, best_c, best_cut
+
+
+@njit(cache=True)
+def purest_split(codes, label, weight, sizes, index, n_labels):
+    """Return the split of the lowest weighed Gini impurity: feature and cut, -1 where none separates. CART's rule.
+
+    label   [N] int64    the best action of each state
+    weight  [N] float64  what each state counts
+    """
+    best, best_c, best_cut = np.inf, -1, -1
+    everything = np.zeros(n_labels)
+    for i in index:
+        everything[label[i]] += weight[i]
+    for c in range(codes.shape[1]):
+        sums, number = np.zeros((sizes[c], n_labels)), np.zeros(sizes[c], np.int64)
+        for i in index:
+            sums[codes[i, c], label[i]] += weight[i]
+            number[codes[i, c]] += 1
+        below, seen = np.zeros(n_labels), 0
+        for cut in range(sizes[c] - 1):
+            seen += number[cut]
+            low = high = low_squares = high_squares = 0.0
+            for k in range(n_labels):
+                below[k] += sums[cut, k]
+                above = everything[k] - below[k]
+                low, high = low + below[k], high + above
+                low_squares, high_squares = low_squares + below[k] ** 2, high_squares + above**2
+            if seen == 0 or seen == len(index) or number[cut] == 0:
+                continue
+            impurity = low + high
+            impurity -= low_squares / low if low > 0.0 else 0.0
+            impurity -= high_squares / high if high > 0.0 else 0.0
+            if impurity < best - 1e-12 * abs(best):
+                best, best_c, best_cut = impurity, c, cut
+    return best_c, best_cut
 
 
 @njit(cache=True)

@@ -1,0 +1,117 @@
+"""`custard plan`."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+if TYPE_CHECKING:
+    from custard.core.mdp import FiniteMDP
+
+__all__ = ["Command"]
+
+
+@dataclass(frozen=True)
+class Command:
+    """Find the best tree of a model, with a proof or with the gap that is left."""
+
+    model: Annotated[str, tyro.conf.Positional]
+    """A PRISM, JANI or DRN file, a .json or .npz model of custard, or the id of an environment with an exact model."""
+
+    max_depth: int | None = None
+    """The largest number of questions on a path; the smallest that loses nothing if not given."""
+
+    property: str | None = None
+    """What a PRISM, JANI or DRN model is to optimise, such as 'R{"cost"}min=? [F "done"]' or 'Pmax=? [F "goal"]'."""
+
+    constants: tuple[str, ...] = ()
+    """Undefined constants of a PRISM or JANI model, as name=value."""
+
+    env_args: tuple[str, ...] = ()
+    """Arguments of the environment, as key=value."""
+
+    gamma: float | None = None
+    """Discount of the return per step; the model's own if not given."""
+
+    zeta: float = 0.0
+    """The price of a question (zero or negative)."""
+
+    seconds: float = 60.0
+    """Stop after this long, with the best tree and the gap."""
+
+    fewest_leaves: bool = False
+    """Once the return is proved, go on for a tree of fewer leaves."""
+
+    seed: int = 0
+    """The seed of all randomness."""
+
+    out: Path | None = None
+    """Keep the tree, with its certificate, in this file (.json)."""
+
+    json: bool = False
+    """Print the result as JSON, and no progress."""
+
+    def run(self) -> None:
+        """Plan, keep the tree, print what is proved."""
+        from custard.commands.common import print_json
+        from custard.core.errors import CustardError, require_whole
+        from custard.lab.progress import Display
+        from custard.planning.optimal_tree import Settings, plan, snapshot_of
+        from custard.tree.certificate import certificate_of, certificate_text
+
+        require_whole(0, seed=self.seed, max_depth=self.max_depth)
+        if self.out is not None and self.out.suffix != ".json":
+            raise CustardError(f"--out {self.out}: the name must end in .json")
+        settings = Settings(zeta=self.zeta, seconds=self.seconds, fewest_leaves=self.fewest_leaves)
+        began = time.monotonic()
+        mdp = self._model()
+        with Display(f"plan on {Path(self.model).name}", enabled=not self.json) as display:
+            for found in plan(mdp, self.max_depth, settings, seed=self.seed):
+                display.show(snapshot_of(found), time.monotonic() - began)
+        tree = found.tree.with_origin(method="plan", model=self.model, property=self.property, seed=self.seed)
+        if self.out is not None:
+            tree.save(self.out)
+        if self.json:
+            size = {"depth": tree.depth, "leaves": tree.n_leaves, "nodes": tree.n_nodes}
+            print_json({
+                **(certificate_of(tree) or {}), "gap": found.gap, "seconds": time.monotonic() - began, "tree": size,
+                "out": None if self.out is None else str(self.out), "message": found.message,
+            })  # fmt: skip
+            return
+        print(tree)
+        print(f"depth {tree.depth}, leaves {tree.n_leaves}, nodes {tree.n_nodes}")
+        print(certificate_text(tree))
+        if self.out is not None:
+            print(f"wrote {self.out}")
+
+    def _model(self) -> FiniteMDP:
+        """Return the model that was named."""
+        from dataclasses import replace
+
+        from custard.commands.common import assignments
+        from custard.core.errors import CustardError
+        from custard.planning.model import model_of
+        from custard.planning.store import load
+        from custard.planning.storm import SUFFIXES, load_with_storm
+        from custard.task.source import source
+
+        path = Path(self.model)
+        is_storm, is_stored = path.suffix in SUFFIXES, path.suffix in (".json", ".npz")
+        if is_storm and self.property is None:
+            raise CustardError(f'{path} needs --property, such as \'R{{"cost"}}min=? [F "done"]\'')
+        if not is_storm and (self.property is not None or self.constants):
+            raise CustardError("--property and --constants are for PRISM, JANI and DRN models")
+        if self.env_args and (is_storm or is_stored):
+            raise CustardError("--env-args are for environments, not for files")
+        gamma = 1.0 if self.gamma is None else self.gamma
+        if is_storm:
+            constants = assignments(self.constants, "--constants")
+            return load_with_storm(path, str(self.property), constants=constants, gamma=gamma)
+        if is_stored:
+            mdp = load(path)
+            return mdp if self.gamma is None else replace(mdp, gamma=gamma)
+        return model_of(source(self.model, assignments(self.env_args, "--env-args")), gamma=gamma, limit=True)
