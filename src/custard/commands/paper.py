@@ -24,8 +24,9 @@ class Command:
     trials: int | None = None
     """Trials of each cell: 50, or 5 with --quick, unless given."""
 
-    preset: Literal["tuned", "paper", "both"] | None = None
-    """The methods' settings: ours, the appendix's, or both (default; with --quick only ours)."""
+    preset: Literal["tuned", "own", "paper", "both"] | None = None
+    """The methods' settings: ours, ours with the policies' own trees only, the appendix's; both: all of these (default;
+    with --quick only ours)."""
 
     quick: bool = False
     """Five trials with small budgets: the same code in minutes."""

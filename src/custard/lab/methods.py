@@ -17,6 +17,7 @@ METHODS: dict[str, str] = {
     "dqn": "custard.solvers.dqn",
     "viper-dqn": "custard.baselines.viper",
     "viper-bi": "custard.baselines.viper_bi",
+    "random": "custard.baselines.random_search",
     "plan": "custard.planning.optimal_tree",
 }
 

@@ -29,9 +29,18 @@ from custard.core.numba_tools import without_refcounts
 from custard.envs.pcg64 import streams, uniform
 from custard.ibmdp.kernels import CompiledRules, compiled_rules, narrowed, project, random_afforded, threshold_of
 from custard.ibmdp.splits import Rules
+from custard.solvers.common.action_memory import (
+    Memory,
+    best_estimated,
+    best_stored,
+    better_of,
+    estimate,
+    make_memory,
+    write,
+)
 from custard.solvers.common.bounds_survey import fill_missing_bounds
 from custard.solvers.common.checkpoint import copied, refill
-from custard.solvers.common.key_table import Keys, find, insert, make_keys, nearest, replace_key, restore_keys
+from custard.solvers.common.key_table import restore_keys
 from custard.solvers.common.level_policy import LevelPolicy
 from custard.solvers.common.selection import Selection
 from custard.solvers.mfec.runners import CONTINUES, EPISODE_OVER, STARTED, TERMINATED, default_budget, run_episodes
@@ -50,7 +59,6 @@ class PaperSettings:
     """Settings of MFEC in the form of the paper's appendix."""
 
     budget: int | None = None  # environment steps, judging included; None: 10 or 20 million, a tenth where Python steps
-    episodes: int | None = None  # training episodes after which to stop; None: only the budget counts
     splits: int = 3  # p, thresholds per feature
     zeta: float = -0.01  # the reward of a split
     gamma_b: float = 1.0  # discount of a base action
@@ -86,9 +94,17 @@ PRESET: dict[str, dict[str, Any]] = {
     "PotholeWorld": {"splits": 10, "k": 2, "budget": 5_000_000},
 }  # fmt: skip
 
-ACTION_DISTANCE = 1e6  # between the keys of different actions, so that neighbours are keys of the same action
 MAX_EPISODE_TRANSITIONS = 1 << 16  # of the IBMDP, after which is learned as at a time limit that cuts the episode
-EPISODE = ("bounds_key", "state_key", "mask", "guess", "guess_value", "action", "reward", "gamma")  # arrays of a step each
+EPISODE = (
+    "bounds_key",
+    "state_key",
+    "mask",
+    "guess",
+    "guess_value",
+    "action",
+    "reward",
+    "gamma",
+)  # arrays of a step each
 MAX_TREE_NODES = 2000  # where a larger tree would be extracted, it acts instead
 NEVER_BOOTSTRAP = 2**62  # N of the whole episode's return
 
@@ -107,19 +123,6 @@ COUNTERS = np.dtype(
         ("misses", np.int64),  # values that are means of neighbours
     ]
 )
-
-
-class Memory(NamedTuple):
-    """The memories of A actions, C keys of width w each, in one table."""
-
-    keys: Keys  # [A * C, 1 + w]: the action times ACTION_DISTANCE, then the key
-    value: Any  # [A * C]
-    older: Any  # [A * C] the row of the same action that was written before, -1 for the first
-    newer: Any  # [A * C] the row of the same action that was written after, -1 for the last
-    oldest: Any  # [A] the first and
-    newest: Any  # [A] the last of these rows, -1 where there is none
-    size: Any  # [A] how many keys an action has
-    capacity: int  # C
 
 
 class PaperTables(NamedTuple):
@@ -143,15 +146,6 @@ class PaperTables(NamedTuple):
     rates: Any  # [1] RATES
     counters: Any  # [1] COUNTERS
     rng: Any  # [4] uint64
-
-
-def make_memory(actions: int, width: int, capacity: int) -> Memory:
-    """Return empty memories for keys of `width` numbers."""
-    rows = actions * capacity
-    return Memory(
-        make_keys(rows, 1 + width, neighbours=True), np.zeros(rows), np.full(rows, -1), np.full(rows, -1),
-        np.full(actions, -1), np.full(actions, -1), np.zeros(actions, np.int64), capacity,
-    )  # fmt: skip
 
 
 def make_paper_tables(rules: Rules, settings: PaperSettings, seed: int) -> PaperTables:
@@ -178,105 +172,6 @@ def make_paper_tables(rules: Rules, settings: PaperSettings, seed: int) -> Paper
         counters=np.zeros(1, dtype=COUNTERS).view(np.recarray),
         rng=streams([seed])[0],
     )
-
-
-# -- memories -------------------------------------------------------------------------------------------------------
-
-
-@njit(cache=True)
-def mean_of_nearest(memory, key, a, k, if_unknown):
-    """Return an action's mean value over the k keys nearest to a key [1 + w] that holds the action.
-
-    Where fewer than k are stored, `if_unknown` is the value; NaN stands for the mean of those there are, or 0.
-    """
-    k_here = min(k, memory.size[a])
-    if k_here < k and not np.isnan(if_unknown):
-        return if_unknown
-    if k_here == 0:
-        return 0.0
-    rows, distances = np.empty(k_here, np.int64), np.empty(k_here)
-    nearest(memory.keys, key, rows, distances)
-    total = 0.0
-    for r in rows:
-        total += memory.value[r]
-    return total / k_here
-
-
-@njit(cache=True)
-def write(memory, key, a, target, alpha):
-    """Move an action's value at a key [1 + w] toward a target; a new key is stored with it."""
-    key[0] = a * ACTION_DISTANCE
-    row = np.int64(find(memory.keys, key))
-    if row >= 0:
-        memory.value[row] += alpha * (target - memory.value[row])
-        _unlink(memory, a, row)
-    else:
-        if memory.size[a] == memory.capacity:
-            row = memory.oldest[a]
-            _unlink(memory, a, row)
-            replace_key(memory.keys, row, key)
-        else:
-            row = np.int64(insert(memory.keys, key))
-            memory.size[a] += 1
-        memory.value[row] = target
-    last = memory.newest[a]
-    memory.older[row], memory.newer[row], memory.newest[a] = last, -1, row
-    if last >= 0:
-        memory.newer[last] = row
-    else:
-        memory.oldest[a] = row
-
-
-@njit(cache=True)
-def _unlink(memory, a, row):
-    """Take a row out of the order in which an action's rows were written."""
-    older, newer = memory.older[row], memory.newer[row]
-    if older >= 0:
-        memory.newer[older] = newer
-    else:
-        memory.oldest[a] = newer
-    if newer >= 0:
-        memory.older[newer] = older
-    else:
-        memory.newest[a] = older
-
-
-@njit(cache=True)
-def best_stored(memory, key, mask):
-    """Return the afforded action with the largest value stored at a key [1 + w], the first of several, and the value.
-
-    The action is -1 where none is stored.
-    """
-    best, best_value = -1, -np.inf
-    for a in range(len(mask)):
-        if mask[a]:
-            key[0] = a * ACTION_DISTANCE
-            row = find(memory.keys, key)
-            if row >= 0 and (best < 0 or memory.value[row] > best_value):
-                best, best_value = a, memory.value[row]
-    return best, best_value
-
-
-@njit(cache=True)
-def best_estimated(memory, key, mask, k, if_unknown):
-    """Return the afforded action with the largest value among those not stored at a key, the first of several, the
-    value, and how many are not stored; the action is -1 where all are."""
-    best, best_value, count = -1, -np.inf, 0
-    for a in range(len(mask)):
-        if mask[a]:
-            key[0] = a * ACTION_DISTANCE
-            if find(memory.keys, key) < 0:
-                count += 1
-                value = mean_of_nearest(memory, key, a, k, if_unknown)
-                if best < 0 or value > best_value:
-                    best, best_value = a, value
-    return best, best_value, count
-
-
-@njit(cache=True, inline="always")
-def better_of(a, a_value, b, b_value):
-    """Return the action with the larger value, the lower one of two with the same; -1 stands for none."""
-    return b if a < 0 or (b >= 0 and (b_value > a_value or (b_value == a_value and b < a))) else a
 
 
 # -- episodes -------------------------------------------------------------------------------------------------------
@@ -357,11 +252,7 @@ def _bootstrap(tables, t, k):
     a, value = best_stored(tables.q, tables.bounds_key[t], tables.mask[t])
     if tables.guess_value[t] < np.inf:
         a = better_of(a, value, tables.guess[t], tables.guess_value[t])
-    a = max(a, 0)
-    key = tables.state_key[t]
-    key[0] = a * ACTION_DISTANCE
-    row = find(tables.q_o.keys, key)
-    return tables.q_o.value[row] if row >= 0 else mean_of_nearest(tables.q_o, key, a, k, np.nan)
+    return estimate(tables.q_o, tables.state_key[t], max(a, 0), k, np.nan)
 
 
 @njit(cache=True)
@@ -470,7 +361,10 @@ def solve(problem: Problem, settings: PaperSettings, state: dict[str, np.ndarray
     while not message:
         n_next = max(1, min(budget // s.evaluations, budget - steps))
         steps += run_episodes(episodes, run_compiled, next_action, tables, n_next, s.k)
-        final, steps_before = extract(paper_policy(tables, rules, s.k), rules, max_nodes=MAX_TREE_NODES), selection.steps
+        final, steps_before = (
+            extract(paper_policy(tables, rules, s.k), rules, max_nodes=MAX_TREE_NODES),
+            selection.steps,
+        )
         if s.keep or steps >= budget:
             selection.judge(final, s.keep)
             steps += selection.steps - steps_before
