@@ -28,7 +28,7 @@ BEST_OF_20 = [{"optimistic": True, **APPENDIX, "target": "one-step", "keep": Tru
 
 
 def trials(seeds: range) -> list[Trial]:
-    """Return the factorial and the reading that reports the best of 20 trees, seeds outermost so that it fills evenly."""
+    """Return the factorial and the reading that reports the best of 20 trees; seeds are outermost, to fill evenly."""
     return [
         Trial(world.env, "mfec", seed, world.kwargs, "paper", world.max_depth,
               {"budget": BUDGETS[name], "evaluations": 5, **reading}, experiment="readings")

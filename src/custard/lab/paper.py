@@ -88,6 +88,10 @@ OWN_TREES: dict[str, dict[str, Any]] = {
     "dqn": {"draws": 0, "prices": []}, "ppo": {"draws": 0}, "mfec": {"samples": 0, "changes": 0},
 }  # fmt: skip
 
+#: Environment steps of MFEC in the paper's form: far fewer than the appendix's 10^6, or 2,000 * 2^m, episodes.
+MFEC_PAPER_STEPS = {"custard/CartPole-v0": 200_000, "custard/PotholeWorld-v0": 60_000}
+MFEC_PAPER_STEPS_PER_STATE = 1_000  # of the 2^m states of PrereqWorld
+
 #: Smaller budgets, the same code: what `--quick` sets.
 QUICK_SETTINGS: dict[str, dict[str, Any]] = {
     "viper-dqn": {"iterations": 15, "test_rollouts": 50, "final_rollouts": 200, "expert_settings": {"steps": 30_000}},
@@ -121,11 +125,11 @@ def trials_of(experiment: str, preset: str, count: int, quick: bool = False) -> 
 
 
 def _budget(world: World, name: str, preset: str, quick: bool) -> dict[str, Any]:
-    """Return the settings of `--quick`, or those that the appendix makes depend on m: MFEC's budget."""
+    """Return the settings of `--quick`, or the steps of MFEC in the paper's form, with PrereqWorld's size as there."""
     if quick:
         return QUICK_SETTINGS[name]
-    if preset == "paper" and name == "mfec" and "m" in world.kwargs:
-        return {"budget": 1000 * 2 ** world.kwargs["m"]}
+    if preset == "paper" and name == "mfec":
+        return {"budget": MFEC_PAPER_STEPS.get(world.env) or MFEC_PAPER_STEPS_PER_STATE * 2 ** world.kwargs["m"]}
     return {}
 
 

@@ -103,7 +103,7 @@ def test_an_action_has_a_memory_of_its_own_and_forgets_what_was_written_least_re
 
 def test_an_unseen_key_has_the_mean_of_its_nearest_in_the_memory_of_the_action():
     memory = make_memory(2, 1, 10)
-    for action, x, value in ((0, 0.0, 1.0), (0, 0.3, 2.0), (0, 1.0, 30.0), (1, 0.2, 500.0)):
+    for action, x, value in ((0, 0.0, 1.0), (0, 0.3, 2.0), (0, 1.0, 30.0), (1, 0.25, 500.0)):
         write(memory, np.array([0.0, x]), action, value, 0.5)
     at = np.array([0.0, 0.2])
     assert estimate(memory, at, 0, 2, np.inf) == 1.5

@@ -15,7 +15,7 @@ from numba import njit
 
 from custard.solvers.common.key_table import Keys, find, insert, make_keys, nearest, replace_key
 
-__all__ = ["Memory", "best_estimated", "best_stored", "better_of", "estimate", "make_memory", "write"]
+__all__ = ["Memory", "best_actions", "best_stored", "better_of", "estimate", "make_memory", "write"]
 
 ACTION_DISTANCE = 1e6  # between the keys of different actions, so that neighbours are keys of the same action
 
@@ -122,19 +122,23 @@ def best_stored(memory, key, mask):
 
 
 @njit(cache=True)
-def best_estimated(memory, key, mask, k, if_unknown):
-    """Return the afforded action with the largest value among those not stored at a key, the first of several, the
-    value, and how many are not stored; the action is -1 where all are."""
-    best, best_value, count = -1, -np.inf, 0
+def best_actions(memory, key, mask, k, if_unknown):
+    """Return what `best_stored` does, the same of the estimates of actions not stored at the key, and how many those
+    are."""
+    best, best_value, guess, guess_value, count = -1, -np.inf, -1, -np.inf, 0
     for a in range(len(mask)):
         if mask[a]:
             key[0] = a * ACTION_DISTANCE
-            if find(memory.keys, key) < 0:
-                count += 1
-                value = estimate(memory, key, a, k, if_unknown)
-                if best < 0 or value > best_value:
-                    best, best_value = a, value
-    return best, best_value, count
+            row = find(memory.keys, key)
+            if row >= 0:
+                if best < 0 or memory.value[row] > best_value:
+                    best, best_value = a, memory.value[row]
+                continue
+            count += 1
+            value = estimate(memory, key, a, k, if_unknown)
+            if guess < 0 or value > guess_value:
+                guess, guess_value = a, value
+    return best, best_value, guess, guess_value, count
 
 
 @njit(cache=True, inline="always")

@@ -31,7 +31,7 @@ from custard.ibmdp.kernels import CompiledRules, compiled_rules, narrowed, proje
 from custard.ibmdp.splits import Rules
 from custard.solvers.common.action_memory import (
     Memory,
-    best_estimated,
+    best_actions,
     best_stored,
     better_of,
     estimate,
@@ -213,8 +213,8 @@ def choose_base_action(tables, x, k):
             counters.traversals_cut += 1
             tables.mask[t, base:] = False
         share = max(0.0, 1.0 - counters.transitions / rates.epsilon_steps)
-        a, value = best_stored(tables.q, tables.bounds_key[t], tables.mask[t])
-        guess, guess_value, count = best_estimated(tables.q, tables.bounds_key[t], tables.mask[t], k, if_unknown)
+        found = best_actions(tables.q, tables.bounds_key[t], tables.mask[t], k, if_unknown)
+        a, value, guess, guess_value, count = found
         tables.guess[t], tables.guess_value[t] = guess, guess_value
         counters.misses += count
         counters.hits += tables.mask[t].sum() - count
@@ -283,8 +283,8 @@ def end_episode(tables, x, terminated, k):
     if not terminated:
         t = counters.length
         _observe(tables, t, x, rules.low, rules.high, 0)
-        guess = best_estimated(tables.q, tables.bounds_key[t], tables.mask[t], k, -np.inf)
-        tables.guess[t], tables.guess_value[t] = guess[0], guess[1]
+        found = best_actions(tables.q, tables.bounds_key[t], tables.mask[t], k, -np.inf)
+        tables.guess[t], tables.guess_value[t] = found[2], found[3]
     learn_from_episode(tables, terminated, k)
     counters.episodes += 1
     counters.all_episodes += 1
@@ -333,9 +333,9 @@ def paper_policy(tables: PaperTables, rules: Rules, k: int) -> LevelPolicy:
     def decide(_: None, lower: np.ndarray, upper: np.ndarray, depth: int, mask: np.ndarray) -> tuple[int, Any]:
         _observe(tables, MAX_EPISODE_TRANSITIONS, lower, lower, upper, depth)
         key = tables.bounds_key[MAX_EPISODE_TRANSITIONS]
-        stored, value = best_stored(tables.q, key, mask)
-        guess, guess_value, _count = best_estimated(tables.q, key, mask if stored >= 0 else mask[:base], k, -np.inf)
-        greedy = int(better_of(stored, value, guess, guess_value))
+        is_known = best_stored(tables.q, key, mask)[0] >= 0
+        found = best_actions(tables.q, key, mask if is_known else mask[:base], k, -np.inf)
+        greedy = int(better_of(*found[:4]))
         return greedy, (None, None) if greedy >= base else ()
 
     return LevelPolicy(rules, None, decide)
