@@ -61,9 +61,7 @@ def table() -> str:
             if not rows:
                 line += ["–"] * (1 if name == "CartPole" else 2)
                 continue
-            for column, scale, cell in zip(
-                ("return", "raw_depth"), SCALES[name], PAPER_TABLE1["mfec"][name], strict=True
-            ):
+            for column, scale, cell in zip(("return", "depth"), SCALES[name], PAPER_TABLE1["mfec"][name], strict=True):
                 if cell is not None:
                     mean = float(np.mean([row[column] for row in rows]))
                     distances.append(abs(mean - cell.mean) / scale)  # type: ignore[operator]
