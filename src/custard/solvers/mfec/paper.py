@@ -226,6 +226,7 @@ def choose_base_action(tables, x, k):
             learn_from_episode(tables, False, k)
             t = 0
             _observe(tables, t, x, lower, upper, depth)
+            tables.guess[t], tables.guess_value[t] = guess, guess_value
         tables.action[t] = a
         counters.length += 1
         counters.transitions += 1
