@@ -1,7 +1,7 @@
 """The trials behind results/mfec.md: one CSV row for each finished trial; trials already in the file are passed over.
 
     python benchmarks/run_mfec_shows.py prereq pothole cartpole foreign random depths --seeds 10 --first 650
-    python benchmarks/run_mfec_shows.py ablation ablation_depth paper --seeds 10 --first 640
+    python benchmarks/run_mfec_shows.py ablation ablation_depth --seeds 10 --first 640
 
     python benchmarks/run_mfec_shows.py prereq pothole --summary
 
@@ -92,10 +92,6 @@ def trials(show: str, seeds: list[int]) -> list[dict[str, Any]]:
             for name, given in ABLATIONS.items()
             if "share" not in given
             for s in seeds
-        ]
-    if show == "paper":
-        return [_trial("prereq", PREREQ, s, env_kwargs={"m": 7}, preset="paper", budget=1_000_000) for s in seeds] + [
-            _trial("pothole", POTHOLE, s, preset="paper", budget=300_000) for s in seeds
         ]
     raise SystemExit(f"unknown show {show!r}")
 

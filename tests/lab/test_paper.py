@@ -17,11 +17,15 @@ from custard.lab.trial_file import read_rows
 def test_trials_of_the_experiments() -> None:
     table1 = trials_of("table1", "tuned", 50)
     cells = {(trial.env, trial.method) for trial in table1}
-    assert len(table1) == 50 * len(cells) == 50 * 18
+    assert len(table1) == 50 * len(cells) == 50 * 21
     assert {trial.max_depth for trial in table1 if "CartPole" in trial.env} == {2}
     assert {trial.seed for trial in table1} == set(range(1000, 1050))
     assert len(trials_of("size", "tuned", 50)) == 50 * 7 * 3
     assert {trial.method for trial in trials_of("size", "paper", 1)} == {"viper-bi", "mfec"}
+    own = trials_of("table1", "own", 1)
+    assert {trial.method for trial in own} == {"mfec", "dqn", "ppo"}
+    assert all(trial.preset == "tuned" and trial.settings for trial in own)
+    assert trials_of("size", "own", 1) == []
     assert {trial.max_depth for trial in trials_of("depth", "tuned", 1)} == {1, 2, 3, 4, 5, 6}
     assert all(trial.settings for trial in trials_of("depth", "tuned", 1, quick=True))
 

@@ -26,9 +26,11 @@ class Command:
     """Trials of each cell: 50, or 5 with --quick, unless given."""
 
     preset: Annotated[
-        Literal["tuned", "paper", "both"] | None, tyro.conf.arg(metavar="{tuned,paper,both}", help_behavior_hint="")
+        Literal["tuned", "own", "paper", "both"] | None,
+        tyro.conf.arg(metavar="{tuned,own,paper,both}", help_behavior_hint=""),
     ] = None
-    """The methods' settings: ours, the appendix's, or both (default; with --quick only ours)."""
+    """The methods' settings: ours, ours with the policies' own trees only, the appendix's; both: all of these (default;
+    with --quick only ours)."""
 
     quick: Flag = False
     """Five trials with small budgets: the same code in minutes."""

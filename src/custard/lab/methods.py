@@ -21,6 +21,7 @@ METHODS: dict[str, str] = {
     "dqn": "custard.solvers.dqn",
     "viper-dqn": "custard.baselines.viper",
     "viper-bi": "custard.baselines.viper_bi",
+    "random": "custard.baselines.random_search",
     "plan": "custard.planning.optimal_tree",
 }
 
@@ -29,12 +30,13 @@ DEFAULT = "tpi"
 #: name -> what the method does and when to use it, in one line
 SUMMARIES: dict[str, str] = {
     "tpi": "tree policy iteration, the default: tries trees, keeps what returns more; any environment",
-    "direct": "direct search on the return, what tpi does where Python steps an environment; also sums and linear leaves",
+    "direct": "direct search on the return: what tpi does where Python steps; also sums and linear leaves",
     "mfec": "CUSTARD (MFEC): the paper's method with tables, no network; discrete actions",
     "ppo": "CUSTARD (PPO): the paper's method with policy gradients in JAX; discrete and continuous actions",
     "dqn": "CUSTARD (DQN): the paper's method with Q-networks in JAX; discrete actions",
     "viper-dqn": "VIPER: imitates an expert, a DQN that it trains or a model of yours",
     "viper-bi": "VIPER: imitates backward induction; environments with a known model",
+    "random": "random search over trees, nothing learned: the floor every method must clear",
     "plan": "proves the best tree; environments with few states and a known model",
 }
 

@@ -17,6 +17,7 @@ __all__ = [
     "FULL_TRIALS",
     "METHODS",
     "METHOD_TITLES",
+    "OWN_TREES",
     "PAPER_TABLE1",
     "PREREQ_SIZES",
     "PRESETS",
@@ -30,13 +31,13 @@ __all__ = [
 ]  # fmt: skip
 
 EXPERIMENTS = ("table1", "size", "depth")
-PRESETS = ("tuned", "paper")
+PRESETS = ("paper", "own", "tuned")  # "own": tuned, but only the policies' own trees are judged
 FIRST_SEED = 1000  # of the trials; settings were chosen on other seeds
 FULL_TRIALS, QUICK_TRIALS = 50, 5  # per cell
 
 METHOD_TITLES = {
     "viper-dqn": "VIPER (DQN)", "viper-bi": "VIPER (BI)", "dqn": "CUSTARD (DQN)", "ppo": "CUSTARD (PPO)",
-    "mfec": "CUSTARD (MFEC)", "tpi": "tree policy iteration",
+    "mfec": "CUSTARD (MFEC)", "tpi": "tree policy iteration", "random": "random search",
 }  # fmt: skip
 METHODS = {"table1": tuple(METHOD_TITLES), "size": ("viper-bi", "mfec", "tpi"), "depth": ("viper-bi", "mfec", "tpi")}
 
@@ -82,17 +83,26 @@ PAPER_TABLE1: dict[str, dict[str, tuple[Cell, Cell | None]]] = {
              "PotholeWorld": (Cell(49.18, 1.04), Cell(9.74, 0.49))},
 }  # fmt: skip
 
+#: What leaves a tuned learner nothing to judge but the trees of its own policy: nothing drawn, pruned or changed.
+OWN_TREES: dict[str, dict[str, Any]] = {
+    "dqn": {"draws": 0, "prices": []}, "ppo": {"draws": 0}, "mfec": {"samples": 0, "changes": 0},
+}  # fmt: skip
+
+#: Environment steps of MFEC in the paper's form: far fewer than the appendix's 10^6, or 2,000 * 2^m, episodes.
+MFEC_PAPER_STEPS = {"custard/CartPole-v0": 200_000, "custard/PotholeWorld-v0": 60_000}
+MFEC_PAPER_STEPS_PER_STATE = 1_000  # of the 2^m states of PrereqWorld
+
 #: Smaller budgets, the same code: what `--quick` sets.
 QUICK_SETTINGS: dict[str, dict[str, Any]] = {
     "viper-dqn": {"iterations": 15, "test_rollouts": 50, "final_rollouts": 200, "expert_settings": {"steps": 30_000}},
     "viper-bi": {"iterations": 15, "test_rollouts": 50, "final_rollouts": 200},
     "dqn": {"budget": 1_000_000}, "ppo": {"budget": 400_000}, "mfec": {"budget": 1_000_000},
-    "tpi": {"budget": 10_000_000},
+    "tpi": {"budget": 10_000_000}, "random": {"budget": 1_000_000},
 }  # fmt: skip
 
 
 def trials_of(experiment: str, preset: str, count: int, quick: bool = False) -> list[Trial]:
-    """Return the trials of an experiment, ordered by seed, environment and method.
+    """Return the trials of an experiment, ordered by seed, environment and method; `preset` is one of `PRESETS`.
 
     >>> len(trials_of("size", "tuned", 50)), sorted({trial.method for trial in trials_of("depth", "paper", 1)})
     (1050, ['mfec', 'viper-bi'])
@@ -106,21 +116,27 @@ def trials_of(experiment: str, preset: str, count: int, quick: bool = False) -> 
         world = WORLDS["PotholeWorld"]
         cells = [(World(world.env, {}, limit), name) for limit in DEPTH_LIMITS for name in METHODS[experiment]]
     return [
-        Trial(world.env, name, seed, world.kwargs, preset, world.max_depth,
-              QUICK_SETTINGS[name] if quick else _appendix_settings(world, name) if preset == "paper" else {},
+        Trial(world.env, name, seed, world.kwargs, "paper" if preset == "paper" else "tuned", world.max_depth,
+              {**(OWN_TREES[name] if preset == "own" else {}), **_budget(world, name, preset, quick)},
               experiment=experiment)
         for seed in range(FIRST_SEED, FIRST_SEED + count)  # outermost, so that the table fills evenly
-        for world, name in cells if _has_preset(name, preset)
+        for world, name in cells if _has_preset(name, preset, experiment)
     ]  # fmt: skip
 
 
-def _appendix_settings(world: World, name: str) -> dict[str, Any]:
-    """Return the settings that the appendix makes depend on m: MFEC's 2000 * 2^m episodes, of about five steps."""
-    return {"budget": 10_000 * 2 ** world.kwargs["m"]} if name == "mfec" and "m" in world.kwargs else {}
+def _budget(world: World, name: str, preset: str, quick: bool) -> dict[str, Any]:
+    """Return the settings of `--quick`, or the steps of MFEC in the paper's form, with PrereqWorld's size as there."""
+    if quick:
+        return QUICK_SETTINGS[name]
+    if preset == "paper" and name == "mfec":
+        return {"budget": MFEC_PAPER_STEPS.get(world.env) or MFEC_PAPER_STEPS_PER_STATE * 2 ** world.kwargs["m"]}
+    return {}
 
 
-def _has_preset(name: str, preset: str) -> bool:
+def _has_preset(name: str, preset: str, experiment: str) -> bool:
     """Return whether a method has a preset; True for one that cannot be loaded here, since its rows will say so."""
+    if preset == "own":
+        return name in OWN_TREES and experiment == "table1"
     try:
         return preset in getattr(find_method(name)[1], "PRESETS", {})
     except (CustardError, ImportError):

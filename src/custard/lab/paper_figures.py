@@ -29,7 +29,7 @@ __all__ = ["figure"]
 Rows = Sequence[Mapping[str, Any]]
 METHOD_COLOURS = {
     "viper-dqn": "#7f7f7f", "viper-bi": "#1f77b4", "dqn": "#9467bd", "ppo": "#8c564b", "mfec": "#d99a00",
-    "tpi": "#2ca02c",
+    "tpi": "#2ca02c", "random": "#bbbbbb",
 }  # fmt: skip
 
 

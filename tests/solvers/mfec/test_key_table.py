@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from custard import Actions, Features
 from custard.ibmdp.kernels import compiled_rules
 from custard.ibmdp.splits import Rules
-from custard.solvers.common.key_table import find, insert, make_keys, nearest, restore_keys
+from custard.solvers.common.key_table import find, insert, make_keys, nearest, replace_key, restore_keys
 from custard.solvers.mfec.bounds_table import (
     child_node,
     greedy_base_action,
@@ -58,6 +58,29 @@ def test_every_key_is_found_and_no_other(keys):
     again = make_keys(len(keys), keys.shape[1], neighbours=True)
     restore_keys(again, keys)
     assert all(np.array_equal(a, b) for a, b in zip(table, again, strict=True))
+
+
+@settings(max_examples=100, deadline=None)
+@given(points(), st.integers(0, 2**32 - 1))
+def test_replaced_keys_are_gone_and_the_others_are_found(keys, seed):
+    """Most keys wait to replace one that is stored; so small a tree has to be built anew at times."""
+    rng, capacity = np.random.default_rng(seed), max(1, len(keys) // 3)
+    table, stored = make_keys(capacity, keys.shape[1], neighbours=True), keys[:capacity].copy()
+    for key in stored:
+        insert(table, key)
+    waiting = [*keys[capacity:], *keys[:capacity], *keys[capacity:]]
+    for key in waiting:
+        if find(table, key) < 0:
+            row = int(rng.integers(capacity))
+            replace_key(table, row, key)
+            stored[row] = key
+    for key in keys:
+        row = np.flatnonzero((stored == key).all(axis=1))
+        assert find(table, key) == (row[0] if len(row) else -1)
+        rows, distances = np.empty(3, dtype=np.int64), np.empty(3)
+        found = nearest(table, key, rows, distances)
+        true = ((stored - key) ** 2).sum(axis=1)
+        assert rows[:found].tolist() == np.lexsort((np.arange(capacity), true))[:3].tolist()
 
 
 def line(max_depth=None):

@@ -16,7 +16,7 @@ import numpy as np
 
 from custard.core.numba_tools import njit
 
-__all__ = ["NO_LIMIT", "Keys", "find", "forget_keys", "insert", "make_keys", "nearest", "restore_keys"]
+__all__ = ["NO_LIMIT", "Keys", "find", "forget_keys", "insert", "make_keys", "nearest", "replace_key", "restore_keys"]
 
 NONE = -1
 NO_LIMIT = 2**62
@@ -120,6 +120,52 @@ def insert(keys, key):
     if len(keys.branch) > 0:
         _insert_into_kd_tree(keys, row)
     return row
+
+
+@njit(cache=True)
+def replace_key(keys, row, key):
+    """Store a key that is not stored yet in the row of another, which is forgotten. Needs a table with neighbours."""
+    _remove_from_index(keys, row)
+    _remove_from_kd_tree(keys, row)
+    keys.key[row] = key
+    keys.index[_slot(keys, key)] = row
+    if keys.kd_tree[0].buckets == len(keys.bucket_size):  # keys that went left buckets almost empty: build it anew
+        tree = keys.kd_tree[0]
+        tree.root, tree.branches, tree.buckets, tree.depth = ~0, 0, 1, 0
+        keys.bucket_size[0] = 0
+        for other in range(keys.size[0]):
+            if other != row:
+                _insert_into_kd_tree(keys, other)
+    _insert_into_kd_tree(keys, row)
+
+
+@njit(cache=True)
+def _remove_from_index(keys, row):
+    """Empty a row's slot of the hash index, and move those that were displaced by it closer to where they belong."""
+    mask = np.uint64(len(keys.index) - 1)
+    gap = _slot(keys, keys.key[row])
+    keys.index[gap] = NONE
+    slot = (gap + np.uint64(1)) & mask
+    while keys.index[slot] >= 0:
+        displaced = keys.index[slot]
+        keys.index[slot] = NONE
+        keys.index[_slot(keys, keys.key[displaced])] = displaced
+        slot = (slot + np.uint64(1)) & mask
+
+
+@njit(cache=True)
+def _remove_from_kd_tree(keys, row):
+    """Take a row out of its bucket."""
+    place = keys.kd_tree[0].root
+    while place >= 0:
+        branch = keys.branch[place]
+        place = np.int64(branch.left if keys.key[row, branch.axis] < branch.threshold else branch.right)
+    bucket = ~place
+    last = keys.bucket_size[bucket] - 1
+    for i in range(last):
+        if keys.bucket[bucket, i] == row:
+            keys.bucket[bucket, i] = keys.bucket[bucket, last]
+    keys.bucket_size[bucket] = last
 
 
 @njit(cache=True)

@@ -1,11 +1,17 @@
-"""The paper's MFEC as its appendix has it: two nearest-neighbour tables, constant rates, one sampled target per step.
+"""The paper's MFEC: episodic control as Blundell et al. (2016) and Pritzel et al. (2017, NEC) define it, on an IBMDP.
 
-    Q_o(s_w, a) <- Q_o(s_w, a) + alpha_o * (target - Q_o(s_w, a))
-    Q(o, a)     <- Q(o, a)     + alpha_b * (target - Q(o, a)),        o = s_w \\ s_b
-    target = r + gamma * Q_o(s_w', argmax_a' Q(o', a')),   gamma = gamma_b after a base action, gamma_w after a split
+Q and Q_o are memories, one per action, of keys and values. A key is o = s_w \\ s_b for Q and s_w for Q_o. A value is
+read from the very key or, if the action was never taken there, as the mean of the k nearest keys of that action's
+memory. Nothing is written during an episode. At its end every step is, from the last to the first:
 
-What the text leaves open is settled here as `docs/explanation/deviations.md` lists: epsilon, capacity, order of
-updates, weighting of neighbours, ties.
+    Q_o(s_w, a) <- Q_o(s_w, a) + alpha_o * (target - Q_o(s_w, a)),    stored with its target if the key is new
+    Q(o, a)     <- Q(o, a)     + alpha_b * (target - Q(o, a)),        the same
+    target = r_0 + g_0 r_1 + ... + g_0 ... g_(N-1) Q_o(s_w^N, argmax_a Q(o^N, a))
+
+N steps later, g being gamma_b after a base action and gamma_w after a split. N is 1 in the paper's text
+(`target="one-step"`), 100 in NEC ("n-step"); MFEC has the whole episode's return ("episode"), for which Q_o has no use
+but at a time limit that only cuts an episode. A full memory forgets the key that was written least recently.
+`docs/deviations.md` lists what the texts leave open.
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -18,22 +24,23 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from custard.core.errors import require_least, require_shares
+from custard.core.errors import CustardError, one_of, require_least, require_shares
 from custard.core.numba_tools import without_refcounts
 from custard.envs.pcg64 import streams, uniform
-from custard.ibmdp.kernels import (
-    CompiledRules,
-    best_afforded,
-    compiled_rules,
-    narrowed,
-    project,
-    random_afforded,
-    threshold_of,
-)
+from custard.ibmdp.kernels import CompiledRules, compiled_rules, narrowed, project, random_afforded, threshold_of
 from custard.ibmdp.splits import Rules
+from custard.solvers.common.action_memory import (
+    Memory,
+    best_actions,
+    best_stored,
+    better_of,
+    estimate,
+    make_memory,
+    write,
+)
 from custard.solvers.common.bounds_survey import fill_missing_bounds
 from custard.solvers.common.checkpoint import copied, refill
-from custard.solvers.common.key_table import Keys, find, insert, make_keys, nearest, restore_keys
+from custard.solvers.common.key_table import restore_keys
 from custard.solvers.common.level_policy import LevelPolicy
 from custard.solvers.common.selection import LEARNING_BUDGET_SHARE, Selection
 from custard.solvers.mfec.runners import CONTINUES, EPISODE_OVER, STARTED, TERMINATED, default_budget, run_episodes
@@ -42,7 +49,9 @@ from custard.task.problem import Problem, Snapshot
 from custard.task.runners import make_episodes
 from custard.tree.extract import extract
 
-__all__ = ["PRESET", "PaperSettings", "PaperTables", "make_paper_tables", "paper_policy", "solve"]
+__all__ = ["PRESET", "TARGETS", "PaperSettings", "PaperTables", "make_paper_tables", "paper_policy", "solve"]
+
+TARGETS = ("one-step", "n-step", "episode")
 
 
 @dataclass(frozen=True)
@@ -57,139 +66,129 @@ class PaperSettings:
     alpha_b: float = 0.01  # learning rate of Q
     alpha_o: float = 0.3  # learning rate of Q_o
     k: int = 9  # neighbours that stand in for a key never seen
-    epsilon: float = 0.05  # minimum share of random actions
-    capacity: int = 500_000  # keys kept in each table
+    target: str = "one-step"  # "one-step", "n-step" (NEC) or "episode" (MFEC)
+    n_steps: int = 100  # N of n-step targets: transitions of the IBMDP
+    epsilon: float = 0.05  # share of random actions at the end
+    first_epsilon: float = 0.5  # at the beginning
+    epsilon_steps: int = 200_000  # transitions over which it falls
+    optimistic: bool = True  # an action taken fewer than k times is tried first; False: the mean of what there is, or 0
+    capacity: int = 100_000  # keys kept in each action's memory
+    evaluations: int = 20  # how often the policy's tree is extracted
     keep: bool = False  # return the best tree judged; False: the last one
     bootstrap_at_limit: bool = True  # what would follow a time limit counts; False: a time limit is a termination
     mask: bool = True  # mask splits that separate nothing; False: they only cost zeta
-    low: Any = None  # lower bounds of the features, where the environment's own do not suit
-    high: Any = None  # upper bounds of the features
+    low: Any = None  # bounds of the features, where the environment's own do not suit
+    high: Any = None
 
     def __post_init__(self) -> None:
-        require_least(self, 1, "k", "capacity")
-        require_shares(self, "alpha_b", "alpha_o", "epsilon")
+        require_least(self, 1, "k", "capacity", "n_steps", "epsilon_steps", "evaluations")
+        require_shares(self, "alpha_b", "alpha_o", "epsilon", "first_epsilon")
+        if self.target not in TARGETS:
+            raise CustardError(one_of("target", self.target, TARGETS))
 
 
+# No target serves all three worlds: results/readings.md.
 PRESET: dict[str, dict[str, Any]] = {
-    "CartPole": {"splits": 10, "gamma_b": 0.99, "budget": 2_000_000, "bootstrap_at_limit": False,
+    "CartPole": {"splits": 10, "gamma_b": 0.99, "budget": 2_000_000, "bootstrap_at_limit": False, "target": "n-step",
                  "low": [-2.0, -2.0, -0.14, -1.4], "high": [2.0, 2.0, 0.14, 1.4]},
     "PrereqWorld": {"splits": 1, "alpha_b": 0.1, "alpha_o": 0.7},
     "PotholeWorld": {"splits": 10, "k": 2, "budget": 5_000_000},
 }  # fmt: skip
 
-MAX_NEIGHBOUR_CANDIDATES = 100  # keys among which neighbours are looked for
-FIRST_EPSILON = 0.5
-EPSILON_STEPS = 222_222  # transitions over which epsilon falls linearly from the first to 0, or to its minimum before
+MAX_EPISODE_TRANSITIONS = 1 << 16  # of the IBMDP, after which is learned as at a time limit that cuts the episode
+EPISODE = (
+    "bounds_key",
+    "state_key",
+    "mask",
+    "guess",
+    "guess_value",
+    "action",
+    "reward",
+    "gamma",
+)  # arrays of a step each
+MAX_TREE_NODES = 2000  # where a larger tree would be extracted, it acts instead
+NEVER_BOOTSTRAP = 2**62  # N of the whole episode's return
 
-PENDING = np.dtype(
-    [
-        ("bounds_row", np.int64),  # the step that is still to be learned from: where it was taken (-1: there is none),
-        ("state_row", np.int64),
-        ("action", np.int64),  # its action,
-        ("reward", np.float64),  # and, of a base action, its reward
-    ]
-)
-RATES = np.dtype([(name, np.float64) for name in ("epsilon", "alpha_b", "alpha_o", "gamma_b", "zeta")])
+RATES = np.dtype([(name, np.float64) for name in (
+    "alpha_b", "alpha_o", "gamma_b", "zeta", "epsilon", "first_epsilon", "epsilon_steps")])  # fmt: skip
 COUNTERS = np.dtype(
     [
-        ("splits", np.int64),
-        ("base_actions", np.int64),
+        ("transitions", np.int64),  # of the IBMDP
+        ("length", np.int64),  # of them in the present episode
         ("traversals_cut", np.int64),
         ("episode_return", np.float64),
+        ("all_episodes", np.int64),
         ("episodes", np.int64),  # since the last snapshot, with the sum of their returns
         ("returns", np.float64),
-        ("hits", np.int64),  # keys that were found
-        ("misses", np.int64),  # keys that were new
+        ("hits", np.int64),  # values that were read from the very key
+        ("misses", np.int64),  # values that are means of neighbours
     ]
 )
 
 
 class PaperTables(NamedTuple):
-    """Both tables and the step that is still to be learned from. N keys, n features."""
+    """Both memories and the present episode. L transitions, n features, A actions."""
 
     rules: CompiledRules
     width: Any  # [n]: for normalising
-    bounds: Keys  # [N, 2n + 1]: lower, upper (normalised), depth where it matters
-    q: Any  # [N, |A_w|] Q(o, a)
-    states: Keys  # [N, 3n + 1]: the base state before those
-    q_o: Any  # [N, |A_w|] Q_o(s_w, a)
+    q: Memory  # keys: lower, upper (normalised), depth where it matters
+    q_o: Memory  # keys: the base state before those
+    n_steps: int  # N
+    optimistic: bool
     max_queries: int
-    pending: Any  # [1] PENDING
+    bounds_key: Any  # [L + 1, 2n + 2]
+    state_key: Any  # [L + 1, 3n + 2]
+    mask: Any  # [L + 1, A] what is afforded
+    guess: Any  # [L + 1] the best of the actions never taken there, -1 if there is none
+    guess_value: Any  # [L + 1] its value by its neighbours
+    action: Any  # [L] the action taken
+    reward: Any  # [L]
+    gamma: Any  # [L]
     rates: Any  # [1] RATES
     counters: Any  # [1] COUNTERS
     rng: Any  # [4] uint64
-    key: Any  # [3n + 1]: scratch space for the key that is looked up
 
 
 def make_paper_tables(rules: Rules, settings: PaperSettings, seed: int) -> PaperTables:
-    """Return empty tables."""
-    n, actions, capacity, s = rules.features.n, rules.n_actions, settings.capacity, settings
+    """Return empty memories and room for an episode."""
+    n, actions, s, length = rules.features.n, rules.n_actions, settings, MAX_EPISODE_TRANSITIONS
     assert rules.max_queries is not None
     return PaperTables(
         rules=compiled_rules(rules),
         width=rules.width,
-        bounds=make_keys(capacity, 2 * n + 1, neighbours=True),
-        q=np.zeros((capacity, actions)),
-        states=make_keys(capacity, 3 * n + 1, neighbours=True),
-        q_o=np.zeros((capacity, actions)),
+        q=make_memory(actions, 2 * n + 1, s.capacity),
+        q_o=make_memory(actions, 3 * n + 1, s.capacity),
+        n_steps={"one-step": 1, "n-step": s.n_steps, "episode": NEVER_BOOTSTRAP}[s.target],
+        optimistic=s.optimistic,
         max_queries=int(rules.max_queries),
-        pending=np.array([(-1, 0, 0, 0.0)], dtype=PENDING),
-        rates=np.array([(s.epsilon, s.alpha_b, s.alpha_o, s.gamma_b, s.zeta)], dtype=RATES),
+        bounds_key=np.zeros((length + 1, 2 * n + 2)),
+        state_key=np.zeros((length + 1, 3 * n + 2)),
+        mask=np.zeros((length + 1, actions), np.bool_),
+        guess=np.zeros(length + 1, np.int64),
+        guess_value=np.zeros(length + 1),
+        action=np.zeros(length, np.int64),
+        reward=np.zeros(length),
+        gamma=np.zeros(length),
+        rates=np.array([tuple(getattr(s, name) for name in RATES.names or ())], dtype=RATES),
         counters=np.zeros(1, dtype=COUNTERS).view(np.recarray),
         rng=streams([seed])[0],
-        key=np.zeros(3 * n + 1),
     )
 
 
-# -- look-ups -------------------------------------------------------------------------------------------------------
+# -- episodes -------------------------------------------------------------------------------------------------------
 
 
 @njit(cache=True)
-def _row(keys, values, key, k, counters):
-    """Return the row of a key. A new one starts from the mean of its k nearest; in a full table it is the nearest."""
-    row = np.int64(find(keys, key))
-    if row >= 0:
-        counters.hits += 1
-        return row
-    counters.misses += 1
-    is_full = keys.size[0] == len(keys.key)
-    rows, distances = np.empty(1 if is_full else k, np.int64), np.empty(1 if is_full else k)
-    found = nearest(keys, key, rows, distances, MAX_NEIGHBOUR_CANDIDATES)
-    if is_full:
-        return rows[0]
-    row = np.int64(insert(keys, key))
-    values[row] = 0.0
-    for i in range(found):
-        for a in range(values.shape[1]):
-            values[row, a] += values[rows[i], a] / found
-    return row
-
-
-@njit(cache=True)
-def _keys_of(tables, x, lower, upper, depth):
-    """Return the keys of o and of s_w, both in scratch space: they last until the next call."""
-    n = len(lower)
-    key, low = tables.key, tables.rules.low
+def _observe(tables, t, x, lower, upper, depth):
+    """Write down the keys and affordances of step t."""
+    n, rules = len(lower), tables.rules
+    bounds_key, state_key, mask = tables.bounds_key[t], tables.state_key[t], tables.mask[t]
     for c in range(n):
-        key[c] = min(max((x[c] - low[c]) / tables.width[c], 0.0), 1.0) + 0.0
-        key[n + c] = (lower[c] - low[c]) / tables.width[c] + 0.0
-        key[2 * n + c] = (upper[c] - low[c]) / tables.width[c] + 0.0
-    key[3 * n] = depth if tables.rules.has_depth_limit else 0.0
-    return key[n:], key
-
-
-@njit(cache=True)
-def _rows_of(tables, x, lower, upper, depth, k):
-    """Return the rows of o in Q and of s_w in Q_o, for base state x [n] and bounds [n], [n] at a depth."""
-    bounds_key, state_key = _keys_of(tables, x, lower, upper, depth)
-    counters = tables.counters[0]
-    o = _row(tables.bounds, tables.q, bounds_key, k, counters)
-    return o, _row(tables.states, tables.q_o, state_key, k, counters)
-
-
-@njit(cache=True)
-def _fill_mask(rules, lower, upper, depth, mask):
-    """Write the affordances at some bounds into `mask` [n_actions]."""
+        state_key[1 + c] = min(max((x[c] - rules.low[c]) / tables.width[c], 0.0), 1.0) + 0.0
+        bounds_key[1 + c] = (lower[c] - rules.low[c]) / tables.width[c] + 0.0
+        bounds_key[1 + n + c] = (upper[c] - rules.low[c]) / tables.width[c] + 0.0
+    bounds_key[1 + 2 * n] = depth if rules.has_depth_limit else 0.0
+    state_key[1 + n :] = bounds_key[1:]
     p = len(rules.fractions)
     for a in range(len(mask)):
         if a < rules.n_base:
@@ -199,45 +198,41 @@ def _fill_mask(rules, lower, upper, depth, mask):
         mask[a] = depth < rules.depth_limit and not np.isnan(threshold_of(rules, c, j, lower[c], upper[c]))
 
 
-# -- learning -------------------------------------------------------------------------------------------------------
-
-
-@njit(cache=True)
-def _update(tables, target):
-    """Move Q_o and Q of the pending step toward its target."""
-    pending, rates = tables.pending[0], tables.rates[0]
-    o, s, a = pending.bounds_row, pending.state_row, pending.action
-    tables.q_o[s, a] += rates.alpha_o * (target - tables.q_o[s, a])
-    tables.q[o, a] += rates.alpha_b * (target - tables.q[o, a])
-
-
 @njit(cache=True)
 def choose_base_action(tables, x, k):
-    """Traverse the tree from the root with base state x [n], epsilon-greedily and learning from every step, until a
-    base action is chosen; return it."""
-    rules, pending, rates, counters = tables.rules, tables.pending[0], tables.rates[0], tables.counters[0]
+    """Traverse the tree from the root with base state x [n], epsilon-greedily, until a base action is chosen; return
+    it."""
+    rules, rates, counters = tables.rules, tables.rates[0], tables.counters[0]
     base, p = rules.n_base, len(rules.fractions)
     lower, upper = rules.low.copy(), rules.high.copy()
-    mask = np.empty(tables.q.shape[1], np.bool_)
+    if_unknown = np.inf if tables.optimistic else np.nan
     depth = 0
     while True:
-        o, s = _rows_of(tables, x, lower, upper, depth, k)
-        _fill_mask(rules, lower, upper, depth, mask)
-        a = best_afforded(tables.q[o], mask)
-        if pending.bounds_row >= 0:  # the step that led here
-            was_split = pending.action >= base
-            reward, gamma = (rates.zeta, rules.gamma_w) if was_split else (pending.reward, rates.gamma_b)
-            _update(tables, reward + gamma * tables.q_o[s, a])
-        transitions = counters.splits + counters.base_actions
-        if uniform(tables.rng, 0.0, 1.0) < max(rates.epsilon, FIRST_EPSILON * (1.0 - transitions / EPSILON_STEPS)):
-            a = random_afforded(tables.rng, mask)
+        t = counters.length
+        _observe(tables, t, x, lower, upper, depth)
         if depth >= tables.max_queries:  # act, and count it
             counters.traversals_cut += 1
-            a = best_afforded(tables.q[o, :base], mask)
-        pending.bounds_row, pending.state_row, pending.action = o, s, a
+            tables.mask[t, base:] = False
+        share = max(0.0, 1.0 - counters.transitions / rates.epsilon_steps)
+        found = best_actions(tables.q, tables.bounds_key[t], tables.mask[t], k, if_unknown)
+        a, value, guess, guess_value, count = found
+        tables.guess[t], tables.guess_value[t] = guess, guess_value
+        counters.misses += count
+        counters.hits += tables.mask[t].sum() - count
+        a = better_of(a, value, guess, guess_value)
+        if uniform(tables.rng, 0.0, 1.0) < rates.epsilon + share * (rates.first_epsilon - rates.epsilon):
+            a = random_afforded(tables.rng, tables.mask[t])
+        if t == MAX_EPISODE_TRANSITIONS:  # no more room
+            learn_from_episode(tables, False, k)
+            t = 0
+            _observe(tables, t, x, lower, upper, depth)
+            tables.guess[t], tables.guess_value[t] = guess, guess_value
+        tables.action[t] = a
+        counters.length += 1
+        counters.transitions += 1
         if a < base:
             return a
-        counters.splits += 1
+        tables.reward[t], tables.gamma[t] = rates.zeta, rules.gamma_w
         c = (a - base) // p
         v_p = project(lower[c], upper[c], rules.fractions[(a - base) % p])
         lower[c], upper[c] = narrowed(lower[c], upper[c], v_p, x[c] <= v_p)
@@ -248,24 +243,53 @@ def choose_base_action(tables, x, k):
 def record_reward(tables, reward):
     """Record the reward of the base action that `choose_base_action` returned."""
     counters = tables.counters[0]
-    tables.pending[0].reward = reward
+    t = counters.length - 1
+    tables.reward[t], tables.gamma[t] = reward, tables.rates[0].gamma_b
     counters.episode_return += reward
-    counters.base_actions += 1
+
+
+@njit(cache=True)
+def _bootstrap(tables, t, k):
+    """Return Q_o(s_w, argmax_a Q(o, a)) at step t; neighbours' means in Q are those of when the step was taken."""
+    a, value = best_stored(tables.q, tables.bounds_key[t], tables.mask[t])
+    if tables.guess_value[t] < np.inf:
+        a = better_of(a, value, tables.guess[t], tables.guess_value[t])
+    return estimate(tables.q_o, tables.state_key[t], max(a, 0), k, np.nan)
+
+
+@njit(cache=True)
+def learn_from_episode(tables, terminated, k):
+    """Write every step of the episode, from the last to the first, and forget it.
+
+    Where it did not terminate, step T, after the last, tells what would have followed.
+    """
+    counters, rates, n_steps = tables.counters[0], tables.rates[0], tables.n_steps
+    length = counters.length
+    rest = 0.0 if terminated else _bootstrap(tables, length, k)  # what follows the present step
+    for t in range(length - 1, -1, -1):
+        if t + n_steps >= length:  # up to the episode's end
+            rest = tables.reward[t] + tables.gamma[t] * rest
+        else:
+            rest = _bootstrap(tables, t + n_steps, k)
+            for i in range(t + n_steps - 1, t - 1, -1):
+                rest = tables.reward[i] + tables.gamma[i] * rest
+        write(tables.q_o, tables.state_key[t], tables.action[t], rest, rates.alpha_o)
+        write(tables.q, tables.bounds_key[t], tables.action[t], rest, rates.alpha_b)
+    counters.length = 0
 
 
 @njit(cache=True)
 def end_episode(tables, x, terminated, k):
-    """Learn from an episode's last step; where it did not terminate, the target looks up what would have followed."""
-    counters, pending, rules = tables.counters[0], tables.pending[0], tables.rules
-    target = pending.reward
+    """Learn from an episode that ended in base state x [n]."""
+    counters, rules = tables.counters[0], tables.rules
     if not terminated:
-        o, s = _rows_of(tables, x, rules.low, rules.high, 0, k)
-        mask = np.empty(tables.q.shape[1], np.bool_)
-        _fill_mask(rules, rules.low, rules.high, 0, mask)
-        target += tables.rates[0].gamma_b * tables.q_o[s, best_afforded(tables.q[o], mask)]
-    _update(tables, target)
-    pending.bounds_row = -1
+        t = counters.length
+        _observe(tables, t, x, rules.low, rules.high, 0)
+        found = best_actions(tables.q, tables.bounds_key[t], tables.mask[t], k, -np.inf)
+        tables.guess[t], tables.guess_value[t] = found[2], found[3]
+    learn_from_episode(tables, terminated, k)
     counters.episodes += 1
+    counters.all_episodes += 1
     counters.returns += counters.episode_return
     counters.episode_return = 0.0
 
@@ -303,17 +327,18 @@ def run_compiled(tables, episodes, steps, k):
 def paper_policy(tables: PaperTables, rules: Rules, k: int) -> LevelPolicy:
     """Return the greedy policy over bounds for `custard.extract`.
 
-    A node never visited takes the action of its k nearest neighbours.
+    A node where nothing was ever done takes the base action of its nearest neighbours: otherwise a tree might never
+    end.
     """
+    base = rules.n_base
 
     def decide(_: None, lower: np.ndarray, upper: np.ndarray, depth: int, mask: np.ndarray) -> tuple[int, Any]:
-        key, _state_key = _keys_of(tables, lower, lower, upper, depth)
-        row = int(find(tables.bounds, key))
-        if row >= 0:
-            return int(np.argmax(np.where(mask, tables.q[row], -np.inf))), (None, None)
-        rows, distances = np.empty(k, dtype=np.int64), np.empty(k)
-        found = int(nearest(tables.bounds, key, rows, distances))
-        return int(np.argmax(tables.q[rows[:found], : rules.n_base].mean(axis=0))) if found else 0, ()
+        _observe(tables, MAX_EPISODE_TRANSITIONS, lower, lower, upper, depth)
+        key = tables.bounds_key[MAX_EPISODE_TRANSITIONS]
+        is_known = best_stored(tables.q, key, mask)[0] >= 0
+        found = best_actions(tables.q, key, mask if is_known else mask[:base], k, -np.inf)
+        greedy = int(better_of(*found[:4]))
+        return greedy, (None, None) if greedy >= base else ()
 
     return LevelPolicy(rules, None, decide)
 
@@ -337,9 +362,12 @@ def solve(problem: Problem, settings: PaperSettings, state: dict[str, np.ndarray
         selection.restore(state)
     message = ""
     while not message:
-        n_next = max(1, min(budget // 20, learning_budget - steps))
+        n_next = max(1, min(budget // s.evaluations, learning_budget - steps))
         steps += run_episodes(episodes, run_compiled, next_action, tables, n_next, s.k)
-        final, steps_before = extract(paper_policy(tables, rules, s.k), rules), selection.steps
+        final, steps_before = (
+            extract(paper_policy(tables, rules, s.k), rules, max_nodes=MAX_TREE_NODES),
+            selection.steps,
+        )
         if s.keep or steps >= learning_budget:
             selection.spent = steps - selection.steps
             selection.judge(final, s.keep)
@@ -349,9 +377,10 @@ def solve(problem: Problem, settings: PaperSettings, state: dict[str, np.ndarray
         lookups = max(1, int(counters.hits + counters.misses))
         metrics = {
             "return": counters.returns / max(1, counters.episodes), "tree_return": selection.last_mean,
-            "depth": final.depth, "leaves": final.n_leaves, "nodes": int(tables.bounds.size[0]),
-            "states": int(tables.states.size[0]), "hit_rate": counters.hits / lookups,
-            "unseen": counters.misses / lookups, "traversal_limit": int(counters.traversals_cut),
+            "depth": final.depth, "leaves": final.n_leaves, "episodes": int(counters.all_episodes),
+            "nodes": int(tables.q.size.sum()), "states": int(tables.q_o.size.sum()),
+            "hit_rate": counters.hits / lookups, "unseen": counters.misses / lookups,
+            "traversal_limit": int(counters.traversals_cut),
         }  # fmt: skip
         counters.returns, counters.episodes = 0.0, 0
         kept = {**_save(tables), **copied(episodes.arrays()), **selection.state(), "steps": np.array(steps)}
@@ -361,20 +390,27 @@ def solve(problem: Problem, settings: PaperSettings, state: dict[str, np.ndarray
         )  # fmt: skip
 
 
+def _parts(tables: PaperTables) -> dict[str, np.ndarray]:
+    """Return the parts in use that change, by name, but for the memories' keys."""
+    parts = {f"tables.{name}": getattr(tables, name) for name in ("counters", "rng")}
+    length = int(tables.counters["length"][0])  # an episode goes on across calls where the environment is compiled
+    parts |= {f"episode.{name}": getattr(tables, name)[:length] for name in EPISODE}
+    for name, memory in (("q", tables.q), ("q_o", tables.q_o)):
+        size = int(memory.keys.size[0])
+        parts |= {f"{name}.{part}": getattr(memory, part)[:size] for part in ("value", "older", "newer")}
+        parts |= {f"{name}.{part}": getattr(memory, part) for part in ("oldest", "newest", "size")}
+    return parts
+
+
 def _save(tables: PaperTables) -> dict[str, np.ndarray]:
     """Return copies of the parts in use, by name."""
-    data = {f"tables.{name}": getattr(tables, name).copy() for name in ("pending", "counters", "rng")}
-    for keys, values in (("bounds", "q"), ("states", "q_o")):
-        table = getattr(tables, keys)
-        data[f"{keys}.keys"] = table.key[: int(table.size[0])].copy()
-        data[f"{keys}.{values}"] = getattr(tables, values)[: int(table.size[0])].copy()
-    return data
+    keys = {f"{name}.keys": m.keys.key[: int(m.keys.size[0])] for name, m in (("q", tables.q), ("q_o", tables.q_o))}
+    return copied({**_parts(tables), **keys})
 
 
 def _load(tables: PaperTables, data: dict[str, np.ndarray]) -> None:
-    """Fill empty tables with what `_save` returned."""
-    for name in ("pending", "counters", "rng"):
-        getattr(tables, name)[...] = data[f"tables.{name}"]
-    for keys, values in (("bounds", "q"), ("states", "q_o")):
-        restore_keys(getattr(tables, keys), data[f"{keys}.keys"])
-        getattr(tables, values)[: len(data[f"{keys}.keys"])] = data[f"{keys}.{values}"]
+    """Fill empty memories with what `_save` returned."""
+    tables.counters[...] = data["tables.counters"]
+    restore_keys(tables.q.keys, data["q.keys"])
+    restore_keys(tables.q_o.keys, data["q_o.keys"])
+    refill(_parts(tables), data)

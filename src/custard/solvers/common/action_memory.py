@@ -1,0 +1,147 @@
+"""The memories of episodic control: one per action, of keys and values, in one compiled table.
+
+As in MFEC (Blundell et al. 2016): a value is read from the very key or, if there is none, as the mean of the k nearest
+keys of the same action; a full memory forgets the key that was written least recently. As in NEC (Pritzel et al. 2017):
+a new key is stored with its target, a known one's value moves toward it by a learning rate.
+"""
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from custard.solvers.common.key_table import Keys, find, insert, make_keys, nearest, replace_key
+
+__all__ = ["Memory", "best_actions", "best_stored", "better_of", "estimate", "make_memory", "write"]
+
+ACTION_DISTANCE = 1e6  # between the keys of different actions, so that neighbours are keys of the same action
+
+
+class Memory(NamedTuple):
+    """The memories of A actions, C keys of width w each, in one table."""
+
+    keys: Keys  # [A * C, 1 + w]: the action times ACTION_DISTANCE, then the key
+    value: Any  # [A * C]
+    older: Any  # [A * C] the row of the same action that was written before, -1 for the first
+    newer: Any  # [A * C] the row of the same action that was written after, -1 for the last
+    oldest: Any  # [A] the first and
+    newest: Any  # [A] the last of these rows, -1 where there is none
+    size: Any  # [A] how many keys an action has
+    capacity: int  # C
+
+
+def make_memory(actions: int, width: int, capacity: int) -> Memory:
+    """Return empty memories for keys of `width` numbers."""
+    rows = actions * capacity
+    return Memory(
+        make_keys(rows, 1 + width, neighbours=True), np.zeros(rows), np.full(rows, -1), np.full(rows, -1),
+        np.full(actions, -1), np.full(actions, -1), np.zeros(actions, np.int64), capacity,
+    )  # fmt: skip
+
+
+@njit(cache=True)
+def estimate(memory, key, a, k, if_unknown):
+    """Return an action's value at a key [1 + w], whose first number is scratch space.
+
+    Where the key is not stored, nor k others are, `if_unknown` is the value; NaN stands for the mean of those there
+    are, or 0.
+    """
+    key[0] = a * ACTION_DISTANCE
+    row = find(memory.keys, key)
+    if row >= 0:
+        return memory.value[row]
+    k_here = min(k, memory.size[a])
+    if k_here < k and not np.isnan(if_unknown):
+        return if_unknown
+    if k_here == 0:
+        return 0.0
+    rows, distances = np.empty(k_here, np.int64), np.empty(k_here)
+    nearest(memory.keys, key, rows, distances)
+    total = 0.0
+    for r in rows:
+        total += memory.value[r]
+    return total / k_here
+
+
+@njit(cache=True)
+def write(memory, key, a, target, alpha):
+    """Move an action's value at a key [1 + w] toward a target; a new key is stored with it."""
+    key[0] = a * ACTION_DISTANCE
+    row = np.int64(find(memory.keys, key))
+    if row >= 0:
+        memory.value[row] += alpha * (target - memory.value[row])
+        _unlink(memory, a, row)
+    else:
+        if memory.size[a] == memory.capacity:
+            row = memory.oldest[a]
+            _unlink(memory, a, row)
+            replace_key(memory.keys, row, key)
+        else:
+            row = np.int64(insert(memory.keys, key))
+            memory.size[a] += 1
+        memory.value[row] = target
+    last = memory.newest[a]
+    memory.older[row], memory.newer[row], memory.newest[a] = last, -1, row
+    if last >= 0:
+        memory.newer[last] = row
+    else:
+        memory.oldest[a] = row
+
+
+@njit(cache=True)
+def _unlink(memory, a, row):
+    """Take a row out of the order in which an action's rows were written."""
+    older, newer = memory.older[row], memory.newer[row]
+    if older >= 0:
+        memory.newer[older] = newer
+    else:
+        memory.oldest[a] = newer
+    if newer >= 0:
+        memory.older[newer] = older
+    else:
+        memory.newest[a] = older
+
+
+@njit(cache=True)
+def best_stored(memory, key, mask):
+    """Return the afforded action with the largest value stored at a key [1 + w], the first of several, and the value.
+
+    The action is -1 where none is stored.
+    """
+    best, best_value = -1, -np.inf
+    for a in range(len(mask)):
+        if mask[a]:
+            key[0] = a * ACTION_DISTANCE
+            row = find(memory.keys, key)
+            if row >= 0 and (best < 0 or memory.value[row] > best_value):
+                best, best_value = a, memory.value[row]
+    return best, best_value
+
+
+@njit(cache=True)
+def best_actions(memory, key, mask, k, if_unknown):
+    """Return what `best_stored` does, the same of the estimates of actions not stored at the key, and how many those
+    are."""
+    best, best_value, guess, guess_value, count = -1, -np.inf, -1, -np.inf, 0
+    for a in range(len(mask)):
+        if mask[a]:
+            key[0] = a * ACTION_DISTANCE
+            row = find(memory.keys, key)
+            if row >= 0:
+                if best < 0 or memory.value[row] > best_value:
+                    best, best_value = a, memory.value[row]
+                continue
+            count += 1
+            value = estimate(memory, key, a, k, if_unknown)
+            if guess < 0 or value > guess_value:
+                guess, guess_value = a, value
+    return best, best_value, guess, guess_value, count
+
+
+@njit(cache=True, inline="always")
+def better_of(a, a_value, b, b_value):
+    """Return the action with the larger value, the lower one of two with the same; -1 stands for none."""
+    return b if a < 0 or (b >= 0 and (b_value > a_value or (b_value == a_value and b < a))) else a
