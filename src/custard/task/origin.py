@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -29,7 +30,8 @@ def environment_of(
 def features_of(tree: Tree) -> Callable[[Any], Sequence[float]] | None:
     """Return the user's function that made the tree's features, or None if there is none that can be imported."""
     name = tree.origin.get("features")
-    return named_features(name, "the tree's features") if isinstance(name, str) else None
+    is_function = isinstance(name, str) and re.fullmatch(r"[\w.]+:[\w.]+", name) is not None
+    return named_features(name, "the tree's features") if is_function else None
 
 
 def named_features(name: str, what: str) -> Callable[[Any], Sequence[float]]:
