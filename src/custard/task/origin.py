@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -31,7 +32,9 @@ def environment_of(
 def features_of(tree: Tree) -> Callable[[Any], Sequence[float]] | None:
     """Return the user's function that made the tree's features, or None if there is none that can be imported."""
     name = tree.origin.get("features")
-    return named_features(name, "the tree's features") if isinstance(name, str) else None
+    if not isinstance(name, str) or re.fullmatch(r"[\w.]+:[\w.]+", name) is None:
+        return None
+    return named_features(name, "the tree's features")
 
 
 def named_features(name: str, what: str) -> Callable[[Any], Sequence[float]]:
