@@ -36,7 +36,7 @@ def test_predict_takes_one_observation_or_many(tree):
         ("x.c", "tree.export('c', 'x.c')", lambda tree: tree.export("c", "x.c")),
         ("x.py", "tree.export('python', 'x.py')", lambda tree: tree.export("python", "x.py")),
     ],
-    ids=str,
+    ids=["png", "svg", "c", "python"],
 )
 def test_save_refuses_names_of_other_formats_with_the_right_call(tree, name, said, call, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

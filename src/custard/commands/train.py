@@ -99,8 +99,8 @@ class Command:
     resume: Flag = False
     """Resume the run in the directory."""
 
-    episodes: Count = 1000
-    """Episodes for the final evaluation; 0 for none."""
+    episodes: Whole = None
+    """Episodes for the final evaluation, 0 for none; 1,000 unless given, fewer if they take a tenth of the learning."""
 
     json: Flag = False
     """Print the result as JSON, and no progress."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,9 @@ from custard.tree.tree import Tree
 
 __all__ = ["complete_run", "states_met"]
 
+FIRST_EPISODES, MAX_EPISODES = 50, 1000  # of a final evaluation whose number of episodes is not given
+EVALUATION_SHARE, MIN_EVALUATION_SECONDS = 0.1, 10.0  # of the time that learning took
+
 
 def states_met(tree: Tree, env: Any, kwargs: Mapping[str, Any], seed: int, episodes: int = 20) -> np.ndarray:
     """Return the states [N, n] that a tree meets in some episodes."""
@@ -31,15 +35,30 @@ def states_met(tree: Tree, env: Any, kwargs: Mapping[str, Any], seed: int, episo
     return np.concatenate(runs.states)
 
 
-def complete_run(run: Run, env: Any, kwargs: Mapping[str, Any], episodes: int) -> tuple[Evaluation | None, list[Path]]:
+def _final_evaluation(run: Run, env: Any, kwargs: Mapping[str, Any], episodes: int | None, seed: int) -> Evaluation:
+    """Evaluate a run's tree on so many episodes, or on as many as a tenth of its learning time allows."""
+    begun = time.perf_counter()
+    result = evaluate(run.tree, env, episodes or FIRST_EPISODES, seed, env_kwargs=kwargs)
+    if episodes is not None:
+        return result
+    allowed = max(MIN_EVALUATION_SECONDS, EVALUATION_SHARE * run.seconds)
+    affordable = int(FIRST_EPISODES * allowed / max(1e-9, time.perf_counter() - begun))
+    total = min(MAX_EPISODES, affordable)  # the first ones are among them, since a longer list begins with the shorter
+    return evaluate(run.tree, env, total, seed, env_kwargs=kwargs) if total > FIRST_EPISODES else result
+
+
+def complete_run(
+    run: Run, env: Any, kwargs: Mapping[str, Any], episodes: int | None
+) -> tuple[Evaluation | None, list[Path]]:
     """Evaluate the tree, complete the run directory, and return the evaluation and the files to show to a person.
 
-    A planned tree of a discounted model is not run: its return is known exactly, and its episodes may have no end.
+    Unless `episodes` are given, they are 1,000, or fewer if these take longer than a tenth of the learning. A planned tree of a discounted model is not run: its return is known exactly, and its episodes may have no end.
     """
     certificate = certificate_of(run.tree) or {}
     is_discounted = certificate.get("gamma", 1.0) < 1.0 and certificate.get("horizon") is None
     seed = final_seed(run.config["seed"])
-    result = evaluate(run.tree, env, episodes, seed, env_kwargs=kwargs) if episodes and not is_discounted else None
+    is_wanted = episodes != 0 and not is_discounted
+    result = _final_evaluation(run, env, kwargs, episodes, seed) if is_wanted else None
     files: list[Path] = []
     if run.directory is None:
         return result, files

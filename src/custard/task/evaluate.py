@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,15 +16,20 @@ from custard.core.errors import CustardError, require_whole
 from custard.core.number_format import format_numbers, html_table
 from custard.core.spaces import FeaturesArgument, describe
 from custard.ibmdp.env import IBMDP
+from custard.task.episodes import EpisodeRequest, Episodes, play_episodes
 from custard.task.origin import environment_of
-from custard.task.runners import run_episodes
-from custard.task.source import episode_seeds, source
+from custard.task.problem import Problem
+from custard.task.runners import require_fit, run_episodes
+from custard.task.source import DEFAULT_TIME_LIMIT, Source, episode_seeds, source
+from custard.task.workers import make_runner
 from custard.tree.text import plural
 from custard.tree.tree import Tree
 
 __all__ = ["Evaluation", "evaluate"]
 
 BOOTSTRAP_RESAMPLES = 2000
+FIRST_EPISODES = 10  # that show how long the others take
+MIN_SECONDS_FOR_WORKERS = 8.0  # that the others must take for worker processes to be worth their start
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -35,6 +41,7 @@ class Evaluation:
     time_limited: np.ndarray  # [episodes] bool: cut by a time limit
     traversal_limited: np.ndarray  # [episodes] bool: cut because the policy asked too many questions in a row
     seed: int
+    forbidden: int = 0  # steps whose action the environment's own action mask forbade
 
     @property
     def episodes(self) -> int:
@@ -71,7 +78,7 @@ class Evaluation:
             "ci95": list(self.ci95) if several else None,
             "min": float(self.returns.min()), "max": float(self.returns.max()),
             "mean_length": float(self.lengths.mean()), "time_limited": int(self.time_limited.sum()),
-            "traversal_limited": int(self.traversal_limited.sum()), "seed": self.seed,
+            "traversal_limited": int(self.traversal_limited.sum()), "forbidden": self.forbidden, "seed": self.seed,
             "returns": self.returns.tolist(), "lengths": self.lengths.tolist(),
         }  # fmt: skip
 
@@ -96,6 +103,8 @@ class Evaluation:
         cut = f", {int(self.time_limited.sum())} reached the time limit" if self.time_limited.any() else ""
         if self.traversal_limited.any():
             cut += f", {int(self.traversal_limited.sum())} reached the traversal limit"
+        if self.forbidden:
+            cut += f", {self.forbidden} steps took an action that the environment's mask forbids"
         mean, std, low_text, high_text = format_numbers(self.mean, self.std, low, high)
         interval = f"95 % interval of the mean {low_text} to {high_text}" if self.episodes > 1 else "no interval"
         return (
@@ -114,6 +123,7 @@ def evaluate(
     features: FeaturesArgument = None,
     max_steps: int | None = None,
     num_envs: int = 1024,
+    workers: int | None = None,
 ) -> Evaluation:
     """Run a policy for a number of episodes.
 
@@ -121,8 +131,9 @@ def evaluate(
     function from bounds and masks to IBMDP actions. `env` is an id, an environment or a function that makes one;
     unless given, the one that the tree was learned in. Episode k has its own seed, derived from `seed`, so policies
     judged with the same `seed` meet the same episodes, and the result does not depend on `num_envs`, how many
-    environments run side by side. `max_steps` cuts episodes of environments that set no limit themselves (default
-    10,000).
+    environments run side by side, nor on `workers`, the processes that step a tree's environment where Python
+    steps it and it takes long (one per core). `max_steps` cuts episodes of environments that set no limit themselves
+    (default 10,000).
 
     >>> import custard
     >>> tree = custard.Tree.stump(2, 0.0, 0, 1, *_cartpole())
@@ -144,11 +155,41 @@ def evaluate(
         if not isinstance(policy, Tree):
             return _on_ibmdp(policy, env, episodes, seed)
         env = env.env
-    seeds = episode_seeds(seed, episodes)
-    runs = run_episodes(
-        policy, source(env, env_kwargs), seeds, features=features, max_steps=max_steps, num_envs=num_envs
-    )
-    return Evaluation(*runs[:3], np.zeros(episodes, dtype=bool), seed)
+    seeds, where = episode_seeds(seed, episodes), source(env, env_kwargs)
+    unlimited = np.zeros(episodes, dtype=bool)
+    if isinstance(policy, Tree) and where.make_compiled is None:
+        runs = _with_workers(policy, where, seeds, features, max_steps, workers)
+        return Evaluation(runs.returns, runs.lengths, runs.truncated, unlimited, seed, int(runs.forbidden.sum()))
+    found = run_episodes(policy, where, seeds, features=features, max_steps=max_steps, num_envs=num_envs)
+    return Evaluation(*found[:3], unlimited, seed)
+
+
+def _with_workers(
+    tree: Tree, where: Source, seeds: np.ndarray, features: Any, max_steps: int | None, workers: int | None
+) -> Episodes:
+    """Run a tree's episodes in an environment that Python steps: a few here and, if it takes long, the rest by workers.
+
+    Results are the same wherever an episode runs.
+    """
+    env = where.make()
+    base = describe(env, features=features)
+    require_fit(tree, base)
+    limit = max_steps or (None if where.time_limit is not None else DEFAULT_TIME_LIMIT)
+    request = EpisodeRequest(tree, seeds, 0.0, limit)
+    begun = time.perf_counter()
+    first = play_episodes(env, base, replace(request, seeds=seeds[:FIRST_EPISODES]))
+    left = replace(request, seeds=seeds[FIRST_EPISODES:])
+    seconds = (time.perf_counter() - begun) / FIRST_EPISODES * len(left.seeds)
+    if len(left.seeds) and seconds > MIN_SECONDS_FOR_WORKERS and not where.is_single_instance:
+        runner = make_runner(Problem(where, base, encoder=features, workers=workers))
+        try:
+            return Episodes.joined([first, *runner.run([left])])
+        finally:
+            runner.close()
+    rest = [play_episodes(env, base, left)] if len(left.seeds) else []
+    if not where.is_single_instance:
+        env.close()
+    return Episodes.joined([first, *rest])
 
 
 def _on_ibmdp(policy: Callable[..., Any], env: IBMDP, episodes: int, seed: int) -> Evaluation:
