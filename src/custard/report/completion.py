@@ -52,7 +52,8 @@ def complete_run(
 ) -> tuple[Evaluation | None, list[Path]]:
     """Evaluate the tree, complete the run directory, and return the evaluation and the files to show to a person.
 
-    Unless `episodes` are given, they are 1,000, or fewer if these take longer than a tenth of the learning. A planned tree of a discounted model is not run: its return is known exactly, and its episodes may have no end.
+    Unless `episodes` are given, they are 1,000, or fewer if these take longer than a tenth of the learning. A planned
+    tree of a discounted model is not run: its return is known exactly, and its episodes may have no end.
     """
     certificate = certificate_of(run.tree) or {}
     is_discounted = certificate.get("gamma", 1.0) < 1.0 and certificate.get("horizon") is None

@@ -1,0 +1,115 @@
+"""Trees for environments that Python steps, with defaults: results/worlds.csv, a row a run, written as it ends.
+
+    python benchmarks/run_worlds.py LunarLander-v3 --time 10m --max-leaves 32 --tests axis --seeds 5 --first 100
+    python benchmarks/run_worlds.py --table        # the rows as Markdown
+
+Runs that the file has are passed over. `shown` is the value that the run itself showed at its end with its 95 %
+interval; `return` is over fresh episodes that neither learning nor judging has used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+import custard
+
+FILE = Path(__file__).parent.parent / "results" / "worlds.csv"
+COLUMNS = (
+    "env", "time", "budget", "tests", "leaves", "max_leaves", "seed", "return", "error", "shown", "shown_error",
+    "shown_episodes", "leaf_count", "depth", "coefficients", "expert", "steps", "seconds",
+)  # fmt: skip
+FRESH_EPISODES, FRESH_SEED = 500, 77
+
+
+def rows() -> list[dict[str, str]]:
+    """Return the rows that the file has."""
+    if not FILE.exists():
+        return []
+    with FILE.open() as text:
+        return list(csv.DictReader(text))
+
+
+def key(row: Mapping[str, str]) -> tuple[str, ...]:
+    """Return what tells one run from another."""
+    return tuple(str(row[name]) for name in ("env", "time", "tests", "leaves", "max_leaves", "seed"))
+
+
+def run(args: argparse.Namespace, seed: int) -> dict[str, object]:
+    """Learn with one seed, and judge on fresh episodes."""
+    given = {"tests": args.tests, "leaves": args.leaves, "max_leaves": args.max_leaves, "budget": args.budget}
+    given = {name: value for name, value in given.items() if value is not None}
+    begun = time.perf_counter()
+    found = custard.learn(args.env, seed=seed, time=args.time if args.budget is None else None, **given)
+    seconds = time.perf_counter() - begun
+    fresh = custard.evaluate(found.tree, args.env, FRESH_EPISODES, FRESH_SEED)
+    last = found.metrics[-1]
+    return {
+        "env": args.env, "time": args.time or "", "budget": found.config["settings"]["budget"] or "",
+        "tests": args.tests, "leaves": args.leaves, "max_leaves": args.max_leaves or "", "seed": seed, "return": round(fresh.mean, 3),
+        "error": round(fresh.std / np.sqrt(FRESH_EPISODES), 3), "shown": round(found.value, 3),
+        "shown_error": round(last.get("error", np.nan), 3), "shown_episodes": int(last.get("judged", 0)),
+        "leaf_count": found.tree.n_leaves, "depth": found.tree.depth, "coefficients": found.tree.n_coefficients,
+        "expert": round(last.get("expert", np.nan), 3), "steps": found.steps, "seconds": round(seconds, 1),
+    }  # fmt: skip
+
+
+def table() -> None:
+    """Print the rows, one line per environment and setting."""
+    groups: dict[tuple[str, ...], list[dict[str, str]]] = {}
+    for row in rows():
+        groups.setdefault(key(row)[:-1], []).append(row)
+    print("| environment | time | tests, leaves | seeds | return (each seed) | leaves | coefficients | wall s |")
+    print("|---|---|---|---|---|---|---|---|")
+    for (env, limit, tests, leaves, most), some in groups.items():
+        returns = [float(row["return"]) for row in some]
+        each = ", ".join(f"{value:.4g}" for value in returns)
+        sizes, coefficients = (", ".join(row[name] for row in some) for name in ("leaf_count", "coefficients"))
+        asked = f"{tests}, {leaves}" + (f", ≤ {most} leaves" if most else "")
+        seconds = np.mean([float(row["seconds"]) for row in some])
+        print(f"| {env} | {limit or 'default'} | {asked} | {len(some)} | **{np.mean(returns):.4g}** ({each}) | {sizes} "
+              f"| {coefficients} | {seconds:.0f} |")  # fmt: skip
+    judged = [row for row in rows() if row["shown_error"] not in ("", "nan")]
+    covered = sum(
+        abs(float(row["shown"]) - float(row["return"]))
+        <= 1.96 * np.hypot(float(row["shown_error"]), float(row["error"]))
+        for row in judged
+    )
+    print(f"\nThe interval shown at the end agrees with the fresh mean in {covered} of {len(judged)} runs.")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("env", nargs="?")
+    parser.add_argument("--time")
+    parser.add_argument("--budget", type=int)
+    parser.add_argument("--tests", default="auto")
+    parser.add_argument("--leaves", default="auto")
+    parser.add_argument("--max-leaves", type=int)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first", type=int, default=100)
+    parser.add_argument("--table", action="store_true")
+    args = parser.parse_args()
+    if args.table:
+        table()
+        return
+    done = {key(row) for row in rows()}
+    if not FILE.exists():
+        FILE.write_text(",".join(COLUMNS) + "\n")
+    for seed in range(args.first, args.first + args.seeds):
+        asked = {"env": args.env, "time": args.time or "", "tests": args.tests, "leaves": args.leaves}
+        if key({**asked, "max_leaves": args.max_leaves or "", "seed": str(seed)}) in done:
+            continue
+        row = run(args, seed)
+        with FILE.open("a", newline="") as text:
+            csv.DictWriter(text, COLUMNS, lineterminator="\n").writerow(row)
+        print(row, flush=True)
+
+
+if __name__ == "__main__":
+    main()
