@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given, settings
 
 from custard import Actions, Features, Tree, prune_unvisited, simplify
+from custard.tree.simplify import centre_integer_thresholds
 from tests.strategies import probing_points, random_tree, seeds
 
 AB = Actions("discrete", ("a", "b"))
@@ -109,3 +110,10 @@ def test_a_question_whose_sides_are_both_rare_is_dropped_only_if_it_is_visited()
     pruned = prune_unvisited(tree, np.array([[0.2], [0.8], [0.9]]), at_least=3)
     assert (pruned.tree.n_leaves, pruned.branches, pruned.tree.act([0.0])) == (1, 1, 1)
     assert prune_unvisited(tree, np.array([[0.2], [0.8]]), at_least=3).tree == tree
+
+
+def test_only_thresholds_of_whole_numbers_are_centred():
+    features = Features(("x", "k"), [0, 0], [9, 9], ("real", "integer"))
+    tree = Tree.stump(0, 3.2, 0, 1, features, Actions("discrete", ("a", "b")))
+    assert centre_integer_thresholds(tree).threshold[0] == 3.2
+    assert centre_integer_thresholds(Tree.stump(1, 3.2, 0, 1, features, tree.actions)).threshold.tolist() == [3.5, 0, 0]
