@@ -51,7 +51,8 @@ def run(args: argparse.Namespace, seed: int) -> dict[str, object]:
     last = found.metrics[-1]
     return {
         "env": args.env, "time": args.time or "", "budget": found.config["settings"]["budget"] or "",
-        "tests": args.tests, "leaves": args.leaves, "max_leaves": args.max_leaves or "", "seed": seed, "return": round(fresh.mean, 3),
+        "tests": args.tests, "leaves": args.leaves, "max_leaves": args.max_leaves or "",
+        "seed": seed, "return": round(fresh.mean, 3),
         "error": round(fresh.std / np.sqrt(FRESH_EPISODES), 3), "shown": round(found.value, 3),
         "shown_error": round(last.get("error", np.nan), 3), "shown_episodes": int(last.get("judged", 0)),
         "leaf_count": found.tree.n_leaves, "depth": found.tree.depth, "coefficients": found.tree.n_coefficients,
