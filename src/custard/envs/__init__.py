@@ -1,4 +1,4 @@
-"""The paper's three environments and RobotNav, registered with Gymnasium under `custard/` as soon as Gymnasium is there."""
+"""The paper's environments and RobotNav, registered with Gymnasium under `custard/` as soon as Gymnasium is there."""
 
 from __future__ import annotations
 

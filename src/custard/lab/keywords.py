@@ -41,13 +41,17 @@ class MethodSettings(TypedDict, total=False):
 
     action_spread: float
     all_actions: bool
+    alpha: float
     alpha_b: float
     alpha_o: float
     averaging: float
+    bar: float
+    bar_decay: float
     batch: int
     batch_rollouts: int
     bootstrap_at_limit: bool
     buffer: int
+    candidates: int
     capacity: int
     cells: int
     changes: int
@@ -67,6 +71,7 @@ class MethodSettings(TypedDict, total=False):
     epsilon: float | None
     epsilon_end: float
     epsilon_steps: int
+    evaluations: int
     every: int
     expand: int
     expert: str | Callable[..., Any] | None
@@ -78,6 +83,7 @@ class MethodSettings(TypedDict, total=False):
     fewest_leaves: bool
     final_rate: float
     final_rollouts: int
+    first_epsilon: float
     floor: float
     followed: float
     frequencies: int | None
@@ -87,6 +93,7 @@ class MethodSettings(TypedDict, total=False):
     greedy: float
     guided: bool
     hidden: int
+    history: int
     iterations: int
     judging: float
     k: int
@@ -99,14 +106,21 @@ class MethodSettings(TypedDict, total=False):
     mask: bool
     max_leaves: int | None
     max_samples: int
+    max_tested: int
+    memory: int
     min_leaf: int
+    min_side: int
     minibatches: int
     mu: float
+    n_steps: int
     noise: float
     normalise: str | None
     num_envs: int
     num_steps: int
+    optimistic: bool
+    p: float
     patience: int | float | None
+    phase: int | None
     polish: int | None
     prices: tuple[float, ...]
     questions: int
@@ -117,12 +131,14 @@ class MethodSettings(TypedDict, total=False):
     seconds: float
     slack: float
     snapshots: int
+    split_test: str
     splits: Any
     spread: float
     states: int | None
     step: float
     steps_per_update: int | None
     stretch: int
+    target: str
     target_every: int
     target_rate: float
     test_rollouts: int
@@ -133,7 +149,9 @@ class MethodSettings(TypedDict, total=False):
     train_share: float
     uniform: float
     uniform_end: float
+    variance_gain: float
     variants: bool
+    visit_decay: float
     warmup: float | int
     weights: str
     zeta: float | None
