@@ -24,7 +24,7 @@ from custard.core.spaces import describe
 from custard.task.episodes import EpisodeRequest, Episodes, InProcess, Runner, play_episodes
 from custard.task.policies import policy_data, policy_from_data
 from custard.task.problem import DEFAULT_STEP_TIMEOUT, Problem
-from custard.task.recipes import encoder_recipe, recipe_encoder, recipe_function
+from custard.task.recipes import encoder_recipe, recipe_encoder, recipe_function, register_again
 
 __all__ = ["WorkerPool", "make_runner"]
 
@@ -141,11 +141,13 @@ def make_runner(problem: Problem) -> Runner:
 def serve_episodes(setup: Mapping[str, Any], tick: Callable[[], None]) -> Callable[[dict[str, Any]], dict[str, Any]]:
     """Make the environment that `setup` describes; returns the function that runs episodes in it.
 
-    `setup` holds "env" (an id, or where a function that makes it is imported from), "kwargs" and "features" (where
+    `setup` holds "env" (an id, or where a function that makes it is imported from), "registration" (of the id, if this
+    process may not know it), "kwargs" and "features" (where
     the user's features= function is imported from, their expressions, or None).
     """
     from custard.task.source import source
 
+    register_again(setup["registration"])
     env = setup["env"] if isinstance(setup["env"], str) else recipe_function(setup["env"])
     made = source(env, setup["kwargs"]).make()
     encoder = recipe_encoder(setup["features"])
