@@ -34,6 +34,8 @@ class LearnOptions(TypedDict, total=False):
     progress: bool
     workers: int | None
     step_timeout: float | None
+    engine: str
+    address: str | None
 
 
 class MethodSettings(TypedDict, total=False):
@@ -67,6 +69,7 @@ class MethodSettings(TypedDict, total=False):
     epsilon: float | None
     epsilon_end: float
     epsilon_steps: int
+    evaluations: int
     every: int
     expand: int
     expert: str | Callable[..., Any] | None
@@ -78,6 +81,7 @@ class MethodSettings(TypedDict, total=False):
     fewest_leaves: bool
     final_rate: float
     final_rollouts: int
+    first_epsilon: float
     floor: float
     followed: float
     frequencies: int | None
@@ -102,10 +106,12 @@ class MethodSettings(TypedDict, total=False):
     min_leaf: int
     minibatches: int
     mu: float
+    n_steps: int
     noise: float
     normalise: str | None
     num_envs: int
     num_steps: int
+    optimistic: bool
     patience: int | float | None
     polish: int | None
     prices: tuple[float, ...]
@@ -123,6 +129,7 @@ class MethodSettings(TypedDict, total=False):
     step: float
     steps_per_update: int | None
     stretch: int
+    target: str
     target_every: int
     target_rate: float
     test_rollouts: int

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from custard.core.clusters import cluster_cores, connected
 from custard.core.errors import CustardError
 from custard.core.processes import cores
 from custard.task.problem import Problem
@@ -92,6 +93,10 @@ def budget_of_time(module: Any, problem: Problem, settings: Any, seconds: float)
 
 def budget_for(problem: Problem, seconds: float | None) -> int:
     """Return the environment steps that a search can take in so many seconds (by default five minutes), rounded."""
-    processes = max(1, cores() if problem.workers is None else problem.workers)
-    rate = SEARCH_EFFICIENCY * min(processes, cores()) / seconds_per_step(problem)
+    available = cores()
+    if problem.engine == "ray":
+        with connected(problem.address) as ray:
+            available = cluster_cores(ray)
+    processes = max(1, available if problem.workers is None else problem.workers)
+    rate = SEARCH_EFFICIENCY * min(processes, available) / seconds_per_step(problem)
     return rounded_budget(rate * (DEFAULT_SECONDS if seconds is None else seconds))

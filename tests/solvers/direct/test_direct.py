@@ -21,6 +21,7 @@ from custard.task.problem import Problem
 from custard.task.source import source
 from custard.tree.tree import Tree
 from tests.experts.test_linear import Choose, Steer
+from tests.task.test_workers import Walk
 
 RNG = np.random.default_rng(0)
 FEATURES = Features(("a", "b", "c"), [-3] * 3, [3] * 3)
@@ -203,3 +204,9 @@ def test_which_environments_are_searched_directly():
     assert searches(lambda: gym.make("FrozenLake-v1"), tests="linear")
     assert not searches("CartPole-v1")
     assert searches("CartPole-v1", expert="linear")
+
+
+def test_episodes_that_become_longer_while_a_tree_is_judged_end_the_judging():
+    run = custard.learn(Walk, "direct", budget=3000, seed=1, workers=0, expert="none", max_leaves=4)
+    assert run.steps <= 3000 + 30  # an episode has at most thirty steps
+    assert np.isfinite(run.value)

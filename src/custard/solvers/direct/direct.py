@@ -312,7 +312,10 @@ class DirectSearch:
                 self.racer.limit = self.racer.steps + 1  # one episode, whatever it takes
                 self.judge(form, 1)
                 break
-            self.judge(form)
+            try:
+                self.judge(form)
+            except BudgetUsed:  # episodes were longer than those before
+                break
             self.save()
             yield self.snapshot("judging")
 
