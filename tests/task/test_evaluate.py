@@ -145,7 +145,7 @@ def test_toy_text_is_encoded():
         ("CartPole-v7", "did you mean 'CartPole-v"), ("nothing:Env-v0", "nothing"),
         ("MountainCar-v0", "environment has position"),
         (3, "an environment is an id"), (lambda: 3, "returned int"), ("CartPole-v99", "CartPole"),
-        (gym.make_vec("CartPole-v1", num_envs=2), "not a vector environment"),
+        (gym.make_vec("CartPole-v1", num_envs=2), "does not take one seed per sub-environment"),
     ],
 )  # fmt: skip
 def test_mistakes(env, message):

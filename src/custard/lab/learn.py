@@ -72,7 +72,7 @@ def learn(
 ) -> Run | list[Run]:
     """Learn a decision tree policy.
 
-    `env` is an id, an environment or a function that makes one; `method` one of `custard.methods()`.
+    `env` is an id, an environment (single or vector) or a function that makes one; `method` one of `custard.methods()`.
     `budget` limits environment steps, `max_depth` the tree; `time` ("10m", or seconds) stands for the steps that take
     about so long. Environments that Python steps run in `workers` processes (one per core unless given, 0 for none),
     which give up a step after `step_timeout` seconds; results do not depend on their number. With `engine="ray"` the
@@ -129,6 +129,13 @@ def learn(
     problem = Problem(
         where, base, seed, max_depth, features, workers, step_timeout, engine=engine, address=address
     )  # fmt: skip
+    if where.vector is not None and not hasattr(module, "searches_directly"):
+        raise CustardError(
+            f"{name} steps single environments, not a vector environment: the methods direct and tpi take one, or give "
+            "an id, a single environment or a function that makes one"
+        )
+    if engine == "ray" and where.vector is not None:
+        raise CustardError("the engine ray makes environments of its own, not a vector environment that exists")
     if engine == "ray" and not _runs_whole_episodes(module, problem, chosen):
         raise CustardError(
             f"the engine ray runs whole episodes of trees: the methods direct and tpi do so where Python steps the "

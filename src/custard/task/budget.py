@@ -98,5 +98,7 @@ def budget_for(problem: Problem, seconds: float | None) -> int:
         with connected(problem.address) as ray:
             available = cluster_cores(ray)
     processes = max(1, available if problem.workers is None else problem.workers)
+    if problem.source.vector is not None:  # measured with all of its parts, which step side by side
+        processes = available = problem.source.vector.num_envs
     rate = SEARCH_EFFICIENCY * min(processes, available) / seconds_per_step(problem)
     return rounded_budget(rate * (DEFAULT_SECONDS if seconds is None else seconds))

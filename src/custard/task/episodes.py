@@ -14,7 +14,7 @@ from custard.core.spaces import Base
 from custard.task.policies import Policy
 from custard.tree.leaf_actions import LeafActions
 
-__all__ = ["EpisodeRequest", "Episodes", "InProcess", "Runner", "play_episodes"]
+__all__ = ["EpisodeRequest", "Episodes", "InProcess", "Runner", "action_mask", "play_episodes", "random_action"]
 
 MAX_CACHED_OBSERVATIONS = 100_000
 
@@ -71,6 +71,14 @@ def action_mask(env: gym.Env, info: dict[str, Any]) -> Any:
     return mask
 
 
+def random_action(leaf_actions: LeafActions, rng: Any, mask: Any = None) -> Any:
+    """Draw any action, or one of those that a mask [A] allows."""
+    allowed = None if mask is None else np.flatnonzero(mask)
+    if allowed is None or not len(allowed):
+        return leaf_actions.random(rng)
+    return leaf_actions.actions.start + int(allowed[int(rng.integers(len(allowed)))])
+
+
 def play_episodes(
     env: gym.Env, base: Base, request: EpisodeRequest, tick: Callable[[], None] = lambda: None
 ) -> Episodes:
@@ -91,8 +99,10 @@ def play_episodes(
             x = observe(observation)
             if request.keep_states:
                 states.append(x)
-            action = act(x) if rng is None or rng.random() >= request.noise else leaf_actions.random(rng)
-            if masked and not action_mask(env, info)[action - start]:
+            mask = action_mask(env, info) if masked else None
+            is_greedy = rng is None or rng.random() >= request.noise
+            action = act(x) if is_greedy else random_action(leaf_actions, rng, mask)
+            if mask is not None and not mask[action - start]:
                 forbidden[k] += 1
             observation, reward, over, cut, info = env.step(action_of(action))
             tick()

@@ -128,10 +128,10 @@ def evaluate(
     """Run a policy for a number of episodes.
 
     `policy` is a `Tree` or a function from feature vectors [B, n] to actions [B] (or [B, k]). On an `IBMDP` it is a
-    function from bounds and masks to IBMDP actions. `env` is an id, an environment or a function that makes one;
-    unless given, the one that the tree was learned in. Episode k has its own seed, derived from `seed`, so policies
-    judged with the same `seed` meet the same episodes, and the result does not depend on `num_envs`, how many
-    environments run side by side, nor on `workers`, the processes that step a tree's environment where Python
+    function from bounds and masks to IBMDP actions. `env` is an id, an environment (single or vector) or a function
+    that makes one; unless given, the one that the tree was learned in. Episode k has its own seed, derived from `seed`,
+    so policies judged with the same `seed` meet the same episodes, and the result does not depend on `num_envs`, how
+    many environments run side by side, nor on `workers`, the processes that step a tree's environment where Python
     steps it and it takes long (one per core). `max_steps` cuts episodes of environments that set no limit themselves
     (default 10,000).
 
@@ -176,6 +176,8 @@ def _with_workers(
     require_fit(tree, base)
     limit = max_steps or (None if where.time_limit is not None else DEFAULT_TIME_LIMIT)
     request = EpisodeRequest(tree, seeds, 0.0, limit)
+    if where.vector is not None:
+        return make_runner(Problem(where, base, encoder=features)).run([request])[0]
     begun = time.perf_counter()
     first = play_episodes(env, base, replace(request, seeds=seeds[:FIRST_EPISODES]))
     left = replace(request, seeds=seeds[FIRST_EPISODES:])

@@ -25,9 +25,11 @@ import numpy as np
 from custard.core.errors import CustardError
 from custard.core.spaces import Base, FeaturesArgument, describe
 from custard.ibmdp.base_environments import BaseEnvironments, base_environments_of
+from custard.task.episodes import EpisodeRequest
 from custard.task.origin import features_of
 from custard.task.problem import Problem
 from custard.task.source import DEFAULT_TIME_LIMIT, Source
+from custard.task.vector_episodes import play_side_by_side, require_seeds
 from custard.tree.tree import Tree
 
 if TYPE_CHECKING:
@@ -83,6 +85,8 @@ def run_episodes(
     is_compiled = source.make_compiled is not None
     if features is None and isinstance(policy, Tree):
         features = features_of(policy)
+    if source.vector is not None:
+        return _side_by_side(policy, source, seeds, features, max_steps, record_states)
     venv = source.make_vec(min(len(seeds), num_envs if is_compiled else MAX_STEPPED_ENVIRONMENTS))
     try:
         base = describe(venv, features=features)
@@ -103,6 +107,26 @@ def run_episodes(
     finally:
         if not source.is_single_instance:
             venv.close()
+
+
+def _side_by_side(
+    policy: Policy, source: Source, seeds: np.ndarray, features: FeaturesArgument, max_steps: int | None, record: bool
+) -> EpisodeResults:
+    """Run one episode per seed in the user's vector environment."""
+    assert source.vector is not None
+    base = describe(source.vector, features=features)
+    require_seeds(source.vector, base, source.name)
+    limit = max_steps or (None if source.time_limit is not None else DEFAULT_TIME_LIMIT)
+    if isinstance(policy, Tree):
+        require_fit(policy, base)
+        tree = policy
+        act: Callable[[np.ndarray], Any] = lambda x: [tree.act(row) for row in x]  # noqa: E731
+    else:
+        act, tree = policy, Tree.leaf(base.actions.start, base.features, base.actions)
+    request = EpisodeRequest(tree, seeds, 0.0, limit, record)
+    runs = play_side_by_side(source.vector, base, act, request, source.name)
+    states = np.split(runs.states, np.cumsum(runs.lengths)[:-1]) if record else None
+    return EpisodeResults(runs.returns, runs.lengths, runs.truncated, states)
 
 
 def visited_states(

@@ -23,6 +23,7 @@ from custard.task.episodes import EpisodeRequest, Episodes, InProcess, Runner
 from custard.task.problem import DEFAULT_STEP_TIMEOUT, Problem
 from custard.task.ray_runner import RayRunner
 from custard.task.recipes import encoder_recipe
+from custard.task.vector_episodes import VectorRunner
 
 __all__ = ["WorkerPool", "make_runner"]
 
@@ -102,8 +103,12 @@ def make_runner(problem: Problem) -> Runner:
     """Return what runs a problem's episodes: worker processes, or this process where no other can make the environment.
 
     `problem.workers` is how many processes; by default one per core, or none in a process that is a worker itself.
-    With the engine ray it is how many actors of a cluster; by default one per core of the cluster.
+    With the engine ray it is how many actors of a cluster; by default one per core of the cluster. The user's vector
+    environment runs episodes side by side by itself.
     """
+    venv = problem.source.vector
+    if venv is not None:
+        return VectorRunner(venv, describe(venv, features=problem.encoder), problem.source.name)
     recipe = getattr(problem.source.make, "recipe", None)
     encoder = encoder_recipe(problem.encoder)
     count = (0 if is_worker() else cores()) if problem.workers is None else problem.workers

@@ -116,6 +116,8 @@ def searches_directly(problem: Problem, settings: Settings) -> bool:
     too many for a table, and where an expert or linear tests or leaves are asked for."""
     if settings.expert not in (None, "none") or "linear" in (settings.tests, settings.leaves):
         return True
+    if problem.source.vector is not None:
+        return True
     return not problem.is_compiled and not can_have_table(problem, settings.budget)
 
 
