@@ -16,7 +16,7 @@ from custard.task.workers import make_runner
 from tests.task.test_workers import Masked, Walk, policies, problem_of
 
 MODES = list(AutoresetMode)
-FIELDS = ("returns", "lengths", "terminated", "truncated", "forbidden", "states")
+FIELDS = ("returns", "lengths", "terminated", "truncated", "forbidden", "states", "masks")
 
 
 class Plain(gym.vector.VectorWrapper):

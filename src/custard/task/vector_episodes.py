@@ -20,7 +20,7 @@ from custard.core.errors import CustardError, one_line
 from custard.core.metadata import representative
 from custard.core.spaces import Base
 from custard.ibmdp.base_environments import autoreset_mode
-from custard.task.episodes import EpisodeRequest, Episodes, random_action
+from custard.task.episodes import EpisodeRequest, Episodes, mask_rows, random_action
 from custard.task.guard import MAX_REWARD
 from custard.tree.leaf_actions import LeafActions
 
@@ -130,6 +130,7 @@ def play_side_by_side(venv: Any, base: Base, act_many: ActMany, request: Episode
     terminated, truncated = np.zeros(total, dtype=bool), np.zeros(total, dtype=bool)
     forbidden, max_reward = np.zeros(total, dtype=np.int64), -np.inf
     states: list[list[np.ndarray]] = [[] for _ in range(total)]
+    met_masks: list[list[Any]] = [[] for _ in range(total)]
     generators: dict[int, np.random.Generator] = {}
     episode = np.full(count, -1)  # that each sub-environment runs; -1 for none
     begun = 0
@@ -162,9 +163,10 @@ def play_side_by_side(venv: Any, base: Base, act_many: ActMany, request: Episode
     while (active := np.flatnonzero(episode >= 0)).size:
         chosen = _one_each(act_many(x[active]), len(active))
         for i, k, action in zip(active.tolist(), episode[active].tolist(), chosen, strict=True):
+            mask = masks[i] if base.actions.discrete else None
             if request.keep_states:
                 states[k].append(x[i].copy())
-            mask = masks[i] if base.actions.discrete else None
+                met_masks[k].append(mask)
             if request.noise and generators[i].random() < request.noise:
                 action = random_action(leaf_actions, generators[i], mask)
             if mask is not None and not mask[action - start]:
@@ -197,7 +199,8 @@ def play_side_by_side(venv: Any, base: Base, act_many: ActMany, request: Episode
             begin(everyone)
             masks = _masks(infos, count)
     met = np.array([row for rows in states for row in rows]).reshape(-1, base.features.n)
-    return Episodes(returns, lengths, terminated, truncated, forbidden, float(max_reward), met)
+    allowed = mask_rows([mask for rows in met_masks for mask in rows])
+    return Episodes(returns, lengths, terminated, truncated, forbidden, float(max_reward), met, allowed)
 
 
 @contextmanager

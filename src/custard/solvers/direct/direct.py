@@ -7,7 +7,8 @@
    coefficients that the return does not need are taken away, and all numbers that are left are searched for again.
 4. **Imitation.** Trees of several sizes, with plain tests and constant leaves, imitate the expert (`imitate`).
 5. **Race.** For the best of them all numbers are searched for at once (`evolve`); the worse half drops out repeatedly.
-6. **Refinement.** Small changes of the best tree's shape (`refine`), then again all of its numbers.
+6. **Refinement.** Small changes of the best tree's shape (`refine`), then again all of its numbers. Where the
+   environment has action masks, leaves get actions that are allowed in every state they meet (`masks`).
 7. **Shrinking.** Splits that the return does not need are taken away.
 8. **Judging.** The better of the two forms is the result: the one with fewer numbers where they return the same. The
    value shown is the mean over episodes that chose nothing.
@@ -31,6 +32,7 @@ from custard.solvers.common.paired import paired_gain
 from custard.solvers.common.race import BudgetUsed, Racer, Winner, number_count
 from custard.solvers.direct import experts
 from custard.solvers.direct.imitate import imitations
+from custard.solvers.direct.masks import with_allowed_leaves
 from custard.solvers.direct.refine import change
 from custard.solvers.direct.settings import Forms, Settings
 from custard.solvers.direct.state import PLAIN, SUMS, Incumbent, SearchState
@@ -116,8 +118,8 @@ class DirectSearch:
         """Run the phases that are left."""
         phases: dict[str, Callable[[], Iterator[Snapshot]]] = {
             "constants": self.try_constants, "expert": self.search_expert, "sums": self.search_sums,
-            "imitation": self.imitate, "race": self.race, "refinement": self.refine, "shrinking": self.shrink,
-            "choice": self.choose_form, "judging": self.judge_finally,
+            "imitation": self.imitate, "race": self.race, "refinement": self.refine, "masks": self.prefer_allowed,
+            "shrinking": self.shrink, "choice": self.choose_form, "judging": self.judge_finally,
         }  # fmt: skip
         names = list(phases)
         try:
@@ -148,8 +150,10 @@ class DirectSearch:
         results = self.racer.screen(trees, episodes, keep_states=True)
         means = [float(result.returns.mean()) for result in results]
         self.state.constant_return = max(means)
+        self.state.has_masks = any(result.masks.shape[1] > 0 for result in results)
+        never_forbidden = [not result.forbidden.any() for result in results]
         self.keep_states(np.concatenate([result.states for result in results]))
-        self.take(PLAIN, trees[int(np.argmax(means))])
+        self.take(PLAIN, trees[max(range(len(trees)), key=lambda k: (never_forbidden[k], means[k]))])
         self.challenge(PLAIN, [arm.tree for arm in self.state.arms])
         yield self.snapshot("tried constant actions")
 
@@ -245,9 +249,8 @@ class DirectSearch:
             for k, arm in enumerate(state.arms):
                 yield from self.evolve(arm, arm.steps + share, [self.seed, 1, k, state.rung], "racing trees")
             keep = max(1, len(state.arms) // 2)
-            ranked = self.racer.rank(
-                [arm.tree for arm in state.arms], keep, max(4, self.comparison_episodes // 2), rounds=1
-            )
+            episodes = max(4, self.comparison_episodes // 2)
+            ranked = self.racer.rank([arm.tree for arm in state.arms], keep, episodes, rounds=1)
             state.arms = [state.arms[i] for i in ranked]
             state.rung += 1
             self.challenge(PLAIN, [arm.tree for arm in state.arms])
@@ -266,12 +269,21 @@ class DirectSearch:
                 self.challenge(PLAIN, [arm.tree])
             else:
                 rng, episodes = np.random.default_rng([self.seed, 2, state.round]), self.comparison_episodes
-                self.accept(
-                    PLAIN, change(tree, self.racer, episodes, state.states, rng, self.max_depth, self.max_leaves)
-                )
+                limits = self.max_depth, self.max_leaves
+                self.accept(PLAIN, change(tree, self.racer, episodes, state.states, rng, *limits))
             state.round += 1
             self.save()
             yield self.snapshot("refining")
+
+    def prefer_allowed(self) -> Iterator[Snapshot]:
+        """Give leaves actions that the environment allows in every state they meet, if the return does not suffer."""
+        for form in list(self.state.incumbents) if self.state.has_masks else []:
+            tree = self.state.incumbents[form].tree
+            met = self.racer.screen([tree], self.comparison_episodes, keep_states=True)[0]
+            changed = with_allowed_leaves(tree, met.states, met.masks)
+            if changed is not tree:
+                self.accept(form, self.racer.simplest(tree, [changed], len(met.returns), self.tolerance(form)))
+            yield self.snapshot("preferring allowed actions")
 
     def shrink(self) -> Iterator[Snapshot]:
         """Take splits away that the return does not need."""
@@ -325,9 +337,8 @@ class DirectSearch:
         self, arm: Arm, steps: float, seed: list[int], message: str, moves_sums: bool = False
     ) -> Iterator[Snapshot]:
         """Search for the numbers of one tree until so many steps were spent on it."""
-        settings = self.search_settings(
-            int(steps), arm.start.n_nodes + arm.start.n_coefficients, finalists=1, final_episodes=self.judging_episodes
-        )
+        size = arm.start.n_nodes + arm.start.n_coefficients
+        settings = self.search_settings(int(steps), size, finalists=1, final_episodes=self.judging_episodes)
         number = int(np.random.SeedSequence(seed).generate_state(1)[0])
         for progress in arm.improve(self.racer, settings, self.state.states, number, moves_sums):
             yield self.snapshot(f"{message}, now about {progress.value:.4g}")
@@ -339,10 +350,9 @@ class DirectSearch:
     def challenge(self, form: str, trees: list[Tree]) -> None:
         """Let trees challenge the best one of a form."""
         challengers = self.allowed([readable(tree) if form == SUMS else simplify(tree) for tree in trees])
-        incumbent = self.state.incumbents[form].tree
-        if not challengers:
-            return
-        self.accept(form, self.racer.improve(incumbent, challengers, self.comparison_episodes))
+        if challengers:
+            incumbent = self.state.incumbents[form].tree
+            self.accept(form, self.racer.improve(incumbent, challengers, self.comparison_episodes))
 
     def accept(self, form: str, winner: Winner) -> None:
         """Keep the winner of a comparison as the best tree of its form."""
@@ -365,15 +375,13 @@ class DirectSearch:
         state = self.state
         mean = state.incumbents[form].mean
         reference = max(mean, state.expert_return) if form == SUMS else mean
-        allowed = TOLERATED_LOSS * max(0.0, reference - state.constant_return)
-        return max(0.0, allowed - max(0.0, reference - mean) / 2)
+        return max(0.0, TOLERATED_LOSS * max(0.0, reference - state.constant_return) - max(0.0, reference - mean) / 2)
 
     def keep_states(self, states: np.ndarray) -> None:
         """Keep some of the states that were met."""
         rng = np.random.default_rng([self.seed, 4])
-        self.state.states = self.problem.base.features.require_finite(states)[
-            rng.permutation(len(states))[:MAX_KEPT_STATES]
-        ]
+        kept = rng.permutation(len(states))[:MAX_KEPT_STATES]
+        self.state.states = self.problem.base.features.require_finite(states)[kept]
 
     @property
     def comparison_episodes(self) -> int:

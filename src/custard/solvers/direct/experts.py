@@ -122,7 +122,12 @@ def teacher(run: DirectSearch) -> Teacher | None:
         return None
     policy = run.linear_policy
     scores = policy.scores if actions.discrete else None
-    return Teacher(policy.predict, scores, lambda count: racer.screen([policy], count, keep_states=True)[0].states)
+
+    def states(count: int) -> tuple[np.ndarray, np.ndarray]:
+        result = racer.screen([policy], count, keep_states=True)[0]
+        return result.states, result.masks
+
+    return Teacher(policy.predict, scores, states)
 
 
 def _teacher_of_expert(run: DirectSearch, expert: Expert) -> Teacher:
@@ -134,11 +139,11 @@ def _teacher_of_expert(run: DirectSearch, expert: Expert) -> Teacher:
             return expert.act(x) + actions.start
         return expert.act(x) if chosen_among is None else chosen_among[expert.act(x)]
 
-    def states(count: int) -> np.ndarray:
+    def states(count: int) -> tuple[np.ndarray, np.ndarray]:
         met, results = visited_states(predict, run.problem, racer.fresh_seeds(count), racer.max_steps)
         racer.steps += int(results.lengths.sum())
         racer.recent_length = float(results.lengths.mean())
-        return met
+        return met, np.ones((len(met), 0), dtype=bool)
 
     scores = (expert.q or expert.log_policy) if actions.discrete else None
     return Teacher(predict, scores, states)
