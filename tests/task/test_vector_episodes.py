@@ -34,7 +34,7 @@ def test_the_episodes_of_single_environments(mode, wrap, env):
     problem = problem_of(env)
     cases = [(0.0, None, 8), (0.4, 12, 7), (0.0, 1, 5), (0.3, None, 2)]  # noise, max_steps, episodes
     requests = [
-        EpisodeRequest(policy, episode_seeds(3, count), noise, max_steps, keep_states=True)
+        EpisodeRequest(policy, episode_seeds(3, count), noise, max_steps, True, 0.97)
         for policy in policies(problem)
         for noise, max_steps, count in cases
     ]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Command"]
 
-_OPTIONAL = ("max_leaves", "expert", "tests", "leaves", "digits", "step_timeout")  # settings with options of their own
+_OPTIONAL = ("max_leaves", "expert", "tests", "leaves", "digits", "step_timeout", "gamma")  # have options of their own
 _METHODS = "How to learn:\n" + "\n".join(f"{name}: {text}" for name, text in methods().items())
 
 
@@ -62,6 +62,9 @@ class Command:
 
     digits: Whole = None
     """Digits to which the numbers of sums are rounded if the return allows (tpi, direct)."""
+
+    gamma: Annotated[float | None, tyro.conf.arg(metavar="GAMMA", help_behavior_hint="")] = None
+    """The discount of returns, per step, for methods that have one (tpi, direct, plan)."""
 
     workers: Whole = None
     """Processes that step environments (or run seeds), one per core unless given; results do not depend on it."""

@@ -31,13 +31,14 @@ class EpisodeRequest:
     noise: float = 0.0  # share of random actions; they depend on the seed alone
     max_steps: int | None = None  # where episodes are cut that the environment does not end before
     keep_states: bool = False  # whether the states met are returned
+    gamma: float = 1.0  # discount of the returns, per step
 
 
 @dataclass(eq=False)
 class Episodes:
     """What came of them, in the order of their seeds."""
 
-    returns: np.ndarray  # [N] float64
+    returns: np.ndarray  # [N] float64, discounted as the request says
     lengths: np.ndarray  # [N] int64
     terminated: np.ndarray  # [N] bool: the environment ended it
     truncated: np.ndarray  # [N] bool: cut by the environment's time limit or by `max_steps`
@@ -106,7 +107,7 @@ def play_episodes(
         rng = np.random.default_rng([seed, 1]) if request.noise else None
         observation, info = env.reset(seed=seed)
         masked = base.actions.discrete and action_mask(env, info) is not None
-        total, t, over, cut = 0.0, 0, False, False
+        total, weight, t, over, cut = 0.0, 1.0, 0, False, False
         while not (over or cut):
             x = observe(observation)
             mask = action_mask(env, info) if masked else None
@@ -121,7 +122,8 @@ def play_episodes(
             tick()
             t += 1
             gain = float(reward)
-            total += gain
+            total += weight * gain
+            weight *= request.gamma
             if gain > max_reward:
                 max_reward = gain
             cut = not over and (cut or t >= limit)

@@ -126,7 +126,7 @@ def play_side_by_side(venv: Any, base: Base, act_many: ActMany, request: Episode
     actions: Any = np.array(create_empty_array(venv.single_action_space, n=count, fn=np.zeros))
     if base.actions.discrete:
         actions += start
-    returns, lengths = np.zeros(total), np.zeros(total, dtype=np.int64)
+    returns, weights, lengths = np.zeros(total), np.ones(total), np.zeros(total, dtype=np.int64)
     terminated, truncated = np.zeros(total, dtype=bool), np.zeros(total, dtype=bool)
     forbidden, max_reward = np.zeros(total, dtype=np.int64), -np.inf
     states: list[list[np.ndarray]] = [[] for _ in range(total)]
@@ -181,7 +181,8 @@ def play_side_by_side(venv: Any, base: Base, act_many: ActMany, request: Episode
         if not (np.abs(gains) <= MAX_REWARD).all():
             bad = gains[~(np.abs(gains) <= MAX_REWARD)][0]
             raise CustardError(f"vector environment {name!r} gave the reward {bad}: a finite number is needed")
-        returns[running] += gains
+        returns[running] += weights[running] * gains
+        weights[running] *= request.gamma
         lengths[running] += 1
         max_reward = max(max_reward, float(gains.max()))
         terminated[running] = over[active]

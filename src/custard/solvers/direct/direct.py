@@ -20,6 +20,7 @@ use. The state between two units of work is plain data (`state`), so that a run 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -98,6 +99,8 @@ class DirectSearch:
         self, problem: Problem, settings: Settings, runner: Runner, data: dict[str, np.ndarray] | None = None
     ) -> None:
         """`data` is what a snapshot's `state` returned, to go on from there."""
+        if settings.gamma != 1.0:  # the declared threshold is of undiscounted returns
+            problem = replace(problem, source=replace(problem.source, reward_threshold=None))
         self.problem, self.settings, self.forms = problem, settings, Forms.of(settings, problem.base.actions)
         self.seed = problem.seeds("direct")["direct"]
         self.max_leaves = settings.max_leaves or DEFAULT_MAX_LEAVES
@@ -108,7 +111,8 @@ class DirectSearch:
         else:
             self.state = SearchState.from_arrays(data, problem.base)
         self.budget = self.state.budget
-        self.racer = Racer(runner, self.seed, problem.episode_cap(self.budget), int(SEARCH_END * self.budget))
+        cap, limit = problem.episode_cap(self.budget), int(SEARCH_END * self.budget)
+        self.racer = Racer(runner, self.seed, cap, limit, settings.gamma)
         self.racer.steps, self.racer.draws, self.racer.longest = self.state.counts
         self.racer.recent_length = self.state.recent_length
         self.saved: dict[str, np.ndarray] = {}  # the state at the beginning of the present unit of work
@@ -302,10 +306,8 @@ class DirectSearch:
     def choose_form(self) -> Iterator[Snapshot]:
         """Choose between plain tests and sums, on fresh episodes."""
         incumbents = self.state.incumbents
-        if not self.forms.has_plain and SUMS in incumbents:
-            self.state.chosen_form = SUMS
-        elif len(incumbents) == 1:
-            self.state.chosen_form = next(iter(incumbents))
+        if len(incumbents) == 1 or (not self.forms.has_plain and SUMS in incumbents):
+            self.state.chosen_form = SUMS if SUMS in incumbents else next(iter(incumbents))
         else:
             simple, other = sorted(incumbents, key=lambda form: number_count(incumbents[form].tree))
             trees = [incumbents[form].tree for form in (simple, other)]
@@ -379,8 +381,7 @@ class DirectSearch:
 
     def keep_states(self, states: np.ndarray) -> None:
         """Keep some of the states that were met."""
-        rng = np.random.default_rng([self.seed, 4])
-        kept = rng.permutation(len(states))[:MAX_KEPT_STATES]
+        kept = np.random.default_rng([self.seed, 4]).permutation(len(states))[:MAX_KEPT_STATES]
         self.state.states = self.problem.base.features.require_finite(states)[kept]
 
     @property

@@ -68,8 +68,8 @@ def _should_race_dqn(run: DirectSearch) -> bool:
     is_solved = threshold is not None and state.expert_return - state.constant_return >= nearly
     affordable = DQN_SHARE * run.budget >= MIN_DQN_STEPS
     has_jax = bool(find_spec("jax") and find_spec("optax"))
-    can_step_one = run.problem.source.vector is None
-    return run.forms.has_plain and affordable and not is_solved and has_jax and can_step_one
+    is_comparable = run.problem.source.vector is None and run.settings.gamma == 1.0  # its returns are undiscounted
+    return run.forms.has_plain and affordable and not is_solved and has_jax and is_comparable
 
 
 def _train(run: DirectSearch, given: Any) -> Iterator[tuple[str, bool]]:
