@@ -145,7 +145,7 @@ def test_toy_text_is_encoded():
         ("CartPole-v7", "did you mean 'CartPole-v"), ("nothing:Env-v0", "nothing"),
         ("MountainCar-v0", "environment has position"),
         (3, "an environment is an id"), (lambda: 3, "returned int"), ("CartPole-v99", "CartPole"),
-        (gym.make_vec("CartPole-v1", num_envs=2), "not a vector environment"),
+        (gym.make_vec("CartPole-v1", num_envs=2), "does not take one seed per sub-environment"),
     ],
 )  # fmt: skip
 def test_mistakes(env, message):
@@ -199,3 +199,16 @@ def test_an_episode_that_terminates_reaches_no_limit():
     assert not result.time_limited.any()
     assert not result.traversal_limited.any()
     assert (result.lengths < 30).all()
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", lambda: gym.wrappers.TransformReward(gym.make("CartPole-v1"), float)])
+def test_discounted_returns(env):
+    plain, discounted = (evaluate(LEAN, env, 5, seed=1, gamma=gamma) for gamma in (1.0, 0.9))
+    assert np.array_equal(plain.returns, plain.lengths)  # every step earns 1
+    assert np.array_equal(discounted.lengths, plain.lengths)
+    assert np.allclose(discounted.returns, (1 - 0.9**plain.lengths) / (1 - 0.9), rtol=1e-12)
+    assert str(discounted).startswith("return discounted by 0.9 ")
+    assert discounted.to_json()["gamma"] == 0.9
+    assert "gamma" not in plain.to_json()
+    with pytest.raises(CustardError, match="gamma must be above 0"):
+        evaluate(LEAN, env, 5, gamma=1.5)

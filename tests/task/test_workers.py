@@ -91,7 +91,7 @@ def test_the_same_episodes_with_any_number_of_workers():
         pool = make_runner(replace(problem, workers=count))
         assert isinstance(pool, WorkerPool)
         for result, wanted in zip(pool.run(requests), expected, strict=True):
-            for name in ("returns", "lengths", "terminated", "truncated", "forbidden", "states"):
+            for name in ("returns", "lengths", "terminated", "truncated", "forbidden", "states", "masks"):
                 assert np.array_equal(getattr(result, name), getattr(wanted, name)), name
             assert result.max_reward == wanted.max_reward
         pool.close()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
 
 from custard.commands.arguments import Count, Flag, KeyValues, Name, OptionalEnv, TreePath, Whole
 
@@ -34,6 +37,9 @@ class Command:
     max_steps: Whole = None
     """Cut episodes after this many steps where the environment sets no limit (10,000 unless given)."""
 
+    gamma: Annotated[float, tyro.conf.arg(metavar="GAMMA", help_behavior_hint="")] = 1.0
+    """The discount of the returns, per step; 1 (none) unless given."""
+
     json: Flag = False
     """Print the result as JSON, with every return and length."""
 
@@ -46,7 +52,9 @@ class Command:
         tree = load_tree(self.tree)
         given, arguments = one_environment(self.env, self.env_id), assignments(self.env_args, "--env-args")
         env, kwargs = environment_of(tree, given, arguments, f"custard evaluate {self.tree} CartPole-v1")
-        result = evaluate(tree, env, self.episodes, self.seed, env_kwargs=kwargs, max_steps=self.max_steps)
+        result = evaluate(
+            tree, env, self.episodes, self.seed, env_kwargs=kwargs, max_steps=self.max_steps, gamma=self.gamma
+        )
         if self.json:
             print_json({"env": env, "tree": str(self.tree), **result.to_json()})
         else:

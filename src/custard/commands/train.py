@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Command"]
 
-_OPTIONAL = ("max_leaves", "expert", "tests", "leaves", "digits", "step_timeout")  # settings with options of their own
+_OPTIONAL = ("max_leaves", "expert", "tests", "leaves", "digits", "step_timeout", "gamma")  # have options of their own
 _METHODS = "How to learn:\n" + "\n".join(f"{name}: {text}" for name, text in methods().items())
 
 
@@ -63,8 +63,17 @@ class Command:
     digits: Whole = None
     """Digits to which the numbers of sums are rounded if the return allows (tpi, direct)."""
 
+    gamma: Annotated[float | None, tyro.conf.arg(metavar="GAMMA", help_behavior_hint="")] = None
+    """The discount of returns, per step, for methods that have one (tpi, direct, plan)."""
+
     workers: Whole = None
     """Processes that step environments (or run seeds), one per core unless given; results do not depend on it."""
+
+    engine: Literal["local", "ray"] = "local"
+    """Where workers are: processes on this machine, or actors of a Ray cluster (tpi and direct, where Python steps)."""
+
+    address: Annotated[str | None, tyro.conf.arg(metavar="HOST:PORT", help_behavior_hint="")] = None
+    """The Ray cluster's address; the one this machine belongs to unless given."""
 
     step_timeout: Annotated[float | None, tyro.conf.arg(metavar="SECONDS", help_behavior_hint="")] = None
     """Seconds that one step may take before its worker process is given up; 300 unless given."""
@@ -125,7 +134,7 @@ class Command:
             "method": self.method, "preset": self.preset, "budget": self.budget, "max_depth": self.max_depth,
             "low": _one_or_all(self.low), "high": _one_or_all(self.high), "seed": self.seed, "seeds": self.seeds,
             "out": out, "resume": self.resume, "features": list(self.feature) or feature_function(self.features),
-            "time": self.time, "workers": self.workers,
+            "time": self.time, "workers": self.workers, "engine": self.engine, "address": self.address,
             **{name: getattr(self, name) for name in _OPTIONAL if getattr(self, name) is not None},
         }  # fmt: skip
         known = list(dict.fromkeys(["max_depth", "low", "high", *setting_names(module)]))

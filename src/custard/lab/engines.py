@@ -7,24 +7,21 @@ ends with the row {"error": …}. Closing the generator ends the jobs that still
 
 from __future__ import annotations
 
-import logging
-import os
 import queue
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
 from typing import Any
 
-from custard.core.errors import CustardError, one_line, one_of
+from custard.core.clusters import cluster_cores, connected, require_engine
+from custard.core.errors import CustardError, one_line
 from custard.core.processes import ONE_THREAD, Worker, cores, find_function
 
-__all__ = ["ENGINES", "Event", "events"]
+__all__ = ["Event", "events"]
 
 Event = tuple[str, int, dict[str, Any] | None]
-ENGINES = ("local", "ray")
 
 HAND_IN_SECONDS = 20.0  # that interrupted jobs have to return what they found so far
 MAX_RAY_RETRIES = 3  # of a task whose node or process was lost
@@ -43,14 +40,11 @@ def events(
     address  the Ray cluster's
     hand_in  whether an interrupt is passed on to running jobs, whose rows so far then come as "handed in"
     """
-    if engine not in ENGINES:
-        raise CustardError(one_of("engine", engine, ENGINES))
+    require_engine(engine, address)
     if workers is not None and workers < 0:
         raise CustardError(f"workers={workers} must be at least 0")
     if engine == "ray":
         return _on_ray(jobs, run, workers, address)
-    if address is not None:
-        raise CustardError("an address goes with the engine ray")
     count = cores() if workers is None else workers
     return _in_worker_processes(jobs, run, min(count, len(jobs)), hand_in) if count else _in_this_process(jobs, run)
 
@@ -122,29 +116,14 @@ def serve_jobs(run: str, tick: Callable[[], None]) -> Callable[[dict[str, Any]],
 
 
 def _on_ray(jobs: Sequence[Mapping[str, Any]], run: str, workers: int | None, address: str | None) -> Iterator[Event]:
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        import ray
-    except ImportError:
-        raise CustardError("the engine ray needs the extra 'ray': pip install 'custard-rl[ray]'") from None
-    ours = not ray.is_initialized()
-    if ours:
-        try:
-            _require_listener(address)
-            ray.init(address=address or "auto", log_to_driver=False, logging_level=logging.ERROR)
-        except Exception as error:  # Ray raises many kinds
-            place = address or "this machine"
-            raise CustardError(
-                f"no Ray cluster at {place} ('ray start --head' starts one): {one_line(error)}"
-            ) from None
-    try:
+    with connected(address) as ray:
         task = ray.remote(_run_job).options(
             num_cpus=1, max_retries=MAX_RAY_RETRIES, runtime_env={"env_vars": ONE_THREAD}, name=run
         )  # fmt: skip
         waiting, running = iter(range(len(jobs))), dict[Any, int]()
         while True:
             # Enough tasks for every core and a few in reserve; the cluster may grow or shrink meanwhile.
-            most = workers or int(ray.cluster_resources().get("CPU", 1)) + 2
+            most = workers or cluster_cores(ray) + 2
             while len(running) < most and (number := next(waiting, None)) is not None:
                 running[task.remote(run, dict(jobs[number]))] = number
                 yield "started", number, None
@@ -158,16 +137,6 @@ def _on_ray(jobs: Sequence[Mapping[str, Any]], run: str, workers: int | None, ad
                 except ray.exceptions.RayError as error:
                     row = {"error": one_line(str(error).strip().splitlines()[-1])}
                 yield "finished", number, row
-    finally:
-        if ours:
-            ray.shutdown()
-
-
-def _require_listener(address: str | None) -> None:
-    """Raise at once if nothing listens at the address: Ray itself would keep trying for minutes."""
-    host, colon, port = (address or "").rpartition("://")[2].rpartition(":")
-    if colon and port.isdecimal():
-        socket.create_connection((host, int(port)), timeout=10.0).close()
 
 
 def _run_job(run: str, job: dict[str, Any]) -> dict[str, Any]:

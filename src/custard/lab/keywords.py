@@ -34,6 +34,8 @@ class LearnOptions(TypedDict, total=False):
     progress: bool
     workers: int | None
     step_timeout: float | None
+    engine: str
+    address: str | None
 
 
 class MethodSettings(TypedDict, total=False):

@@ -12,6 +12,7 @@ from typing import Any, Unpack, overload
 
 import numpy as np
 
+from custard.core.clusters import require_engine
 from custard.core.errors import CustardError, from_interrupt, one_line, one_of, require_whole
 from custard.core.features import is_expressions
 from custard.core.spaces import FeaturesArgument, describe
@@ -65,14 +66,17 @@ def learn(
     seeds: int | Sequence[int] | None = None,
     workers: int | None = None,
     step_timeout: float | None = DEFAULT_STEP_TIMEOUT,
+    engine: str = "local",
+    address: str | None = None,
     **settings: Any,
 ) -> Run | list[Run]:
     """Learn a decision tree policy.
 
-    `env` is an id, an environment or a function that makes one; `method` one of `custard.methods()`.
+    `env` is an id, an environment (single or vector) or a function that makes one; `method` one of `custard.methods()`.
     `budget` limits environment steps, `max_depth` the tree; `time` ("10m", or seconds) stands for the steps that take
     about so long. Environments that Python steps run in `workers` processes (one per core unless given, 0 for none),
-    which give up a step after `step_timeout` seconds; results do not depend on their number. Further keywords are
+    which give up a step after `step_timeout` seconds; results do not depend on their number. With `engine="ray"` the
+    workers are actors of the Ray cluster at `address` ("host:port"), one per core of it. Further keywords are
     settings of the method (`custard.settings(method)` lists them), over those of the `preset`. With `out` the run is
     stored in a directory and can be resumed; an interrupt (Ctrl-C) ends the run with the best tree so far.
 
@@ -88,7 +92,10 @@ def learn(
     (2, 3, -2.0)
     """
     require_whole(0, seed=seed, max_depth=max_depth)
+    require_engine(engine, address)
     if seeds is not None:
+        if engine != "local":
+            raise CustardError("several seeds at once run on this machine: custard sweep runs them on a Ray cluster")
         if features is not None and not is_expressions(features):
             raise CustardError("several seeds at once cannot do with features=, since other processes make them")
         if not isinstance(seeds, Iterable):
@@ -119,7 +126,21 @@ def learn(
     base = describe(venv, low=low, high=high, features=features, feature_names=feature_names, seed=seed)
     if not where.is_single_instance:
         venv.close()
-    problem = Problem(where, base, seed, max_depth, features, workers, step_timeout)
+    problem = Problem(
+        where, base, seed, max_depth, features, workers, step_timeout, engine=engine, address=address
+    )  # fmt: skip
+    if where.vector is not None and not hasattr(module, "searches_directly"):
+        raise CustardError(
+            f"{name} steps single environments, not a vector environment: the methods direct and tpi take one, or give "
+            "an id, a single environment or a function that makes one"
+        )
+    if engine == "ray" and where.vector is not None:
+        raise CustardError("the engine ray makes environments of its own, not a vector environment that exists")
+    if engine == "ray" and not _runs_whole_episodes(module, problem, chosen):
+        raise CustardError(
+            f"the engine ray runs whole episodes of trees: the methods direct and tpi do so where Python steps the "
+            f"environment, and {name} on {where.name} does not"
+        )
     if time is not None:
         stored = RunDirectory(out).stored_budget() if resume and out is not None else None
         chosen = dataclasses.replace(chosen, budget=stored or budget_of_time(module, problem, chosen, parse_time(time)))
@@ -149,6 +170,13 @@ def learn(
     finally:
         if directory is not None:
             directory.release()
+
+
+def _runs_whole_episodes(module: ModuleType, problem: Problem, settings: Any) -> bool:
+    """Return whether a method learns from whole episodes, which any runner can run."""
+    if not hasattr(module, "searches_directly"):
+        return False
+    return not problem.is_compiled or module.searches_directly(problem, settings)
 
 
 def _open_directory(

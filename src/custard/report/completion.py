@@ -38,13 +38,17 @@ def states_met(tree: Tree, env: Any, kwargs: Mapping[str, Any], seed: int, episo
 def _final_evaluation(run: Run, env: Any, kwargs: Mapping[str, Any], episodes: int | None, seed: int) -> Evaluation:
     """Evaluate a run's tree on so many episodes, or on as many as a tenth of its learning time allows."""
     begun = time.perf_counter()
-    result = evaluate(run.tree, env, episodes or FIRST_EPISODES, seed, env_kwargs=kwargs)
+    is_search = run.config["method"] in ("direct", "tpi")  # elsewhere gamma is the learner's own
+    gamma = run.config.get("settings", {}).get("gamma", 1.0) if is_search else 1.0
+    result = evaluate(run.tree, env, episodes or FIRST_EPISODES, seed, env_kwargs=kwargs, gamma=gamma)
     if episodes is not None:
         return result
     allowed = max(MIN_EVALUATION_SECONDS, EVALUATION_SHARE * run.seconds)
     affordable = int(FIRST_EPISODES * allowed / max(1e-9, time.perf_counter() - begun))
     total = min(MAX_EPISODES, affordable)  # the first ones are among them, since a longer list begins with the shorter
-    return evaluate(run.tree, env, total, seed, env_kwargs=kwargs) if total > FIRST_EPISODES else result
+    if total <= FIRST_EPISODES:
+        return result
+    return evaluate(run.tree, env, total, seed, env_kwargs=kwargs, gamma=gamma)
 
 
 def complete_run(

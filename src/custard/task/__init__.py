@@ -10,7 +10,10 @@ settings           a method's settings: the preset's, then the user's
 recipes            environments as plain data, from which another process makes the same
 policies           policies as plain data: trees and linear ones
 episodes           whole episodes of a policy in one environment that Python steps
-workers            the same in worker processes, on all cores
+vector_episodes    the same side by side in a vector environment of the user's
+chunks             requests for episodes as plain data, and what runs them elsewhere
+ray_runner         the same episodes by the actors of a Ray cluster
+workers            the same in worker processes, on all cores; `make_runner` chooses
 runners            stepping: episodes of a policy, compiled or from Python
 compiled_episodes  the state of compiled environments, for a solver's own compiled loop
 compiled_rollouts  whole episodes of a tree in one compiled loop

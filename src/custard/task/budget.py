@@ -13,8 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from custard.core.clusters import cluster_cores, connected
 from custard.core.errors import CustardError
 from custard.core.processes import cores
+from custard.task.episodes import action_mask, random_action
 from custard.task.problem import Problem
 from custard.tree.leaf_actions import LeafActions
 
@@ -55,14 +57,16 @@ def seconds_per_step(problem: Problem) -> float:
     """Measure what a step of random actions takes in this process, resets included."""
     env = problem.source.make()
     menu, rng = LeafActions(problem.base.actions), np.random.default_rng(problem.seed)
-    env.reset(seed=0)
+    _, info = env.reset(seed=0)
+    is_discrete = problem.base.actions.discrete
     steps, begun = 0, time.perf_counter()
     while steps < MAX_MEASURED_STEPS and (steps < 1 or time.perf_counter() - begun < MEASURED_SECONDS):
-        observation, _, terminated, truncated, _ = env.step(problem.base.action(menu.random(rng)))
+        action = random_action(menu, rng, action_mask(env, info) if is_discrete else None)
+        observation, _, terminated, truncated, info = env.step(problem.base.action(action))
         problem.base.observe(observation)
         steps += 1
         if terminated or truncated:
-            env.reset()
+            _, info = env.reset()
     seconds = (time.perf_counter() - begun) / steps
     if not problem.source.is_single_instance:
         env.close()
@@ -92,6 +96,12 @@ def budget_of_time(module: Any, problem: Problem, settings: Any, seconds: float)
 
 def budget_for(problem: Problem, seconds: float | None) -> int:
     """Return the environment steps that a search can take in so many seconds (by default five minutes), rounded."""
-    processes = max(1, cores() if problem.workers is None else problem.workers)
-    rate = SEARCH_EFFICIENCY * min(processes, cores()) / seconds_per_step(problem)
+    available = cores()
+    if problem.engine == "ray":
+        with connected(problem.address) as ray:
+            available = cluster_cores(ray)
+    processes = max(1, available if problem.workers is None else problem.workers)
+    if problem.source.vector is not None:  # measured with all of its parts, which step side by side
+        processes = available = problem.source.vector.num_envs
+    rate = SEARCH_EFFICIENCY * min(processes, available) / seconds_per_step(problem)
     return rounded_budget(rate * (DEFAULT_SECONDS if seconds is None else seconds))

@@ -14,7 +14,10 @@ from custard.core.spaces import Base
 from custard.task.policies import Policy
 from custard.tree.leaf_actions import LeafActions
 
-__all__ = ["EpisodeRequest", "Episodes", "InProcess", "Runner", "play_episodes"]
+__all__ = [
+    "EpisodeRequest", "Episodes", "InProcess", "Runner", "action_mask", "joined_masks", "mask_rows", "play_episodes",
+    "random_action",
+]  # fmt: skip
 
 MAX_CACHED_OBSERVATIONS = 100_000
 
@@ -28,19 +31,21 @@ class EpisodeRequest:
     noise: float = 0.0  # share of random actions; they depend on the seed alone
     max_steps: int | None = None  # where episodes are cut that the environment does not end before
     keep_states: bool = False  # whether the states met are returned
+    gamma: float = 1.0  # discount of the returns, per step
 
 
 @dataclass(eq=False)
 class Episodes:
     """What came of them, in the order of their seeds."""
 
-    returns: np.ndarray  # [N] float64
+    returns: np.ndarray  # [N] float64, discounted as the request says
     lengths: np.ndarray  # [N] int64
     terminated: np.ndarray  # [N] bool: the environment ended it
     truncated: np.ndarray  # [N] bool: cut by the environment's time limit or by `max_steps`
     forbidden: np.ndarray  # [N] int64: steps whose action the environment's own action mask forbade
     max_reward: float  # the largest reward of a single step
     states: np.ndarray  # [M, n]: the states met, if asked for
+    masks: np.ndarray  # [M, A] bool: which actions the environment allowed there; [M, 0] where it has no masks
 
     @property
     def steps(self) -> int:
@@ -52,7 +57,14 @@ class Episodes:
         """Put parts together in order."""
         names = ("returns", "lengths", "terminated", "truncated", "forbidden", "states")
         arrays: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+        arrays["masks"] = joined_masks([part.masks for part in parts])
         return cls(max_reward=max(part.max_reward for part in parts), **arrays)
+
+
+def joined_masks(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Put masks together; where a part has none, everything is allowed."""
+    width = max(part.shape[1] for part in parts)
+    return np.concatenate([part if part.shape[1] else np.ones((len(part), width), dtype=bool) for part in parts])
 
 
 def observer(env: gym.Env, base: Base) -> Callable[[Any], np.ndarray]:
@@ -71,6 +83,14 @@ def action_mask(env: gym.Env, info: dict[str, Any]) -> Any:
     return mask
 
 
+def random_action(leaf_actions: LeafActions, rng: Any, mask: Any = None) -> Any:
+    """Draw any action, or one of those that a mask [A] allows."""
+    allowed = None if mask is None else np.flatnonzero(mask)
+    if allowed is None or not len(allowed):
+        return leaf_actions.random(rng)
+    return leaf_actions.actions.start + int(allowed[int(rng.integers(len(allowed)))])
+
+
 def play_episodes(
     env: gym.Env, base: Base, request: EpisodeRequest, tick: Callable[[], None] = lambda: None
 ) -> Episodes:
@@ -82,29 +102,42 @@ def play_episodes(
     terminated, truncated = np.zeros(count, dtype=bool), np.zeros(count, dtype=bool)
     forbidden, max_reward = np.zeros(count, dtype=np.int64), -np.inf
     states: list[np.ndarray] = []
+    masks: list[Any] = []
     for k, seed in enumerate(request.seeds.tolist()):
         rng = np.random.default_rng([seed, 1]) if request.noise else None
         observation, info = env.reset(seed=seed)
         masked = base.actions.discrete and action_mask(env, info) is not None
-        total, t, over, cut = 0.0, 0, False, False
+        total, weight, t, over, cut = 0.0, 1.0, 0, False, False
         while not (over or cut):
             x = observe(observation)
+            mask = action_mask(env, info) if masked else None
             if request.keep_states:
                 states.append(x)
-            action = act(x) if rng is None or rng.random() >= request.noise else leaf_actions.random(rng)
-            if masked and not action_mask(env, info)[action - start]:
+                masks.append(mask)
+            is_greedy = rng is None or rng.random() >= request.noise
+            action = act(x) if is_greedy else random_action(leaf_actions, rng, mask)
+            if mask is not None and not mask[action - start]:
                 forbidden[k] += 1
             observation, reward, over, cut, info = env.step(action_of(action))
             tick()
             t += 1
             gain = float(reward)
-            total += gain
+            total += weight * gain
+            weight *= request.gamma
             if gain > max_reward:
                 max_reward = gain
             cut = not over and (cut or t >= limit)
         returns[k], lengths[k], terminated[k], truncated[k] = total, t, over, cut
     met = np.array(states).reshape(-1, base.features.n)
-    return Episodes(returns, lengths, terminated, truncated, forbidden, float(max_reward), met)
+    return Episodes(returns, lengths, terminated, truncated, forbidden, float(max_reward), met, mask_rows(masks))
+
+
+def mask_rows(masks: Sequence[Any]) -> np.ndarray:
+    """Return masks as rows [M, A]; where one is None everything is allowed, and where all are, [M, 0]."""
+    known = next((mask for mask in masks if mask is not None), None)
+    if known is None:
+        return np.ones((len(masks), 0), dtype=bool)
+    return np.array([np.ones(len(known)) if mask is None else mask for mask in masks], dtype=bool)
 
 
 class Runner(Protocol):

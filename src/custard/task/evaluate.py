@@ -34,13 +34,14 @@ MIN_SECONDS_FOR_WORKERS = 8.0  # that the others must take for worker processes 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Evaluation:
-    """Undiscounted returns of episodes, one entry per episode."""
+    """Returns of episodes, one entry per episode; undiscounted unless `gamma` is below 1."""
 
     returns: np.ndarray  # [episodes] float64
     lengths: np.ndarray  # [episodes] int64, base steps
     time_limited: np.ndarray  # [episodes] bool: cut by a time limit
     traversal_limited: np.ndarray  # [episodes] bool: cut because the policy asked too many questions in a row
     seed: int
+    gamma: float = 1.0  # discount of the returns, per step
     forbidden: int = 0  # steps whose action the environment's own action mask forbade
 
     @property
@@ -79,6 +80,7 @@ class Evaluation:
             "min": float(self.returns.min()), "max": float(self.returns.max()),
             "mean_length": float(self.lengths.mean()), "time_limited": int(self.time_limited.sum()),
             "traversal_limited": int(self.traversal_limited.sum()), "forbidden": self.forbidden, "seed": self.seed,
+            **({"gamma": self.gamma} if self.gamma != 1.0 else {}),
             "returns": self.returns.tolist(), "lengths": self.lengths.tolist(),
         }  # fmt: skip
 
@@ -107,8 +109,9 @@ class Evaluation:
             cut += f", {self.forbidden} steps took an action that the environment's mask forbids"
         mean, std, low_text, high_text = format_numbers(self.mean, self.std, low, high)
         interval = f"95 % interval of the mean {low_text} to {high_text}" if self.episodes > 1 else "no interval"
+        kind = "return" if self.gamma == 1.0 else f"return discounted by {self.gamma:g}"
         return (
-            f"return {mean} ± {std} ({interval}) over {self.episodes} {plural('episode', self.episodes)} of "
+            f"{kind} {mean} ± {std} ({interval}) over {self.episodes} {plural('episode', self.episodes)} of "
             f"{self.lengths.mean():.1f} steps{cut}"
         )
 
@@ -124,16 +127,17 @@ def evaluate(
     max_steps: int | None = None,
     num_envs: int = 1024,
     workers: int | None = None,
+    gamma: float = 1.0,
 ) -> Evaluation:
     """Run a policy for a number of episodes.
 
     `policy` is a `Tree` or a function from feature vectors [B, n] to actions [B] (or [B, k]). On an `IBMDP` it is a
-    function from bounds and masks to IBMDP actions. `env` is an id, an environment or a function that makes one;
-    unless given, the one that the tree was learned in. Episode k has its own seed, derived from `seed`, so policies
-    judged with the same `seed` meet the same episodes, and the result does not depend on `num_envs`, how many
-    environments run side by side, nor on `workers`, the processes that step a tree's environment where Python
+    function from bounds and masks to IBMDP actions. `env` is an id, an environment (single or vector) or a function
+    that makes one; unless given, the one that the tree was learned in. Episode k has its own seed, derived from `seed`,
+    so policies judged with the same `seed` meet the same episodes, and the result does not depend on `num_envs`, how
+    many environments run side by side, nor on `workers`, the processes that step a tree's environment where Python
     steps it and it takes long (one per core). `max_steps` cuts episodes of environments that set no limit themselves
-    (default 10,000).
+    (default 10,000). `gamma` below 1 discounts the returns, per step.
 
     >>> import custard
     >>> tree = custard.Tree.stump(2, 0.0, 0, 1, *_cartpole())
@@ -142,6 +146,8 @@ def evaluate(
     (20, True)
     """
     require_whole(1, episodes=episodes, max_steps=max_steps)
+    if not 0.0 < gamma <= 1.0:
+        raise CustardError(f"gamma must be above 0 and at most 1, not {gamma}")
     if not isinstance(policy, Tree) and not callable(policy):
         hint = f": Tree.load({str(policy)!r}) reads a tree from its file" if isinstance(policy, (str, Path)) else ""
         raise CustardError(f"a policy is a Tree or a function to actions, not a {type(policy).__name__}{hint}")
@@ -153,20 +159,21 @@ def evaluate(
         env, env_kwargs = environment_of(policy, None, env_kwargs or {}, 'evaluate(tree, "CartPole-v1")')
     if isinstance(env, IBMDP):
         if not isinstance(policy, Tree):
-            return _on_ibmdp(policy, env, episodes, seed)
+            return _on_ibmdp(policy, env, episodes, seed, gamma)
         env = env.env
     seeds, where = episode_seeds(seed, episodes), source(env, env_kwargs)
     unlimited = np.zeros(episodes, dtype=bool)
     if isinstance(policy, Tree) and where.make_compiled is None:
-        runs = _with_workers(policy, where, seeds, features, max_steps, workers)
-        return Evaluation(runs.returns, runs.lengths, runs.truncated, unlimited, seed, int(runs.forbidden.sum()))
-    found = run_episodes(policy, where, seeds, features=features, max_steps=max_steps, num_envs=num_envs)
-    return Evaluation(*found[:3], unlimited, seed)
+        runs = _with_workers(policy, where, seeds, features, max_steps, workers, gamma)
+        return Evaluation(runs.returns, runs.lengths, runs.truncated, unlimited, seed, gamma, int(runs.forbidden.sum()))
+    found = run_episodes(policy, where, seeds, features=features, max_steps=max_steps, num_envs=num_envs, gamma=gamma)
+    return Evaluation(*found[:3], unlimited, seed, gamma)
 
 
 def _with_workers(
-    tree: Tree, where: Source, seeds: np.ndarray, features: Any, max_steps: int | None, workers: int | None
-) -> Episodes:
+    tree: Tree, where: Source, seeds: np.ndarray, features: Any, max_steps: int | None, workers: int | None,
+    gamma: float,
+) -> Episodes:  # fmt: skip
     """Run a tree's episodes in an environment that Python steps: a few here and, if it takes long, the rest by workers.
 
     Results are the same wherever an episode runs.
@@ -175,7 +182,9 @@ def _with_workers(
     base = describe(env, features=features)
     require_fit(tree, base)
     limit = max_steps or (None if where.time_limit is not None else DEFAULT_TIME_LIMIT)
-    request = EpisodeRequest(tree, seeds, 0.0, limit)
+    request = EpisodeRequest(tree, seeds, 0.0, limit, gamma=gamma)
+    if where.vector is not None:
+        return make_runner(Problem(where, base, encoder=features)).run([request])[0]
     begun = time.perf_counter()
     first = play_episodes(env, base, replace(request, seeds=seeds[:FIRST_EPISODES]))
     left = replace(request, seeds=seeds[FIRST_EPISODES:])
@@ -192,7 +201,7 @@ def _with_workers(
     return Episodes.joined([first, *rest])
 
 
-def _on_ibmdp(policy: Callable[..., Any], env: IBMDP, episodes: int, seed: int) -> Evaluation:
+def _on_ibmdp(policy: Callable[..., Any], env: IBMDP, episodes: int, seed: int, gamma: float) -> Evaluation:
     """Evaluate a policy over bounds, step by step in its IBMDP; its return counts base rewards only."""
     n = env.rules.features.n
     returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=np.int64)
@@ -207,12 +216,12 @@ def _on_ibmdp(policy: Callable[..., Any], env: IBMDP, episodes: int, seed: int) 
             number = int(np.asarray(action["choice"] if parameterised else action).reshape(()))
             observation, reward, terminated, truncated, info = env.step(action)
             if number < env.rules.n_base:
-                returns[k] += reward
+                returns[k] += gamma ** lengths[k] * reward
                 lengths[k] += 1
             ended = terminated or truncated
             traversal_limited[k] = "traversal_limit" in info
             time_limited[k] = truncated and not traversal_limited[k]
-    return Evaluation(returns, lengths, time_limited, traversal_limited, seed)
+    return Evaluation(returns, lengths, time_limited, traversal_limited, seed, gamma)
 
 
 def _cartpole() -> tuple[Any, Any]:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from gymnasium.spaces import Discrete
+
+from custard.task.episodes import action_mask
 
 __all__ = ["MAX_PROBE_STEPS", "Probe", "probe_environment", "reward_scale_of"]
 
@@ -29,13 +32,21 @@ def probe_environment(env: Any, seed: int, max_steps: int = MAX_PROBE_STEPS) -> 
     Probe(steps=18, ended=True, terminated=True, reward_scale=1.0)
     """
     env.action_space.seed(seed)
-    env.reset(seed=seed)
+    _, info = env.reset(seed=seed)
     rewards: list[float] = []
     terminated = truncated = False
     while len(rewards) < max_steps and not (terminated or truncated):
-        _, reward, terminated, truncated, _ = env.step(env.action_space.sample())
+        _, reward, terminated, truncated, info = env.step(_random_action(env, info))
         rewards.append(float(reward))
     return Probe(len(rewards), bool(terminated or truncated), bool(terminated), reward_scale_of(np.array(rewards)))
+
+
+def _random_action(env: Any, info: dict[str, Any]) -> Any:
+    """Draw one of the actions that the environment allows now."""
+    mask = action_mask(env, info) if isinstance(env.action_space, Discrete) else None
+    if mask is None or not np.any(mask):
+        return env.action_space.sample()
+    return env.action_space.sample(np.asarray(mask, dtype=np.int8))
 
 
 def reward_scale_of(rewards: np.ndarray) -> float:

@@ -43,6 +43,8 @@ class Problem:
     workers: int | None = None  # processes that step environments: one per core unless given; results are the same
     step_timeout: float | None = DEFAULT_STEP_TIMEOUT
     budget: int | None = None  # environment steps that the user allows, if that was said
+    engine: str = "local"  # where workers are: processes on this machine, or actors of a cluster ("ray")
+    address: str | None = None  # the cluster's
 
     @property
     def is_compiled(self) -> bool:

@@ -25,9 +25,11 @@ import numpy as np
 from custard.core.errors import CustardError
 from custard.core.spaces import Base, FeaturesArgument, describe
 from custard.ibmdp.base_environments import BaseEnvironments, base_environments_of
+from custard.task.episodes import EpisodeRequest
 from custard.task.origin import features_of
 from custard.task.problem import Problem
 from custard.task.source import DEFAULT_TIME_LIMIT, Source
+from custard.task.vector_episodes import play_side_by_side, require_seeds
 from custard.tree.tree import Tree
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ MAX_CACHED_OBSERVATIONS = 100_000
 class EpisodeResults(NamedTuple):
     """What came of episodes, in the order of their seeds."""
 
-    returns: np.ndarray  # [episodes] undiscounted
+    returns: np.ndarray  # [episodes]
     lengths: np.ndarray  # [episodes] int64, steps
     truncated: np.ndarray  # [episodes] bool: cut by a time limit
     states: list[np.ndarray] | None = None  # per episode [length, n]: the features the policy acted on, if asked for
@@ -69,6 +71,7 @@ def run_episodes(
     max_steps: int | None = None,
     num_envs: int = 1024,
     record_states: bool = False,
+    gamma: float = 1.0,
 ) -> EpisodeResults:
     """Run one episode per seed.
 
@@ -79,16 +82,20 @@ def run_episodes(
     max_steps      steps after which an episode is cut; by default 10,000 where the environment has no time limit
     num_envs       environments side by side; where Python steps them at most 16
     record_states  whether to report the states met
+    gamma          discount of the returns, per step
     """
     is_compiled = source.make_compiled is not None
     if features is None and isinstance(policy, Tree):
         features = features_of(policy)
+    if source.vector is not None:
+        return _side_by_side(policy, source, seeds, features, max_steps, record_states, gamma)
     venv = source.make_vec(min(len(seeds), num_envs if is_compiled else MAX_STEPPED_ENVIRONMENTS))
     try:
         base = describe(venv, features=features)
         if isinstance(policy, Tree):
             require_fit(policy, base)
-            if is_compiled and features is None and not record_states and policy.keep_used_sums().features.is_linear:
+            is_plain = features is None and not record_states and gamma == 1.0
+            if is_compiled and is_plain and policy.keep_used_sums().features.is_linear:
                 from custard.envs.pcg64 import streams  # compiled code loads when it is used
                 from custard.task.compiled_rollouts import rollouts_for, world_of
 
@@ -99,10 +106,36 @@ def run_episodes(
         else:
             act = policy
         limit = max_steps or (None if source.time_limit is not None else DEFAULT_TIME_LIMIT)
-        return step_episodes(act, base_environments_of(venv, base), seeds, limit, record_states)
+        return step_episodes(act, base_environments_of(venv, base), seeds, limit, record_states, gamma)
     finally:
         if not source.is_single_instance:
             venv.close()
+
+
+def _side_by_side(
+    policy: Policy,
+    source: Source,
+    seeds: np.ndarray,
+    features: FeaturesArgument,
+    max_steps: int | None,
+    record: bool,
+    gamma: float,
+) -> EpisodeResults:
+    """Run one episode per seed in the user's vector environment."""
+    assert source.vector is not None
+    base = describe(source.vector, features=features)
+    require_seeds(source.vector, base, source.name)
+    limit = max_steps or (None if source.time_limit is not None else DEFAULT_TIME_LIMIT)
+    if isinstance(policy, Tree):
+        require_fit(policy, base)
+        tree = policy
+        act: Callable[[np.ndarray], Any] = lambda x: [tree.act(row) for row in x]  # noqa: E731
+    else:
+        act, tree = policy, Tree.leaf(base.actions.start, base.features, base.actions)
+    request = EpisodeRequest(tree, seeds, 0.0, limit, record, gamma)
+    runs = play_side_by_side(source.vector, base, act, request, source.name)
+    states = np.split(runs.states, np.cumsum(runs.lengths)[:-1]) if record else None
+    return EpisodeResults(runs.returns, runs.lengths, runs.truncated, states)
 
 
 def visited_states(
@@ -125,6 +158,7 @@ def step_episodes(
     seeds: np.ndarray,
     max_steps: int | None,
     record_states: bool = False,
+    gamma: float = 1.0,
 ) -> EpisodeResults:
     """Run one episode per seed in environments that exist already.
 
@@ -133,9 +167,10 @@ def step_episodes(
     seeds          [episodes] int64
     max_steps      steps after which an episode is cut; None leaves that to the environment
     record_states  whether to report the states met
+    gamma          discount of the returns, per step
     """
     episodes, slots = len(seeds), len(environments.reward)
-    returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=np.int64)
+    returns, weights, lengths = np.zeros(episodes), np.ones(episodes), np.zeros(episodes, dtype=np.int64)
     cut = np.zeros(episodes, dtype=bool)
     states: list[list[np.ndarray]] = [[] for _ in range(episodes)]
     episode_of = np.arange(slots)  # which episode each slot runs
@@ -154,7 +189,8 @@ def step_episodes(
             for k, row in zip(running.tolist(), x, strict=True):
                 states[k].append(row)
         environments.move(active, actions, no_slots)
-        returns[running] += environments.reward[active]
+        returns[running] += weights[running] * environments.reward[active]
+        weights[running] *= gamma
         lengths[running] += 1
         terminated = environments.terminated[active]
         truncated = environments.truncated[active] & ~terminated

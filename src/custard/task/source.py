@@ -1,4 +1,4 @@
-"""Where base environments come from: an id, an environment, or a function that makes one."""
+"""Where base environments come from: an id, an environment (single or vector), or a function that makes one."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from custard.core.errors import CustardError, one_line, require_whole
 from custard.task.guard import Guarded
 from custard.task.recipes import environment_recipe
+from custard.task.vector_episodes import FirstOfVector
 
 __all__ = ["DEFAULT_TIME_LIMIT", "MAX_EPISODES", "Source", "episode_seeds", "registered_spec", "source"]
 
@@ -57,6 +58,7 @@ class Source:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     is_wrapped: bool = False  # whether wrappers change the observation or action space
     spec: EnvSpec | None = None  # what Gymnasium registers under the id, if an id was given
+    vector: VectorEnv | None = None  # the user's finished vector environment; `make` then gives its first part
 
     @property
     def preset_key(self) -> str:
@@ -82,13 +84,11 @@ def source(env: Any, kwargs: Mapping[str, Any] | None = None) -> Source:
         return env
     if isinstance(env, str):
         return _from_id(env, kwargs)
+    if isinstance(env, (gym.Env, VectorEnv)) and kwargs:
+        raise CustardError("environment arguments go with an id or a function, not with a finished environment")
     if isinstance(env, VectorEnv):
-        raise CustardError(
-            "a single environment, its id or a function that makes one is needed, not a vector environment"
-        )
+        return _from_vector(env)
     if isinstance(env, gym.Env):
-        if kwargs:
-            raise CustardError("environment arguments go with an id or a function, not with a finished environment")
         compiled = _compiled_form(env)
         if compiled is not None:
             return compiled
@@ -110,6 +110,19 @@ def source(env: Any, kwargs: Mapping[str, Any] | None = None) -> Source:
     raise CustardError(
         f"an environment is an id, a gymnasium.Env or a function that makes one, got {type(env).__name__}"
     )
+
+
+def _from_vector(venv: VectorEnv) -> Source:
+    """Return the source of a finished vector environment."""
+    first = FirstOfVector(venv)
+    spec = first.spec or getattr(venv, "spec", None)
+    name = spec.id if spec is not None else type(first.unwrapped if first.core is not venv else venv.unwrapped).__name__
+    declared = _declarations(first.core if isinstance(first.core, gym.Env) else first)
+    limit = None if spec is None else spec.max_episode_steps
+    if declared["time_limit"] is None and limit is not None and limit > 0:
+        declared["time_limit"] = int(limit)
+    guarded = Guarded(first, name, owned=False)
+    return Source(name, lambda: guarded, is_single_instance=True, vector=venv, **declared)
 
 
 def _compiled_form(env: gym.Env) -> Source | None:

@@ -7,31 +7,27 @@ episodes are run again by another.
 from __future__ import annotations
 
 import contextlib
-import resource
 import selectors
 import time
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
-
-import numpy as np
 
 from custard.core.errors import CustardError
 from custard.core.processes import Worker, cores, is_worker
 from custard.core.spaces import describe
-from custard.task.episodes import EpisodeRequest, Episodes, InProcess, Runner, play_episodes
-from custard.task.policies import policy_data, policy_from_data
+from custard.task.chunks import MAX_ATTEMPTS, MAX_WORKER_BYTES, chunks_of, joined_chunks, too_slow
+from custard.task.episodes import EpisodeRequest, Episodes, InProcess, Runner
 from custard.task.problem import DEFAULT_STEP_TIMEOUT, Problem
-from custard.task.recipes import encoder_recipe, recipe_encoder, recipe_function, register_again
+from custard.task.ray_runner import RayRunner
+from custard.task.recipes import encoder_recipe
+from custard.task.vector_episodes import VectorRunner
 
 __all__ = ["WorkerPool", "make_runner"]
 
-MAX_ATTEMPTS = 3  # times the same episodes are given to a worker that then dies
-CHUNKS_PER_WORKER = 4  # parts into which a request is cut for each worker, so that all end at about the same time
 CHECK_SECONDS = 1.0  # between two looks at workers that do not answer
-MAX_WORKER_BYTES = 4 << 30  # memory at which a worker is replaced: its environment leaks
 
 
 class WorkerPool:
@@ -47,7 +43,7 @@ class WorkerPool:
 
     def run(self, requests: Sequence[EpisodeRequest]) -> list[Episodes]:
         """Run all requests; their episodes in order."""
-        chunks = [chunk for number, request in enumerate(requests) for chunk in self._chunks(number, request)]
+        chunks = chunks_of(requests, len(self.workers))
         waiting, results = deque(range(len(chunks))), dict[int, Episodes]()
         attempts, busy = [0] * len(chunks), dict[Worker, int]()
         progress: dict[Worker, tuple[int, float]] = {}
@@ -80,25 +76,14 @@ class WorkerPool:
                             self._replace(worker, selector)
                 for worker in list(busy):
                     self._check_alive(worker, progress)
-        parts: list[list[Episodes]] = [[] for _ in requests]
-        for k, (number, _) in enumerate(chunks):
-            parts[number].append(results[k])
-        return [Episodes.joined(each) for each in parts]
+        return joined_chunks(chunks, results, len(requests))
 
     def close(self) -> None:
         """End all workers."""
         self._closing()
 
-    def _chunks(self, number: int, request: EpisodeRequest) -> list[tuple[int, dict[str, Any]]]:
-        pieces = min(len(request.seeds), CHUNKS_PER_WORKER * len(self.workers))
-        common = {
-            "policy": policy_data(request.policy), "noise": request.noise, "max_steps": request.max_steps,
-            "keep_states": request.keep_states,
-        }  # fmt: skip
-        return [(number, {**common, "seeds": seeds}) for seeds in np.array_split(request.seeds, max(1, pieces))]
-
     def _start(self) -> Worker:
-        return Worker(f"{__name__}:serve_episodes", self.setup)
+        return Worker("custard.task.chunks:serve_episodes", self.setup)
 
     def _replace(self, worker: Worker, selector: selectors.BaseSelector) -> None:
         selector.unregister(worker)
@@ -111,22 +96,27 @@ class WorkerPool:
         if worker.ticks != ticks:
             progress[worker] = (worker.ticks, time.monotonic())
         elif self.step_timeout is not None and time.monotonic() - since > self.step_timeout:
-            raise CustardError(
-                f"environment {self.name!r} took more than {self.step_timeout:g} seconds for one step: "
-                "step_timeout= (--step-timeout) allows more"
-            )
+            raise CustardError(too_slow(self.name, self.step_timeout))
 
 
 def make_runner(problem: Problem) -> Runner:
     """Return what runs a problem's episodes: worker processes, or this process where no other can make the environment.
 
     `problem.workers` is how many processes; by default one per core, or none in a process that is a worker itself.
+    With the engine ray it is how many actors of a cluster; by default one per core of the cluster. The user's vector
+    environment runs episodes side by side by itself.
     """
+    venv = problem.source.vector
+    if venv is not None:
+        return VectorRunner(venv, describe(venv, features=problem.encoder), problem.source.name)
     recipe = getattr(problem.source.make, "recipe", None)
     encoder = encoder_recipe(problem.encoder)
     count = (0 if is_worker() else cores()) if problem.workers is None else problem.workers
     can_remake = recipe is not None and (problem.encoder is None or encoder is not None)
-    if count > 1 and not can_remake:
+    if recipe is not None and can_remake and problem.engine == "ray":
+        setup = {**recipe, "features": encoder}
+        return RayRunner(setup, problem.source.name, problem.address, problem.workers, problem.step_timeout)
+    if (count > 1 or problem.engine == "ray") and not can_remake:
         warnings.warn(
             f"{problem.source.name} is stepped in this process alone, on one core: other processes can make an "
             "environment given by its id, or by a function or class of a module they can import",
@@ -136,30 +126,6 @@ def make_runner(problem: Problem) -> Runner:
         env = problem.source.make()
         return InProcess(env, describe(env, features=problem.encoder))
     return WorkerPool({**recipe, "features": encoder}, problem.source.name, count, problem.step_timeout)
-
-
-def serve_episodes(setup: Mapping[str, Any], tick: Callable[[], None]) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Make the environment that `setup` describes; returns the function that runs episodes in it.
-
-    `setup` holds "env" (an id, or where a function that makes it is imported from), "registration" (of the id, if this
-    process may not know it), "kwargs" and "features" (where
-    the user's features= function is imported from, their expressions, or None).
-    """
-    from custard.task.source import source
-
-    register_again(setup["registration"])
-    env = setup["env"] if isinstance(setup["env"], str) else recipe_function(setup["env"])
-    made = source(env, setup["kwargs"]).make()
-    encoder = recipe_encoder(setup["features"])
-    base = describe(made, features=encoder)
-
-    def answer(request: dict[str, Any]) -> dict[str, Any]:
-        policy = policy_from_data(request.pop("policy"), base.features, base.actions)
-        episodes = play_episodes(made, base, EpisodeRequest(policy, **request), tick)
-        kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return {"episodes": vars(episodes), "bytes": 1024 * kilobytes}
-
-    return answer
 
 
 def _end_all(workers: list[Worker]) -> None:

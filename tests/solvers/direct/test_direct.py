@@ -21,6 +21,7 @@ from custard.task.problem import Problem
 from custard.task.source import source
 from custard.tree.tree import Tree
 from tests.experts.test_linear import Choose, Steer
+from tests.task.test_workers import Walk
 
 RNG = np.random.default_rng(0)
 FEATURES = Features(("a", "b", "c"), [-3] * 3, [3] * 3)
@@ -203,3 +204,37 @@ def test_which_environments_are_searched_directly():
     assert searches(lambda: gym.make("FrozenLake-v1"), tests="linear")
     assert not searches("CartPole-v1")
     assert searches("CartPole-v1", expert="linear")
+
+
+def test_episodes_that_become_longer_while_a_tree_is_judged_end_the_judging():
+    run = custard.learn(Walk, "direct", budget=3000, seed=1, workers=0, expert="none", max_leaves=4)
+    assert run.steps <= 3000 + 30  # an episode has at most thirty steps
+    assert np.isfinite(run.value)
+
+
+class Patience(gym.Env):
+    """Action 0 ends the episode with 1; action 1 waits, and earns 2 at the third step."""
+
+    observation_space, action_space = gym.spaces.Box(0, 3, (1,)), gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return np.zeros(1, dtype=np.float32), {}
+
+    def step(self, action):
+        self.t += 1
+        reward = 1.0 if action == 0 else 2.0 * (self.t == 3)
+        return np.full(1, self.t, dtype=np.float32), reward, action == 0 or self.t == 3, False, {}
+
+
+@pytest.mark.parametrize("method", ["direct", "tpi"])
+def test_a_discount_decides_what_is_best(method):
+    # Waiting earns 2 γ² against 1: it is worth it above γ = 0.71. Waiting twice, then ending, earns γ² alone.
+    for gamma, first, value in ((1.0, 1, 2.0), (0.9, 1, 1.62), (0.5, 0, 1.0)):
+        run = custard.learn(Patience, method, budget=2000, workers=0, tests="axis", gamma=gamma)
+        assert run.tree.act(np.zeros(1)) == first
+        assert run.value == pytest.approx(value)
+        assert custard.evaluate(run.tree, Patience, 3, gamma=gamma).mean == pytest.approx(value)
+    with pytest.raises(custard.CustardError, match="gamma must be above 0"):
+        custard.learn(Patience, "direct", gamma=0.0)

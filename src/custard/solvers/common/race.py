@@ -42,8 +42,9 @@ class Racer:
     It is a `Runner` itself, with a limit: when `limit` steps are used it raises `BudgetUsed`, at most one episode late.
     """
 
-    def __init__(self, runner: Runner, seed: int, max_steps: int | None, limit: int) -> None:
-        """`max_steps` cuts episodes of environments without a time limit."""
+    def __init__(self, runner: Runner, seed: int, max_steps: int | None, limit: int, gamma: float = 1.0) -> None:
+        """`max_steps` cuts episodes of environments without a time limit; `gamma` discounts all returns, per step."""
+        self.gamma = gamma
         self.runner, self.seed, self.max_steps, self.limit = runner, seed, max_steps, limit
         self.steps = self.draws = 0  # environment steps, and lists of fresh seeds, so far
         self.longest = 0  # steps of the longest episode so far
@@ -56,6 +57,8 @@ class Racer:
 
     def run(self, requests: Sequence[EpisodeRequest]) -> list[Episodes]:
         """Run all requests; raise `BudgetUsed` where the limit is reached before."""
+        if self.gamma != 1.0:
+            requests = [replace(request, gamma=self.gamma) for request in requests]
         longest = self.max_steps or self.longest
         if longest and sum(len(request.seeds) for request in requests) * longest <= self.limit - self.steps:
             return self._count(self.runner.run(requests))

@@ -1,6 +1,6 @@
 """Direct search over trees, for environments that Python steps. Read in this order: `direct` (phases, judging),
-`settings`, `experts` (what trees imitate), `imitate`, `refine` (a tree's shape), `state` (between two units of work);
-in `solvers/common`: `race`, `evolve`, `linear_trees`."""
+`settings`, `experts` (what trees imitate), `imitate`, `refine` (a tree's shape), `masks` (allowed actions), `state`
+(between two units of work); in `solvers/common`: `race`, `evolve`, `linear_trees`."""
 
 from custard.solvers.direct.direct import is_state, solve
 from custard.solvers.direct.settings import PRESETS, Settings

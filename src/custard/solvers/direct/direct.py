@@ -7,7 +7,8 @@
    coefficients that the return does not need are taken away, and all numbers that are left are searched for again.
 4. **Imitation.** Trees of several sizes, with plain tests and constant leaves, imitate the expert (`imitate`).
 5. **Race.** For the best of them all numbers are searched for at once (`evolve`); the worse half drops out repeatedly.
-6. **Refinement.** Small changes of the best tree's shape (`refine`), then again all of its numbers.
+6. **Refinement.** Small changes of the best tree's shape (`refine`), then again all of its numbers. Where the
+   environment has action masks, leaves get actions that are allowed in every state they meet (`masks`).
 7. **Shrinking.** Splits that the return does not need are taken away.
 8. **Judging.** The better of the two forms is the result: the one with fewer numbers where they return the same. The
    value shown is the mean over episodes that chose nothing.
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +33,7 @@ from custard.solvers.common.paired import paired_gain
 from custard.solvers.common.race import BudgetUsed, Racer, Winner, number_count
 from custard.solvers.direct import experts
 from custard.solvers.direct.imitate import imitations
+from custard.solvers.direct.masks import with_allowed_leaves
 from custard.solvers.direct.refine import change
 from custard.solvers.direct.settings import Forms, Settings
 from custard.solvers.direct.state import PLAIN, SUMS, Incumbent, SearchState
@@ -96,6 +99,8 @@ class DirectSearch:
         self, problem: Problem, settings: Settings, runner: Runner, data: dict[str, np.ndarray] | None = None
     ) -> None:
         """`data` is what a snapshot's `state` returned, to go on from there."""
+        if settings.gamma != 1.0:  # the declared threshold is of undiscounted returns
+            problem = replace(problem, source=replace(problem.source, reward_threshold=None))
         self.problem, self.settings, self.forms = problem, settings, Forms.of(settings, problem.base.actions)
         self.seed = problem.seeds("direct")["direct"]
         self.max_leaves = settings.max_leaves or DEFAULT_MAX_LEAVES
@@ -106,7 +111,8 @@ class DirectSearch:
         else:
             self.state = SearchState.from_arrays(data, problem.base)
         self.budget = self.state.budget
-        self.racer = Racer(runner, self.seed, problem.episode_cap(self.budget), int(SEARCH_END * self.budget))
+        cap, limit = problem.episode_cap(self.budget), int(SEARCH_END * self.budget)
+        self.racer = Racer(runner, self.seed, cap, limit, settings.gamma)
         self.racer.steps, self.racer.draws, self.racer.longest = self.state.counts
         self.racer.recent_length = self.state.recent_length
         self.saved: dict[str, np.ndarray] = {}  # the state at the beginning of the present unit of work
@@ -116,8 +122,8 @@ class DirectSearch:
         """Run the phases that are left."""
         phases: dict[str, Callable[[], Iterator[Snapshot]]] = {
             "constants": self.try_constants, "expert": self.search_expert, "sums": self.search_sums,
-            "imitation": self.imitate, "race": self.race, "refinement": self.refine, "shrinking": self.shrink,
-            "choice": self.choose_form, "judging": self.judge_finally,
+            "imitation": self.imitate, "race": self.race, "refinement": self.refine, "masks": self.prefer_allowed,
+            "shrinking": self.shrink, "choice": self.choose_form, "judging": self.judge_finally,
         }  # fmt: skip
         names = list(phases)
         try:
@@ -149,8 +155,10 @@ class DirectSearch:
         self.warn_of_endless_episodes(results)
         means = [float(result.returns.mean()) for result in results]
         self.state.constant_return = max(means)
+        self.state.has_masks = any(result.masks.shape[1] > 0 for result in results)
+        never_forbidden = [not result.forbidden.any() for result in results]
         self.keep_states(np.concatenate([result.states for result in results]))
-        self.take(PLAIN, trees[int(np.argmax(means))])
+        self.take(PLAIN, trees[max(range(len(trees)), key=lambda k: (never_forbidden[k], means[k]))])
         self.challenge(PLAIN, [arm.tree for arm in self.state.arms])
         yield self.snapshot("tried constant actions")
 
@@ -247,9 +255,8 @@ class DirectSearch:
             for k, arm in enumerate(state.arms):
                 yield from self.evolve(arm, arm.steps + share, [self.seed, 1, k, state.rung], "racing trees")
             keep = max(1, len(state.arms) // 2)
-            ranked = self.racer.rank(
-                [arm.tree for arm in state.arms], keep, max(4, self.comparison_episodes // 2), rounds=1
-            )
+            episodes = max(4, self.comparison_episodes // 2)
+            ranked = self.racer.rank([arm.tree for arm in state.arms], keep, episodes, rounds=1)
             state.arms = [state.arms[i] for i in ranked]
             state.rung += 1
             self.challenge(PLAIN, [arm.tree for arm in state.arms])
@@ -268,12 +275,21 @@ class DirectSearch:
                 self.challenge(PLAIN, [arm.tree])
             else:
                 rng, episodes = np.random.default_rng([self.seed, 2, state.round]), self.comparison_episodes
-                self.accept(
-                    PLAIN, change(tree, self.racer, episodes, state.states, rng, self.max_depth, self.max_leaves)
-                )
+                limits = self.max_depth, self.max_leaves
+                self.accept(PLAIN, change(tree, self.racer, episodes, state.states, rng, *limits))
             state.round += 1
             self.save()
             yield self.snapshot("refining")
+
+    def prefer_allowed(self) -> Iterator[Snapshot]:
+        """Give leaves actions that the environment allows in every state they meet, if the return does not suffer."""
+        for form in list(self.state.incumbents) if self.state.has_masks else []:
+            tree = self.state.incumbents[form].tree
+            met = self.racer.screen([tree], self.comparison_episodes, keep_states=True)[0]
+            changed = with_allowed_leaves(tree, met.states, met.masks)
+            if changed is not tree:
+                self.accept(form, self.racer.simplest(tree, [changed], len(met.returns), self.tolerance(form)))
+            yield self.snapshot("preferring allowed actions")
 
     def shrink(self) -> Iterator[Snapshot]:
         """Take splits away that the return does not need."""
@@ -292,10 +308,8 @@ class DirectSearch:
     def choose_form(self) -> Iterator[Snapshot]:
         """Choose between plain tests and sums, on fresh episodes."""
         incumbents = self.state.incumbents
-        if not self.forms.has_plain and SUMS in incumbents:
-            self.state.chosen_form = SUMS
-        elif len(incumbents) == 1:
-            self.state.chosen_form = next(iter(incumbents))
+        if len(incumbents) == 1 or (not self.forms.has_plain and SUMS in incumbents):
+            self.state.chosen_form = SUMS if SUMS in incumbents else next(iter(incumbents))
         else:
             simple, other = sorted(incumbents, key=lambda form: number_count(incumbents[form].tree))
             trees = [incumbents[form].tree for form in (simple, other)]
@@ -314,7 +328,10 @@ class DirectSearch:
                 self.racer.limit = self.racer.steps + 1  # one episode, whatever it takes
                 self.judge(form, 1)
                 break
-            self.judge(form)
+            try:
+                self.judge(form)
+            except BudgetUsed:  # episodes were longer than those before
+                break
             self.save()
             yield self.snapshot("judging")
 
@@ -324,9 +341,8 @@ class DirectSearch:
         self, arm: Arm, steps: float, seed: list[int], message: str, moves_sums: bool = False
     ) -> Iterator[Snapshot]:
         """Search for the numbers of one tree until so many steps were spent on it."""
-        settings = self.search_settings(
-            int(steps), arm.start.n_nodes + arm.start.n_coefficients, finalists=1, final_episodes=self.judging_episodes
-        )
+        size = arm.start.n_nodes + arm.start.n_coefficients
+        settings = self.search_settings(int(steps), size, finalists=1, final_episodes=self.judging_episodes)
         number = int(np.random.SeedSequence(seed).generate_state(1)[0])
         for progress in arm.improve(self.racer, settings, self.state.states, number, moves_sums):
             yield self.snapshot(f"{message}, now about {progress.value:.4g}")
@@ -338,10 +354,9 @@ class DirectSearch:
     def challenge(self, form: str, trees: list[Tree]) -> None:
         """Let trees challenge the best one of a form."""
         challengers = self.allowed([readable(tree) if form == SUMS else simplify(tree) for tree in trees])
-        incumbent = self.state.incumbents[form].tree
-        if not challengers:
-            return
-        self.accept(form, self.racer.improve(incumbent, challengers, self.comparison_episodes))
+        if challengers:
+            incumbent = self.state.incumbents[form].tree
+            self.accept(form, self.racer.improve(incumbent, challengers, self.comparison_episodes))
 
     def accept(self, form: str, winner: Winner) -> None:
         """Keep the winner of a comparison as the best tree of its form."""
@@ -364,8 +379,7 @@ class DirectSearch:
         state = self.state
         mean = state.incumbents[form].mean
         reference = max(mean, state.expert_return) if form == SUMS else mean
-        allowed = TOLERATED_LOSS * max(0.0, reference - state.constant_return)
-        return max(0.0, allowed - max(0.0, reference - mean) / 2)
+        return max(0.0, TOLERATED_LOSS * max(0.0, reference - state.constant_return) - max(0.0, reference - mean) / 2)
 
     def warn_of_endless_episodes(self, results: list[Episodes]) -> None:
         """Say where episodes are cut, if the environment declares no time limit and ended none of them."""
@@ -379,11 +393,9 @@ class DirectSearch:
 
     def keep_states(self, states: np.ndarray) -> None:
         """Keep some of the states that were met."""
-        rng = np.random.default_rng([self.seed, 4])
+        kept = np.random.default_rng([self.seed, 4]).permutation(len(states))[:MAX_KEPT_STATES]
         features = self.problem.base.features
-        self.state.states = features.require_finite(states)[:, : features.n_raw][
-            rng.permutation(len(states))[:MAX_KEPT_STATES]
-        ]
+        self.state.states = features.require_finite(states)[kept, : features.n_raw]
 
     @property
     def comparison_episodes(self) -> int:

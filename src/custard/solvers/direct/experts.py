@@ -65,7 +65,8 @@ def _should_race_dqn(run: DirectSearch) -> bool:
     is_solved = threshold is not None and state.expert_return - state.constant_return >= nearly
     affordable = DQN_SHARE * run.budget >= MIN_DQN_STEPS
     has_jax = bool(find_spec("jax") and find_spec("optax"))
-    return run.forms.has_plain and affordable and not is_solved and has_jax
+    is_comparable = run.problem.source.vector is None and run.settings.gamma == 1.0  # its returns are undiscounted
+    return run.forms.has_plain and affordable and not is_solved and has_jax and is_comparable
 
 
 def load(run: DirectSearch) -> Expert | None:
@@ -128,7 +129,12 @@ def teacher(run: DirectSearch) -> Teacher | None:
         return None
     policy = run.linear_policy
     scores = policy.scores if actions.discrete else None
-    return Teacher(policy.predict, scores, lambda count: racer.screen([policy], count, keep_states=True)[0].states)
+
+    def states(count: int) -> tuple[np.ndarray, np.ndarray]:
+        result = racer.screen([policy], count, keep_states=True)[0]
+        return result.states, result.masks
+
+    return Teacher(policy.predict, scores, states)
 
 
 def _teacher_of_expert(run: DirectSearch, expert: Expert) -> Teacher:
@@ -140,11 +146,11 @@ def _teacher_of_expert(run: DirectSearch, expert: Expert) -> Teacher:
             return expert.act(x) + actions.start
         return expert.act(x) if chosen_among is None else chosen_among[expert.act(x)]
 
-    def states(count: int) -> np.ndarray:
+    def states(count: int) -> tuple[np.ndarray, np.ndarray]:
         met, results = visited_states(predict, run.problem, racer.fresh_seeds(count), racer.max_steps)
         racer.steps += int(results.lengths.sum())
         racer.recent_length = float(results.lengths.mean())
-        return met
+        return met, np.ones((len(met), 0), dtype=bool)
 
     scores = (expert.q or expert.log_policy) if actions.discrete else None
     return Teacher(predict, scores, states)

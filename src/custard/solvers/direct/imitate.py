@@ -14,6 +14,8 @@ import numpy as np
 
 from custard.core.spaces import Base
 from custard.solvers.common.race import Racer
+from custard.solvers.direct.masks import allowed_scores
+from custard.task.episodes import joined_masks
 from custard.tree.export.sklearn import from_sklearn
 from custard.tree.tree import Tree
 
@@ -33,7 +35,8 @@ class Teacher:
 
     predict: Callable[[np.ndarray], np.ndarray]  # feature vectors [B, n] -> actions [B] or [B, k]
     scores: Callable[[np.ndarray], np.ndarray] | None  # [B, n] -> [B, A]: how good actions are, if it says so
-    states: Callable[[int], np.ndarray]  # number of fresh episodes -> states met, [M, n]
+    states: Callable[[int], tuple[np.ndarray, np.ndarray]]
+    """Number of fresh episodes -> states met [M, n] and what was allowed there [M, A], or [M, 0]."""
 
 
 @dataclass(eq=False)
@@ -62,21 +65,28 @@ def imitations(
     parts = [teacher.states(2)]
     parts.append(teacher.states(int(np.clip(max_steps / (MIN_ROUNDS * racer.recent_length), 1, TEACHER_EPISODES))))
     for _ in range(MAX_ROUNDS):
-        x = np.concatenate([parts[0], *parts[1:][-RECENT_PARTS:]])
-        x = x[rng.permutation(len(x))[:MAX_FIT_STATES]]
-        trees = [tree for leaves in max_leaves for tree in fit_trees(teacher, x, base, leaves, max_depth)]
+        recent = [parts[0], *parts[1:][-RECENT_PARTS:]]
+        x, masks = np.concatenate([part[0] for part in recent]), joined_masks([part[1] for part in recent])
+        chosen = rng.permutation(len(x))[:MAX_FIT_STATES]
+        x, masks = x[chosen], masks[chosen]
+        trees = [tree for leaves in max_leaves for tree in fit_trees(teacher, x, base, leaves, max_depth, masks)]
         affordable = max_steps / (MIN_ROUNDS * len(trees) * racer.recent_length)
         results = racer.screen(trees, int(np.clip(affordable, 1, STUDENT_EPISODES)), keep_states=True)
-        parts += [result.states for result in results]
+        parts += [(result.states, result.masks) for result in results]
         parts.append(teacher.states(1))
         scored = [(float(result.returns.mean()), tree) for result, tree in zip(results, trees, strict=True)]
-        yield Imitation(scored, np.concatenate(parts))
+        yield Imitation(scored, np.concatenate([part[0] for part in parts]))
         if racer.steps - begun > max_steps:
             break
 
 
-def fit_trees(teacher: Teacher, x: np.ndarray, base: Base, max_leaves: int, max_depth: int) -> list[Tree]:
-    """Return trees with at most so many leaves that do what the teacher does in states x [N, n]."""
+def fit_trees(
+    teacher: Teacher, x: np.ndarray, base: Base, max_leaves: int, max_depth: int, masks: np.ndarray
+) -> list[Tree]:
+    """Return trees with at most so many leaves that do what the teacher does in states x [N, n].
+
+    `masks` [N, A] say which actions are allowed there, [N, 0] that all are: the best allowed one is imitated.
+    """
     from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
     seen = base.features.extend(x)
@@ -85,15 +95,18 @@ def fit_trees(teacher: Teacher, x: np.ndarray, base: Base, max_leaves: int, max_
         return from_sklearn(estimator.fit(seen, target, sample_weight=weight), base.features, base.actions)
 
     actions = teacher.predict(x)
+    scores = None if teacher.scores is None else allowed_scores(teacher.scores(x), masks)
+    if scores is not None and masks.shape[1]:
+        actions = scores.argmax(axis=1) + base.actions.start
     if max_leaves < 2 or max_depth < 1:
         value = np.bincount(actions).argmax() if base.actions.discrete else np.median(actions, axis=0)
         return [Tree.leaf(value, base.features, base.actions)]
     limits: dict[str, Any] = {"max_leaf_nodes": max_leaves, "max_depth": max_depth, "random_state": 0}
     if not base.actions.discrete:
         return [grown(DecisionTreeRegressor(**limits), actions, None)]
-    if teacher.scores is None:
+    if scores is None:
         return [grown(DecisionTreeClassifier(**limits), actions, None)]
-    ordered = np.sort(teacher.scores(x), axis=1)
+    ordered = np.sort(scores, axis=1)
     margin = ordered[:, -1] - ordered[:, -2] + 1e-12 if ordered.shape[1] > 1 else np.ones(len(x))
     capped = np.minimum(margin, np.median(margin))
     return [

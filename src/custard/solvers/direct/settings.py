@@ -37,8 +37,13 @@ class Settings:
     digits: int | None = None
     """Digits to which the numbers of sums are rounded if the return allows; 2 or 3 unless given."""
 
+    gamma: float = 1.0
+    """The discount of returns, per step."""
+
     def __post_init__(self) -> None:
         require_least(self, 1, "max_leaves", "digits")
+        if not 0.0 < self.gamma <= 1.0:
+            raise CustardError(f"gamma must be above 0 and at most 1, not {self.gamma}")
         for name, known in (("tests", ("axis", "linear", "auto")), ("leaves", ("constant", "linear", "auto"))):
             if getattr(self, name) not in known:
                 raise CustardError(one_of(name, getattr(self, name), known))

@@ -41,6 +41,7 @@ class SearchState:
     counts: tuple[int, int, int] = (0, 0, 0)  # steps used, lists of fresh seeds drawn, longest episode so far
     constant_return: float = -np.inf  # of the best tree of one leaf
     recent_length: float = 1.0  # steps per episode of what ran last
+    has_masks: bool = False  # whether the environment says which actions are allowed
     states: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))  # [M, n_raw]: some that were met
     incumbents: dict[str, Incumbent] = field(default_factory=dict)  # by form
     chosen_form: str = ""  # at the end

@@ -95,6 +95,9 @@ class Settings:
     """An expert to begin from, by direct search: linear or dqn (found first), a file (.npz, or .zip of
     Stable-Baselines3), a function to Q-values, or none."""
 
+    gamma: float = 1.0
+    """The discount of returns, per step; below 1 trees are searched directly."""
+
     def __post_init__(self) -> None:
         require_least(self, 1, "max_leaves", "episodes", "states", "cuts", "polish", "patience")
         require_shares(self, "noise")
@@ -113,8 +116,9 @@ class Settings:
 
 def searches_directly(problem: Problem, settings: Settings) -> bool:
     """Return whether trees are searched by their returns alone: where Python steps the environment and its states are
-    too many for a table, and where an expert or linear tests or leaves are asked for."""
-    if settings.expert not in (None, "none") or "linear" in (settings.tests, settings.leaves):
+    too many for a table, and where an expert, linear tests or leaves, or a discount are asked for."""
+    asks_for_it = settings.expert not in (None, "none") or "linear" in (settings.tests, settings.leaves)
+    if asks_for_it or problem.source.vector is not None or settings.gamma != 1.0:
         return True
     return not problem.is_compiled and not can_have_table(problem, settings.budget)
 

@@ -1,0 +1,242 @@
+"""Episodes in a vector environment that the user made: one per sub-environment, side by side, each by its own seed.
+
+A sub-environment whose episode is over is either restarted alone with the next seed (`options["reset_mask"]`), where
+the vector environment is known to support that, or ignored until all others have ended too. So what Gymnasium's
+autoreset does in between, in the same step or in the next one, belongs to no episode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector.utils import create_empty_array, iterate
+
+from custard.core.errors import CustardError, one_line
+from custard.core.metadata import representative
+from custard.core.spaces import Base
+from custard.ibmdp.base_environments import autoreset_mode
+from custard.task.episodes import EpisodeRequest, Episodes, mask_rows, random_action
+from custard.task.guard import MAX_REWARD
+from custard.tree.leaf_actions import LeafActions
+
+__all__ = ["FirstOfVector", "VectorRunner", "play_side_by_side", "require_seeds"]
+
+ActMany = Callable[[np.ndarray], Any]  # feature vectors [B, n] -> B actions
+
+
+class FirstOfVector(gym.Env):
+    """The first sub-environment of a vector environment as an environment; the others repeat what it does.
+
+    For what looks at one episode only: probes, and what a step costs.
+    """
+
+    def __init__(self, venv: Any) -> None:
+        self.venv, self.core = venv, representative(venv)
+        self.observation_space, self.action_space = venv.single_observation_space, venv.single_action_space
+        self.spec = getattr(self.core, "spec", None)
+        self.can_restart_one = can_restart_one(venv)
+
+    @property
+    def unwrapped(self) -> Any:
+        """The sub-environment itself, where it is in this process: it names features and actions."""
+        return self if self.core is self.venv else self.core.unwrapped
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start the same episode everywhere."""
+        count = self.venv.num_envs
+        observations, infos = self.venv.reset(seed=None if seed is None else [seed] * count, options=options)
+        return self._first(observations), _info_of(infos, 0)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Take the same action everywhere."""
+        actions = np.array([action] * self.venv.num_envs, dtype=self.venv.action_space.dtype)
+        observations, rewards, terminated, truncated, infos = self.venv.step(actions)
+        over = np.asarray(terminated | truncated, dtype=bool)
+        if over[1:].any() and not over[0] and self.can_restart_one:
+            self.venv.reset(options={"reset_mask": over})
+        return self._first(observations), float(rewards[0]), bool(terminated[0]), bool(truncated[0]), _info_of(infos, 0)
+
+    def _first(self, observations: Any) -> Any:
+        return next(iter(iterate(self.venv.observation_space, observations)))
+
+
+class VectorRunner:
+    """Runs episodes in the sub-environments of one vector environment."""
+
+    def __init__(self, venv: VectorEnv, base: Base, name: str) -> None:
+        """`name` is what the environment is called in messages."""
+        self.venv, self.base, self.name = venv, base, name
+        require_seeds(venv, base, name)
+
+    def run(self, requests: Sequence[EpisodeRequest]) -> list[Episodes]:
+        """Run all requests; their episodes in order."""
+        return [self._run(request) for request in requests]
+
+    def _run(self, request: EpisodeRequest) -> Episodes:
+        act = request.policy.act
+        return play_side_by_side(self.venv, self.base, lambda x: [act(row) for row in x], request, self.name)
+
+    def close(self) -> None:
+        """Leave the environment to whoever made it."""
+
+
+def can_restart_one(venv: VectorEnv) -> bool:
+    """Return whether single sub-environments can be reset: without autoreset they must, Gymnasium's own always can."""
+    return autoreset_mode(venv) == AutoresetMode.DISABLED or type(venv) in (SyncVectorEnv, AsyncVectorEnv)
+
+
+def require_seeds(venv: Any, base: Base, name: str) -> None:
+    """Raise unless `reset(seed=[…])` gives every sub-environment the episode of its own seed."""
+    count = venv.num_envs
+    seeds = list(range(1, count + 1))
+    how = "gym.make_vec(id, num_envs, vectorization_mode='sync' or 'async') makes one that does"
+    try:
+        first, second = (base.encode(venv.reset(seed=given)[0], count) for given in (seeds, [*seeds[1:], *seeds[:1]]))
+    except CustardError:
+        raise
+    except Exception as error:  # it may raise anything
+        raise CustardError(
+            f"vector environment {name!r} does not take one seed per sub-environment in reset "
+            f"({one_line(error)}): {how}"
+        ) from None
+    if not np.array_equal(np.roll(first, -1, axis=0), second):
+        raise CustardError(
+            f"vector environment {name!r} does not start the same episode from the same seed in every sub-environment: "
+            f"{how}"
+        )
+
+
+def play_side_by_side(venv: Any, base: Base, act_many: ActMany, request: EpisodeRequest, name: str) -> Episodes:
+    """Run one episode per seed; an episode depends on its seed and the policy alone, as in `play_episodes`.
+
+    venv      the vector environment, which takes a list of seeds in reset
+    base      its features and actions
+    act_many  the policy, for feature vectors [B, n]; the request's own is not called
+    request   the seeds, and what is asked about their episodes
+    name      what the environment is called in messages
+    """
+    count, total, limit = venv.num_envs, len(request.seeds), request.max_steps or np.inf
+    restarts, leaf_actions, start = can_restart_one(venv), LeafActions(base.actions), base.actions.start
+    seeds = request.seeds.tolist() or [0]
+    actions: Any = np.array(create_empty_array(venv.single_action_space, n=count, fn=np.zeros))
+    if base.actions.discrete:
+        actions += start
+    returns, weights, lengths = np.zeros(total), np.ones(total), np.zeros(total, dtype=np.int64)
+    terminated, truncated = np.zeros(total, dtype=bool), np.zeros(total, dtype=bool)
+    forbidden, max_reward = np.zeros(total, dtype=np.int64), -np.inf
+    states: list[list[np.ndarray]] = [[] for _ in range(total)]
+    met_masks: list[list[Any]] = [[] for _ in range(total)]
+    generators: dict[int, np.random.Generator] = {}
+    episode = np.full(count, -1)  # that each sub-environment runs; -1 for none
+    begun = 0
+    x, infos = np.zeros((count, base.features.n)), dict[str, Any]()
+
+    def begin(slots: np.ndarray) -> None:
+        """Begin the next episodes in free sub-environments; what has none left is reset too, and ignored."""
+        nonlocal begun, x, infos
+        fresh = slots[: total - begun]
+        episode[slots] = -1
+        episode[fresh] = np.arange(begun, begun + len(fresh))
+        begun += len(fresh)
+        # Sub-environments without an episode get a seed as well: some vector environments want one for each.
+        of_slot = [seeds[max(0, int(k))] for k in episode]
+        options = None
+        if len(slots) < count:
+            mask = np.zeros(count, dtype=bool)
+            mask[slots] = True
+            options = {"reset_mask": mask}
+        with _in_one_line(name):
+            observations, infos = venv.reset(seed=of_slot, options=options)
+        x[slots] = base.encode(observations, count)[slots]
+        for i in fresh.tolist():
+            if request.noise:
+                generators[i] = np.random.default_rng([of_slot[i], 1])
+
+    everyone = np.arange(count)
+    begin(everyone)
+    masks = _masks(infos, count)
+    while (active := np.flatnonzero(episode >= 0)).size:
+        chosen = _one_each(act_many(x[active]), len(active))
+        for i, k, action in zip(active.tolist(), episode[active].tolist(), chosen, strict=True):
+            mask = masks[i] if base.actions.discrete else None
+            if request.keep_states:
+                states[k].append(x[i].copy())
+                met_masks[k].append(mask)
+            if request.noise and generators[i].random() < request.noise:
+                action = random_action(leaf_actions, generators[i], mask)
+            if mask is not None and not mask[action - start]:
+                forbidden[k] += 1
+            actions[i] = base.action(action)
+        with _in_one_line(name):
+            observations, rewards, over, cut, infos = venv.step(actions.copy())
+        x = base.encode(observations, count)
+        rewards = np.asarray(rewards, dtype=np.float64)
+        over, cut = np.asarray(over, dtype=bool), np.asarray(cut, dtype=bool)
+        running, gains = episode[active], rewards[active]
+        if not (np.abs(gains) <= MAX_REWARD).all():
+            bad = gains[~(np.abs(gains) <= MAX_REWARD)][0]
+            raise CustardError(f"vector environment {name!r} gave the reward {bad}: a finite number is needed")
+        returns[running] += weights[running] * gains
+        weights[running] *= request.gamma
+        lengths[running] += 1
+        max_reward = max(max_reward, float(gains.max()))
+        terminated[running] = over[active]
+        truncated[running] = ~over[active] & (cut[active] | (lengths[running] >= limit))
+        masks = _masks(infos, count)
+        episode[active[terminated[running] | truncated[running]]] = -1
+        if restarts:
+            # Without autoreset, ended sub-environments must not be stepped again, also those without an episode.
+            free = np.flatnonzero((episode < 0) & (over | cut)) if begun >= total else np.flatnonzero(episode < 0)
+            if len(free) and (begun < total or (episode >= 0).any()):
+                begin(free)
+                for i in free.tolist():
+                    masks[i] = _mask_of(infos, i)
+        elif begun < total and not (episode >= 0).any():
+            begin(everyone)
+            masks = _masks(infos, count)
+    met = np.array([row for rows in states for row in rows]).reshape(-1, base.features.n)
+    allowed = mask_rows([mask for rows in met_masks for mask in rows])
+    return Episodes(returns, lengths, terminated, truncated, forbidden, float(max_reward), met, allowed)
+
+
+@contextmanager
+def _in_one_line(name: str) -> Any:
+    """Turn whatever a vector environment raises into one line with its name."""
+    try:
+        yield
+    except CustardError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise CustardError(f"vector environment {name!r} raised {type(error).__name__}: {one_line(error)}") from error
+
+
+def _one_each(answer: Any, count: int) -> Any:
+    """Return the actions of a policy; raise unless there is one per observation."""
+    actions = answer if isinstance(answer, list) else np.asarray(answer)
+    size = 0 if isinstance(actions, np.ndarray) and actions.ndim == 0 else len(actions)
+    if size != count:
+        given = "one answer" if size == 0 else f"{size} actions"
+        raise CustardError(f"the policy returned {given} for {count} observations: one action each is needed")
+    return actions if isinstance(actions, list) or actions.ndim > 1 else actions.tolist()
+
+
+def _info_of(infos: dict[str, Any], i: int) -> dict[str, Any]:
+    """Return the action mask of one sub-environment as its own info has it."""
+    mask = _mask_of(infos, i)
+    return {} if mask is None else {"action_mask": mask}
+
+
+def _masks(infos: dict[str, Any], count: int) -> list[Any]:
+    """Return which actions each sub-environment allows now, [A] each, or None where it does not say."""
+    return [_mask_of(infos, i) for i in range(count)]
+
+
+def _mask_of(infos: dict[str, Any], i: int) -> Any:
+    if "action_mask" not in infos or not infos.get("_action_mask", np.ones(i + 1, dtype=bool))[i]:
+        return None
+    return np.asarray(infos["action_mask"][i], dtype=bool)
