@@ -31,6 +31,7 @@ from custard.lab.trials import Trial
 OUT = Path(__file__).parents[1] / "results" / "separating_worlds.csv"
 PREREQ, POTHOLE = "custard/PrereqWorld-v0", "custard/PotholeWorld-v0"
 ONE_LEAF = 45.0  # what one leaf returns on PotholeWorld
+OPTIMAL_SLACK = 1e-4  # of the score of a tree at the optimum: values are sums, rounded
 DEPTHS, FAILURES = (2, 3, 4), (0.0, 0.1, 0.2)
 
 
@@ -76,7 +77,7 @@ def table() -> str:
             for budget in budgets:
                 scores = np.array([[score(row) for row in mine if json.loads(row["settings"])["budget"] == budget]]).T
                 low, high = bootstrap_interval(scores)
-                shares = [f"{np.mean(scores == 1.0):.2f}", str(len(scores))]
+                shares = [f"{np.mean(scores > 1.0 - OPTIMAL_SLACK):.2f}", str(len(scores))]
                 cell = f"{interquartile_mean(scores):.3f} [{low:.3f}, {high:.3f}]"
                 lines.append([env.split("/")[1], METHOD_TITLES[name], f"{budget:,}", cell, *shares])
             if budgets:
@@ -100,7 +101,7 @@ def _both(rows: list[dict[str, Any]]) -> list[list[str]]:
                 scores = np.array([part[:count] for part in parts]).T
                 low, high = bootstrap_interval(scores)
                 cell = f"{interquartile_mean(scores):.3f} [{low:.3f}, {high:.3f}]"
-                shares = [f"{np.mean(scores == 1.0):.2f}", str(2 * count)]
+                shares = [f"{np.mean(scores > 1.0 - OPTIMAL_SLACK):.2f}", str(2 * count)]
                 lines.append(["both", METHOD_TITLES[name], f"{budget:,}", cell, *shares])
     return lines
 

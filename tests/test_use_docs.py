@@ -23,9 +23,10 @@ DOCS = ROOT / "docs"
 PAGES = [*sorted(DOCS.rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 GENERATED = {DOCS / "reference" / "cli.md", DOCS / "reference" / "settings.md"}  # by `make docs`
 TUTORIAL = ("first-tree", "read-it", "prove-something", "ship-it")
-QUICK = ("explain", "export", "microcontroller", "other-libraries", "own-learner", "report", "verify")
+QUICK = ("check", "explain", "export", "microcontroller", "other-libraries", "own-learner", "report", "verify")
 SLOW = ("bring-an-expert", "experiments", "features", "limit-size", "own-environment", "resume-log-share")
-EXPLANATION = ("planning", "tpi")
+EXPLANATION = ("linear", "planning", "tpi")
+REFERENCE = ("files",)
 
 
 def needs_z3(text: str) -> None:
@@ -68,6 +69,10 @@ def test_examples(name: str, in_directory: Path) -> None:
     run_examples(DOCS / "how-to" / f"{name}.md", {})
 
 
+def test_examples_of_files(in_directory: Path) -> None:
+    run_examples(DOCS / "reference" / "files.md", {})
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [*(f"how-to/{n}" for n in SLOW), *(f"explanation/{n}" for n in EXPLANATION)])
 def test_examples_that_learn(page: str, in_directory: Path) -> None:
@@ -100,7 +105,7 @@ def run_examples_of_readme(readme: str, where: Path) -> None:
 def test_every_page_with_examples_is_run() -> None:
     pages = [page for page in DOCS.rglob("*.md") if page.name != "package.md"]
     have = {page.stem for page in pages if re.search(r"^```(python|console)", page.read_text(), re.M)}
-    assert have == {*TUTORIAL, *QUICK, *SLOW, *EXPLANATION}
+    assert have == {*TUTORIAL, *QUICK, *SLOW, *EXPLANATION, *REFERENCE}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from custard import envs as envs  # registers custard/CartPole-v0, custard/PrereqWorld-v0, custard/PotholeWorld-v0
+from custard import envs as envs  # registers custard/CartPole-v0, PrereqWorld-v0, PotholeWorld-v0, RobotNav-v0
 from custard.core.numba_cache import settle_cache
 from custard.core.version import VERSION
 

@@ -213,7 +213,7 @@ def test_an_interrupt_saves_and_resume_goes_on(tmp_path):
         time.sleep(0.1)  # compiling for the first time may take long; the first tree is saved at once
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err
+    assert process.returncode == 130, err
     assert "Traceback" not in err
     assert (out / "tree.json").exists()
     again = subprocess.run([*command, "--resume", "--budget", "1000"], capture_output=True, text=True, timeout=200)
@@ -233,7 +233,7 @@ def test_an_interrupt_of_several_seeds_keeps_all_their_trees(tmp_path):
         out, err = process.communicate(timeout=120)
     finally:
         process.kill()  # its workers end with it
-    assert process.returncode == 0, err
+    assert process.returncode == 130, err
     assert out.count("(interrupted)") == 2
     assert all((tmp_path / f"seed-{k}" / "tree.json").exists() for k in range(2))
 

@@ -92,7 +92,7 @@ def test_own_features_and_names_are_known_to_later_commands(tmp_path, capsys, mo
     code, _, err = said(capsys, "train", "CartPole-v1", *words, "--episodes", 3, "--out", "run", "--json")
     assert code == 0, err
     tree = custard.load("run")
-    assert tree.features.names == ("lean", "position")
+    assert tree.features.raw.names == ("lean", "position")
     assert tree.origin["features"] == "lean_features:lean"
     assert "over 2 episodes" in said(capsys, "evaluate", "run", "--episodes", 2)[1]
     assert "of the states" in said(capsys, "explain", "run", "--episodes", 2)[1]

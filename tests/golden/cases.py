@@ -101,6 +101,7 @@ RUNS: dict[tuple[str, str], dict[str, dict[str, Any]]] = {
     ("viper-dqn", "paper"): {"": {"budget": 30_000}, "Push": {"budget": 8_000}},
     ("viper-bi", "tuned"): {"": {"budget": 100_000, "iterations": 10}},
     ("viper-bi", "paper"): {"": {"budget": 100_000, "iterations": 10}},
+    ("random", "tuned"): {"": {"budget": 20_000}, "Push": {"budget": 4_000}},
     ("plan", "tuned"): {"": {}},
     ("plan", "paper"): {"": {}},
 }  # fmt: skip

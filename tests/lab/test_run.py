@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import time
 
 import gymnasium as gym
 import numpy as np
@@ -12,6 +13,7 @@ from rich.console import Console
 import custard
 from custard import CustardError, Tree, describe
 from custard.lab import learn as learning
+from custard.lab import progress
 from custard.lab.methods import METHODS
 from custard.lab.progress import Display, snapshot_text
 from custard.task.problem import Problem, Snapshot
@@ -151,10 +153,10 @@ def test_facts():
 @pytest.mark.parametrize(
     ("width", "shown"),
     [
-        (120, f"title  {'━' * 24}  100 steps  return 7.0  best tree 9.00  depth 1  2 leaves  0 s  about 9 s left"),
-        (80, f"{'━' * 10}  100 steps  best tree 9.00  depth 1  2 leaves  0 s  about 9 s left"),
-        (60, f"{'━' * 10}  100 steps  best tree 9.00  about 9 s left"),
-        (50, "100 steps  best tree 9.00  about 9 s left"),
+        (120, f"title  {'━' * 24}  100 steps  return 7.0  best tree 9.00  depth 1  2 leaves  0 s  at most 9 s left"),
+        (80, f"{'━' * 10}  100 steps  best tree 9.00  depth 1  2 leaves  0 s  at most 9 s left"),
+        (60, f"{'━' * 10}  100 steps  best tree 9.00  at most 9 s left"),
+        (50, "100 steps  best tree 9.00  at most 9 s left"),
         (30, "100 steps  best tree 9.00"),
         (5, "100 …"),
     ],
@@ -163,6 +165,7 @@ def test_a_narrow_terminal_shows_what_matters_most(width, shown):
     base = describe(gym.make("CartPole-v1"))
     tree = Tree.stump(2, 0.0, 0, 1, base.features, base.actions)
     display = Display("title", enabled=False)
+    display.show(Snapshot(50, tree, 9.0, budget=1000), 0.5)  # it may have compiled code before this
     display.show(Snapshot(100, tree, 9.0, budget=1000, metrics={"return": 7.0}), 1.0)
     text = io.StringIO()
     Console(file=text, width=width).print(display._renderable(width))
@@ -174,5 +177,22 @@ def test_plain_lines_where_there_is_no_terminal(capsys):
         display.show(Snapshot(100, None, float("nan"), budget=1000), 1.0)
         display.show(Snapshot(200, None, float("nan"), budget=1000), 2.0)
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == "title: 100 steps, no tree yet, 1.0 s, about 9 s left"
-    assert lines[-1].startswith("title: 200 steps")
+    assert lines == ["title: 100 steps, no tree yet, 1.0 s", "title: 200 steps, no tree yet, 2.0 s, at most 8 s left"]
+
+
+def test_no_silence_while_code_is_compiled_or_a_unit_of_work_takes_long(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "PLAIN_LINE_SECONDS", 0.05)
+    with Display("title", enabled=True) as display:
+        time.sleep(0.3)
+        display.show(Snapshot(100, None, float("nan"), message="racing trees"), 1.0)
+        time.sleep(0.3)
+    lines = capsys.readouterr().err.splitlines()
+    assert sum("compiling (once, about 20 s)" in line for line in lines) >= 2
+    assert sum(line == "title: 100 steps, no tree yet, racing trees, 1.0 s" for line in lines) >= 2
+
+
+def test_the_best_value_is_shown_with_its_interval():
+    base = describe(gym.make("CartPole-v1"))
+    tree = Tree.leaf(0, base.features, base.actions)
+    shown = snapshot_text(Snapshot(10, tree, 9.0, metrics={"error": 0.5, "judged": 16.0}))
+    assert shown == "10 steps, best tree 9.00 ± 0.98 (16 episodes), depth 0, 1 leaf"

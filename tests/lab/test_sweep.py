@@ -135,7 +135,7 @@ def _alive(pid: int) -> bool:
 
 
 def test_two_writers_are_kept_apart(tmp_path: Path) -> None:
-    with TrialFile(tmp_path / "a.csv"), pytest.raises(custard.CustardError, match="written by another process"):
+    with TrialFile(tmp_path / "a.csv"), pytest.raises(custard.CustardError, match="is being written by process"):
         TrialFile(tmp_path / "a.csv")
     TrialFile(tmp_path / "a.csv").close()
 

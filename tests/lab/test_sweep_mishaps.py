@@ -104,7 +104,7 @@ def test_an_interrupt_ends_a_frontier(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_environment_that_leaves_is_a_failed_trial() -> None:
     (trial,) = grid([("Corridor-v0", {"leaves": True})], ["tpi"], [0], settings={"": {"budget": 500}})
-    assert run_trial(trial)["error"].startswith("SystemExit")
+    assert "raised SystemExit" in run_trial(trial)["error"]
 
 
 def test_what_environments_print_is_no_result(capsys: pytest.CaptureFixture[str]) -> None:
@@ -160,7 +160,7 @@ def test_links_stay_and_what_is_no_file_is_refused(tmp_path: Path) -> None:
     link.symlink_to(tmp_path / "real" / "rows.csv")
     with TrialFile(link) as store:
         store.add({"env": "a", "seed": 1})
-        with pytest.raises(CustardError, match="another process"):
+        with pytest.raises(CustardError, match="is being written by process"):
             TrialFile(tmp_path / "real" / "rows.csv")
     assert link.is_symlink()
     assert len(read_rows(tmp_path / "real" / "rows.csv")) == 1

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
 
-import tyro
+from custard.commands.arguments import Count, Env, Flag, KeyValues
 
 __all__ = ["Command"]
 
@@ -14,19 +13,19 @@ __all__ = ["Command"]
 class Command:
     """Check an environment: does it keep what a tree learner relies on? Exit code 1 means that it does not."""
 
-    env: Annotated[str, tyro.conf.Positional]
+    env: Env
     """The environment's id. 'module:Id-v0' imports a module first."""
 
-    env_args: tuple[str, ...] = ()
+    env_args: KeyValues = ()
     """Arguments of the environment, as key=value."""
 
-    steps: int = 2000
+    steps: Count = 2000
     """How many random steps to take."""
 
-    seed: int = 0
+    seed: Count = 0
     """Where the episodes' seeds come from."""
 
-    json: bool = False
+    json: Flag = False
     """Print the report as JSON."""
 
     def run(self) -> int:

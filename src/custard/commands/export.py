@@ -35,7 +35,7 @@ class Command:
     env_args: KeyValues = ()
     """Arguments of that environment, as key=value."""
 
-    layout: Annotated[str | None, tyro.conf.arg(metavar="LAYOUT")] = None
+    layout: Annotated[str | None, tyro.conf.arg(metavar="LAYOUT", help_behavior_hint="")] = None
     """c only: nested (ifs, for observations that follow each other), table (for random ones), or auto."""
 
     json: Flag = False

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from custard.commands.arguments import Count, File, Flag, KeyValues, Seconds, Whole
+
 if TYPE_CHECKING:
     from custard.core.mdp import FiniteMDP
 
@@ -19,40 +21,40 @@ __all__ = ["Command"]
 class Command:
     """Find the best tree of a model, with a proof or with the gap that is left."""
 
-    model: Annotated[str, tyro.conf.Positional]
+    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
     """A PRISM, JANI or DRN file, a .json or .npz model of custard, or the id of an environment with an exact model."""
 
-    max_depth: int | None = None
+    max_depth: Whole = None
     """The largest number of questions on a path; the smallest that loses nothing if not given."""
 
-    property: str | None = None
+    property: Annotated[str | None, tyro.conf.arg(metavar="PROPERTY", help_behavior_hint="")] = None
     """What a PRISM, JANI or DRN model is to optimise, such as 'R{"cost"}min=? [F "done"]' or 'Pmax=? [F "goal"]'."""
 
-    constants: tuple[str, ...] = ()
+    constants: KeyValues = ()
     """Undefined constants of a PRISM or JANI model, as name=value."""
 
-    env_args: tuple[str, ...] = ()
+    env_args: KeyValues = ()
     """Arguments of the environment, as key=value."""
 
-    gamma: float | None = None
+    gamma: Annotated[float | None, tyro.conf.arg(metavar="GAMMA", help_behavior_hint="")] = None
     """Discount of the return per step; the model's own if not given."""
 
-    zeta: float = 0.0
+    zeta: Annotated[float, tyro.conf.arg(metavar="ZETA")] = 0.0
     """The price of a question (zero or negative)."""
 
-    seconds: float = 60.0
+    seconds: Seconds = 60.0
     """Stop after this long, with the best tree and the gap."""
 
-    fewest_leaves: bool = False
+    fewest_leaves: Flag = False
     """Once the return is proved, go on for a tree of fewer leaves."""
 
-    seed: int = 0
+    seed: Count = 0
     """The seed of all randomness."""
 
-    out: Path | None = None
+    out: File = None
     """Keep the tree, with its certificate, in this file (.json)."""
 
-    json: bool = False
+    json: Flag = False
     """Print the result as JSON, and no progress."""
 
     def run(self) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
 
 from custard.commands.arguments import Count, File, Flag, RunPath, Whole
 
@@ -25,7 +28,7 @@ class Command:
     seed: Count = 1
     """Where the episodes' seeds come from."""
 
-    purpose: str = ""
+    purpose: Annotated[str, tyro.conf.arg(metavar="TEXT", help_behavior_hint="")] = ""
     """What the policy is for, in your words: stands in the report's audit section."""
 
     json: Flag = False

@@ -87,7 +87,7 @@ class Command:
     high: Numbers = None
     """Upper bounds of the features."""
 
-    feature: tuple[str, ...] = ()
+    feature: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=SUM", help_behavior_hint="")] = ()
     """More features to ask about, such as "tilt = angle + 0.5*angular_velocity": sums, products, abs(), wrap()."""
 
     features: Annotated[str | None, tyro.conf.arg(metavar="MODULE:FUNCTION", help_behavior_hint="")] = None

@@ -1,4 +1,4 @@
-"""The paper's three environments, registered with Gymnasium under `custard/` as soon as Gymnasium is there."""
+"""The paper's environments and RobotNav, registered with Gymnasium under `custard/` as soon as Gymnasium is there."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ def register_all() -> None:
         ("CartPole-v0", "cartpole:CartPole", "cartpole_vector", 200, 195.0),
         ("PrereqWorld-v0", "prereq_world:PrereqWorld", "prereq_vector", 1000, None),
         ("PotholeWorld-v0", "pothole_world:PotholeWorld", "pothole_vector", None, None),
+        ("RobotNav-v0", "robot_nav:RobotNav", "robot_vector", 100, None),
     ):
         if f"custard/{name}" not in registry:
             register(

@@ -21,12 +21,14 @@ from custard.core.errors import CustardError
 from custard.core.metadata import metadata_of
 from custard.core.numba_tools import njit_allocating, without_refcounts
 from custard.core.seeds import seeds_for
-from custard.envs import cartpole, classic, pothole_world, prereq_world
+from custard.envs import cartpole, classic, pothole_world, prereq_world, robot_nav
 from custard.envs.pcg64 import streams, uniform
 
 __all__ = ["CARTPOLE", "POTHOLE", "PREREQ", "NativeVectorEnv", "advance", "begin", "observe", "twin"]
 
 CARTPOLE, PREREQ, POTHOLE, MOUNTAIN_CAR, ACROBOT, PENDULUM = range(6)
+# RobotNav by its hole and its observation, since starts and observations are made without parameters.
+ROBOT_POLAR, ROBOT_POSITIONS, ROBOT_POLAR_RANDOM, ROBOT_POSITIONS_RANDOM = range(6, 10)
 
 _step_cartpole = njit(cache=True)(cartpole.step_cartpole)
 _fallen = njit(cache=True)(cartpole.fallen)
@@ -37,6 +39,10 @@ _mountain_car_done = njit(cache=True)(classic.mountain_car_done)
 _step_acrobot = njit_allocating(classic.step_acrobot)
 _acrobot_done = njit(cache=True)(classic.acrobot_done)
 _step_pendulum = njit(cache=True)(classic.step_pendulum)
+_move_robot = njit(cache=True)(robot_nav.move_robot)
+_robot_outcome = njit(cache=True)(robot_nav.robot_outcome)
+_observe_polar = njit(cache=True)(robot_nav.observe_polar)
+_past_hole = njit(cache=True)(robot_nav.past_hole)
 
 
 @njit(cache=True)
@@ -54,6 +60,12 @@ def begin(world: int, state: np.ndarray, rng: np.ndarray) -> None:
     elif world == PENDULUM:
         for i in range(2):
             state[i] = uniform(rng, -classic.PENDULUM_START[i], classic.PENDULUM_START[i])
+    elif world >= ROBOT_POLAR:
+        for i in range(2):
+            state[i] = uniform(rng, 0.0, robot_nav.START_HIGH)
+        for i in range(2, 4):
+            is_fixed = world < ROBOT_POLAR_RANDOM
+            state[i] = robot_nav.HOLE if is_fixed else uniform(rng, robot_nav.HOLE_LOW, robot_nav.HOLE_HIGH)
     else:
         for i in range(len(state)):
             state[i] = 0.0
@@ -89,6 +101,9 @@ def advance(world: int, params: np.ndarray, state: np.ndarray, action: Any, rng:
             return -1.0, False
         done = _produce(params, state, action) and action == prereq_world.GOAL_ITEM
         return (0.0 if done else -1.0), done
+    if world >= ROBOT_POLAR:
+        _move_robot(state, action)
+        return _robot_outcome(state)
     distance = uniform(rng, pothole_world.MIN_MOVE, pothole_world.MAX_MOVE)
     length = params[2, 0]
     state[0], reward = _drive(params, state[0], action, distance, length)
@@ -101,6 +116,12 @@ def observe(world: int, state: np.ndarray, x: np.ndarray) -> None:
     for i in range(len(x)):  # a loop, since an assignment of slices takes numba a second longer to compile
         x[i] = state[i]
     if world in (PREREQ, POTHOLE):
+        return
+    if world in (ROBOT_POLAR, ROBOT_POLAR_RANDOM):
+        _observe_polar(state, x)
+        return
+    if world in (ROBOT_POSITIONS, ROBOT_POSITIONS_RANDOM):
+        x[4] = 1.0 if _past_hole(state) else 0.0
         return
     if world == ACROBOT:
         x[0], x[1], x[2], x[3] = math.cos(state[0]), math.sin(state[0]), math.cos(state[1]), math.sin(state[1])
@@ -266,6 +287,14 @@ def pothole_vector(num_envs: int = 1, max_episode_steps: int | None = None, **kw
     single = pothole_world.PotholeWorld(**kwargs)
     params = np.vstack([single.potholes, np.full((1, single.potholes.shape[1]), single.length)])
     return NativeVectorEnv(POTHOLE, single, params, num_envs, max_episode_steps, **mode)
+
+
+def robot_vector(num_envs: int = 1, max_episode_steps: int | None = None, **kwargs: Any) -> NativeVectorEnv:
+    """Make native RobotNav environments."""
+    mode = {key: kwargs.pop(key) for key in ("autoreset_mode",) if key in kwargs}
+    single = robot_nav.RobotNav(**kwargs)
+    world = ROBOT_POLAR + robot_nav.OBSERVATIONS.index(single.observation) + 2 * robot_nav.HOLES.index(single.hole)
+    return NativeVectorEnv(world, single, np.zeros((1, 1)), num_envs, max_episode_steps, **mode)
 
 
 #: Gymnasium's environments with a compiled twin: world and class. Their own time limits are kept by the caller.

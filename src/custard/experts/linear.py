@@ -155,7 +155,7 @@ def _begun(problem: Problem, runner: Runner, settings: DirectSearchSettings, see
     episodes = episode_seeds(int(rng.integers(2**31)), FIRST_EPISODES)
     policies = [neutral.policy(rng.normal(size=neutral.size)) for _ in range(FIRST_POLICIES)]
     results = runner.run([EpisodeRequest(policy, episodes, 0.0, max_steps, True) for policy in policies])
-    states = np.concatenate([result.states for result in results])
+    states = np.concatenate([result.states for result in results])[:, :n]
     episode_steps = len(states) / (FIRST_POLICIES * FIRST_EPISODES)
     generations = RUNG_SHARE * settings.steps / (settings.population * settings.episodes * episode_steps)
     starts = int(np.clip(generations / MIN_GENERATIONS_PER_RUNG * STARTS, 1, STARTS))

@@ -43,13 +43,17 @@ class MethodSettings(TypedDict, total=False):
 
     action_spread: float
     all_actions: bool
+    alpha: float
     alpha_b: float
     alpha_o: float
     averaging: float
+    bar: float
+    bar_decay: float
     batch: int
     batch_rollouts: int
     bootstrap_at_limit: bool
     buffer: int
+    candidates: int
     capacity: int
     cells: int
     changes: int
@@ -91,6 +95,7 @@ class MethodSettings(TypedDict, total=False):
     greedy: float
     guided: bool
     hidden: int
+    history: int
     iterations: int
     judging: float
     k: int
@@ -103,7 +108,10 @@ class MethodSettings(TypedDict, total=False):
     mask: bool
     max_leaves: int | None
     max_samples: int
+    max_tested: int
+    memory: int
     min_leaf: int
+    min_side: int
     minibatches: int
     mu: float
     n_steps: int
@@ -112,7 +120,9 @@ class MethodSettings(TypedDict, total=False):
     num_envs: int
     num_steps: int
     optimistic: bool
+    p: float
     patience: int | float | None
+    phase: int | None
     polish: int | None
     prices: tuple[float, ...]
     questions: int
@@ -123,6 +133,7 @@ class MethodSettings(TypedDict, total=False):
     seconds: float
     slack: float
     snapshots: int
+    split_test: str
     splits: Any
     spread: float
     states: int | None
@@ -140,7 +151,9 @@ class MethodSettings(TypedDict, total=False):
     train_share: float
     uniform: float
     uniform_end: float
+    variance_gain: float
     variants: bool
+    visit_decay: float
     warmup: float | int
     weights: str
     zeta: float | None

@@ -21,6 +21,9 @@ METHODS: dict[str, str] = {
     "dqn": "custard.solvers.dqn",
     "viper-dqn": "custard.baselines.viper",
     "viper-bi": "custard.baselines.viper_bi",
+    "cqi": "custard.baselines.cqi",
+    "pyeatt": "custard.baselines.pyeatt",
+    "cutree": "custard.baselines.cutree",
     "random": "custard.baselines.random_search",
     "plan": "custard.planning.optimal_tree",
 }
@@ -36,6 +39,9 @@ SUMMARIES: dict[str, str] = {
     "dqn": "CUSTARD (DQN): the paper's method with Q-networks in JAX; discrete actions",
     "viper-dqn": "VIPER: imitates an expert, a DQN that it trains or a model of yours",
     "viper-bi": "VIPER: imitates backward induction; environments with a known model",
+    "cqi": "Conservative Q-Improvement: Q-learning in leaves, split where it pays; discrete actions",
+    "pyeatt": "Pyeatt and Howe: Q-learning in leaves, split where values change both ways; discrete actions",
+    "cutree": "continuous U-Tree: splits by what follows, plans over leaves; discrete actions",
     "random": "random search over trees, nothing learned: the floor every method must clear",
     "plan": "proves the best tree; environments with few states and a known model",
 }

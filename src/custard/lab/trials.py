@@ -203,13 +203,18 @@ def _measure(trial: Trial) -> dict[str, Any]:
     wall, cpu = time.perf_counter(), time.process_time()
     run = learn(
         trial.env, trial.method, max_depth=trial.max_depth, seed=trial.seed, preset=trial.preset,
-        env_kwargs=trial.env_kwargs, **trial.settings,
+        env_kwargs=trial.env_kwargs, workers=0, **trial.settings,  # other cores run other trials
     )  # fmt: skip
     seconds, cpu = time.perf_counter() - wall, time.process_time() - cpu
     if run.message == "interrupted":
         raise KeyboardInterrupt
     judge = functools.partial(
-        evaluate, env=trial.env, episodes=trial.episodes, seed=trial.evaluation_seed, env_kwargs=trial.env_kwargs
+        evaluate,
+        env=trial.env,
+        episodes=trial.episodes,
+        seed=trial.evaluation_seed,
+        env_kwargs=trial.env_kwargs,
+        workers=0,
     )
     result, tree, raw = judge(run.tree), run.tree, run.raw or run.tree
     low, high = result.ci95

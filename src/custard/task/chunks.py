@@ -11,7 +11,7 @@ import numpy as np
 from custard.core.spaces import describe
 from custard.task.episodes import EpisodeRequest, Episodes, play_episodes
 from custard.task.policies import policy_data, policy_from_data
-from custard.task.recipes import recipe_encoder, recipe_function
+from custard.task.recipes import recipe_encoder, recipe_function, register_again
 
 __all__ = [
     "MAX_ATTEMPTS", "MAX_WORKER_BYTES", "Chunk", "chunks_of", "joined_chunks", "serve_episodes", "too_slow",
@@ -45,11 +45,13 @@ def joined_chunks(chunks: Sequence[Chunk], results: Mapping[int, Episodes], requ
 def serve_episodes(setup: Mapping[str, Any], tick: Callable[[], None]) -> Callable[[dict[str, Any]], dict[str, Any]]:
     """Make the environment that `setup` describes; returns the function that runs episodes in it.
 
-    `setup` holds "env" (an id, or where a function that makes it is imported from), "kwargs" and "features" (where
-    the user's features= function is imported from, their expressions, or None).
+    `setup` holds "env" (an id, or where a function that makes it is imported from), "registration" (of the id, if this
+    process may not know it), "kwargs" and "features" (where the user's features= function is imported from, their
+    expressions, or None).
     """
     from custard.task.source import source
 
+    register_again(setup["registration"])
     env = setup["env"] if isinstance(setup["env"], str) else recipe_function(setup["env"])
     made = source(env, setup["kwargs"]).make()
     encoder = recipe_encoder(setup["features"])

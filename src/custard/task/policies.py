@@ -37,12 +37,12 @@ class LinearPolicy:
     actions: Actions
 
     def scores(self, x: np.ndarray) -> np.ndarray:
-        """Return the scores of feature vectors, [B, n] -> [B, k]."""
-        return x @ self.weights.T + self.bias
+        """Return the scores of feature vectors, [B, n] -> [B, k]; features after the n-th are derived, and left out."""
+        return x[:, : self.weights.shape[1]] @ self.weights.T + self.bias
 
     def act(self, x: np.ndarray) -> Any:
         """Return the action for one feature vector [n]."""
-        scores = self.weights @ x + self.bias
+        scores = self.weights @ x[: self.weights.shape[1]] + self.bias
         if self.actions.discrete:
             return int(scores.argmax()) + self.actions.start
         return self._vectors(scores)

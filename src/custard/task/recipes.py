@@ -11,15 +11,20 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
+
 from custard.core.features import is_expressions
 from custard.core.processes import find_function
 
-__all__ = ["encoder_recipe", "environment_recipe", "function_recipe", "recipe_encoder", "recipe_function"]
+__all__ = [
+    "encoder_recipe", "environment_recipe", "function_recipe", "recipe_encoder",
+    "recipe_function", "register_again",
+]  # fmt: skip
 
 _MAIN = "__custard_main__"  # the name under which a worker imports the user's script
 
 
-def function_recipe(function: Callable[..., Any]) -> dict[str, str] | None:
+def function_recipe(function: Any) -> dict[str, str] | None:
     """Return where a function or class can be imported from, or None: lambdas, closures, notebooks.
 
     Functions of the user's script itself count only where importing the script does nothing but define things.
@@ -68,7 +73,34 @@ def recipe_encoder(recipe: Any) -> Any:
 def environment_recipe(env: str | Callable[..., Any], kwargs: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return how another process makes an environment, given by its id or a function, or None where it cannot."""
     known = env if isinstance(env, str) else function_recipe(env)
-    return {"env": known, "kwargs": dict(kwargs)} if known is not None and _is_plain(dict(kwargs)) else None
+    if known is None or not _is_plain(dict(kwargs)):
+        return None
+    recipe: dict[str, Any] = {"env": known, "kwargs": dict(kwargs), "registration": None}
+    if isinstance(env, str) and ":" not in env:
+        recipe["registration"] = _registration(env)
+        if recipe["registration"] is None:
+            return None
+    return recipe
+
+
+def register_again(registration: Mapping[str, Any] | None) -> None:
+    """Register an environment's id, as `environment_recipe` describes it, unless this process knows it already."""
+    if registration is None or registration["id"] in gym.registry:
+        return
+    entry = registration["entry_point"]
+    gym.register(**{**registration, "entry_point": entry if isinstance(entry, str) else recipe_function(entry)})
+
+
+def _registration(name: str) -> dict[str, Any] | None:
+    """Return how an id is registered, as plain data: another process may not import what registers it."""
+    spec = gym.spec(name)
+    entry = spec.entry_point if isinstance(spec.entry_point, str) else function_recipe(spec.entry_point)
+    if entry is None or spec.additional_wrappers:
+        return None
+    fields = ("reward_threshold", "nondeterministic", "max_episode_steps", "order_enforce", "disable_env_checker")
+    data = {"id": spec.id, "entry_point": entry, "kwargs": dict(spec.kwargs)}
+    data |= {field: getattr(spec, field) for field in fields}
+    return data if _is_plain(data) else None
 
 
 def _is_plain(value: Any) -> bool:

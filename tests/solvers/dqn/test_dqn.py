@@ -362,7 +362,7 @@ def test_a_question_costs_a_share_of_what_questions_can_gain_unless_its_price_is
         settings = settings_for(dqn, "TwoBits", "tuned", {"budget": 4000, "hidden": 8, "splits": 1, "zeta": given})
         problem = problem_of(TwoBits, max_depth=2)
         learner = dqn.Learner(problem, dqn.rules_for(problem, settings, 100_000)[0], settings, 4000)
-        learner.learn(0.0)
+        learner.learn(0.0, 4000)
         found[given] = [round(learner.zeta, 3), round(learner.lowest_zeta, 3)]
         assert learner.metrics()["updates"] == (1 + settings.critic_updates) * dqn.UPDATES_PER_ROUND
     assert found[-0.3] == [-0.3, -0.3]

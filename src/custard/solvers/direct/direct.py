@@ -19,6 +19,7 @@ use. The state between two units of work is plain data (`state`), so that a run 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -26,7 +27,6 @@ from typing import Any
 import numpy as np
 
 from custard.experts.direct_search import DirectSearchSettings
-from custard.experts.expert import Expert
 from custard.solvers.common.evolve import Arm
 from custard.solvers.common.linear_trees import grown, linear_tree, readable, rounded, smaller_trees
 from custard.solvers.common.paired import paired_gain
@@ -38,7 +38,7 @@ from custard.solvers.direct.refine import change
 from custard.solvers.direct.settings import Forms, Settings
 from custard.solvers.direct.state import PLAIN, SUMS, Incumbent, SearchState
 from custard.task.budget import budget_for
-from custard.task.episodes import Runner
+from custard.task.episodes import Episodes, Runner
 from custard.task.problem import Problem, Snapshot
 from custard.task.workers import make_runner
 from custard.tree.leaf_actions import LeafActions
@@ -116,7 +116,7 @@ class DirectSearch:
         self.racer.steps, self.racer.draws, self.racer.longest = self.state.counts
         self.racer.recent_length = self.state.recent_length
         self.saved: dict[str, np.ndarray] = {}  # the state at the beginning of the present unit of work
-        self.trained_expert: Expert | None = None  # that trees imitate instead of the linear policy
+        self.trained_expert = experts.load(self)  # that trees imitate instead of the linear policy
 
     def run(self) -> Iterator[Snapshot]:
         """Run the phases that are left."""
@@ -152,6 +152,7 @@ class DirectSearch:
         affordable = CONSTANTS_SHARE * self.budget / (len(trees) * (self.racer.max_steps or 1))
         episodes = int(np.clip(affordable, 2, CONSTANT_EPISODES))
         results = self.racer.screen(trees, episodes, keep_states=True)
+        self.warn_of_endless_episodes(results)
         means = [float(result.returns.mean()) for result in results]
         self.state.constant_return = max(means)
         self.state.has_masks = any(result.masks.shape[1] > 0 for result in results)
@@ -175,7 +176,8 @@ class DirectSearch:
             return
         if SUMS not in state.incumbents:
             self.keep_states(self.racer.screen([self.linear_policy], 4, keep_states=True)[0].states)
-            self.take(SUMS, linear_tree(self.linear_policy, self.problem.base.features, state.states))
+            tree = linear_tree(self.linear_policy, self.problem.base.features, state.states)
+            self.take(SUMS, readable(tree))
             self.save()
             yield self.snapshot("the linear policy as a tree")
         end = SUMS_END if self.forms.has_plain else REFINEMENT_END
@@ -379,10 +381,21 @@ class DirectSearch:
         reference = max(mean, state.expert_return) if form == SUMS else mean
         return max(0.0, TOLERATED_LOSS * max(0.0, reference - state.constant_return) - max(0.0, reference - mean) / 2)
 
+    def warn_of_endless_episodes(self, results: list[Episodes]) -> None:
+        """Say where episodes are cut, if the environment declares no time limit and ended none of them."""
+        is_cut = all((result.lengths >= (self.racer.max_steps or np.inf)).all() for result in results)
+        if is_cut and self.problem.source.time_limit is None and not any(r.terminated.any() for r in results):
+            warnings.warn(
+                f"{self.problem.source.name} declares no time limit and episodes of constant actions do not end: trees "
+                f"are compared on episodes of {self.racer.max_steps} steps (max_episode_steps sets another limit)",
+                stacklevel=2,
+            )
+
     def keep_states(self, states: np.ndarray) -> None:
         """Keep some of the states that were met."""
         kept = np.random.default_rng([self.seed, 4]).permutation(len(states))[:MAX_KEPT_STATES]
-        self.state.states = self.problem.base.features.require_finite(states)[kept]
+        features = self.problem.base.features
+        self.state.states = features.require_finite(states)[kept, : features.n_raw]
 
     @property
     def comparison_episodes(self) -> int:

@@ -15,7 +15,6 @@ from custard.experts.linear import search_linear_policy
 from custard.experts.numbered_actions import choice_of_vectors, with_numbered_actions
 from custard.solvers.common.mutations import random_shape
 from custard.solvers.direct.imitate import Teacher
-from custard.solvers.direct.state import PLAIN
 from custard.task.policies import LinearPolicy
 from custard.task.runners import visited_states
 from custard.tree.leaf_actions import LeafActions
@@ -41,10 +40,8 @@ def search(run: DirectSearch) -> Iterator[tuple[str, bool]]:
     if needs_linear and run.problem.base.actions.kind != "multi" and not run.state.has_linear_policy:
         yield from _search_linear(run)
         yield "found a linear policy", True
-    if given is None and _should_race_dqn(run):
-        yield from _train(run, "dqn")
-    elif given not in (None, "linear", "none"):
-        yield from _train(run, given)
+    if given == "dqn" or (given is None and _should_race_dqn(run)):
+        yield from _train(run)
 
 
 def _search_linear(run: DirectSearch) -> Iterator[tuple[str, bool]]:
@@ -72,19 +69,28 @@ def _should_race_dqn(run: DirectSearch) -> bool:
     return run.forms.has_plain and affordable and not is_solved and has_jax and is_comparable
 
 
-def _train(run: DirectSearch, given: Any) -> Iterator[tuple[str, bool]]:
-    """Train or load an expert; it becomes the teacher if it returns more than the linear policy."""
+def load(run: DirectSearch) -> Expert | None:
+    """Return the expert that the user gave, if it need not be trained; a mistake shows before anything is run."""
+    given = run.settings.expert
+    if given in (None, "linear", "dqn", "none"):
+        return None
+    *_, expert = _training(run, given)
+    return expert
+
+
+def _train(run: DirectSearch) -> Iterator[tuple[str, bool]]:
+    """Train a DQN; it becomes the teacher if it returns more than the linear policy, or was asked for."""
     state, racer = run.state, run.racer
-    begun, best = racer.steps, np.inf  # an expert that is not trained here is taken as it is
-    for item in _training(run, given):
+    begun, best = racer.steps, -np.inf
+    for item in _training(run, "dqn"):
         if isinstance(item, Expert):
             run.trained_expert = item
             break
         racer.steps, best = begun + item.steps, item.value
-        yield f"training {given if isinstance(given, str) else 'an expert'}, now about {item.value:.4g}", False
+        yield f"training dqn, now about {item.value:.4g}", False
     if best < state.expert_return and run.settings.expert is None:
         run.trained_expert = None
-    elif np.isfinite(best):
+    else:
         state.expert_return = best
     state.has_trained_expert = run.trained_expert is not None
 
@@ -97,7 +103,8 @@ def _training(run: DirectSearch, given: Any) -> Iterator[Any]:
 
     problem = run.problem
     if given == "dqn":
-        problem, _ = with_numbered_actions(problem, run.state.incumbents[PLAIN].tree)
+        action = run.leaf_actions.random(np.random.default_rng(0))
+        problem, _ = with_numbered_actions(problem, Tree.leaf(action, problem.base.features, problem.base.actions))
     steps = int(min(MAX_DQN_STEPS, DQN_SHARE * run.budget))
     training = {
         "steps": steps, "steps_per_update": 1.0, "standardise": True, "checks": 8, "check_rollouts": 10, "judging": 0.4,
@@ -115,7 +122,7 @@ def teacher(run: DirectSearch) -> Teacher | None:
     """Return what trees are to imitate; None if there is nothing."""
     actions, racer = run.problem.base.actions, run.racer
     if run.state.has_trained_expert and run.trained_expert is None:  # the run was resumed: train the same one again
-        *_, run.trained_expert = _training(run, run.settings.expert or "dqn")
+        *_, run.trained_expert = _training(run, "dqn")
     if run.trained_expert is not None:
         return _teacher_of_expert(run, run.trained_expert)
     if not len(run.state.expert_weights) or run.settings.expert == "none":

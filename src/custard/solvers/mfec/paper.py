@@ -78,7 +78,7 @@ class PaperSettings:
     bootstrap_at_limit: bool = True  # what would follow a time limit counts; False: a time limit is a termination
     mask: bool = True  # mask splits that separate nothing; False: they only cost zeta
     low: Any = None  # bounds of the features, where the environment's own do not suit
-    high: Any = None
+    high: Any = None  # upper bounds
 
     def __post_init__(self) -> None:
         require_least(self, 1, "k", "capacity", "n_steps", "epsilon_steps", "evaluations")

@@ -1,0 +1,368 @@
+"""Continuous U-Tree (Uther and Veloso 1998): split leaves whose states differ in what follows, then plan over leaves.
+
+Learning goes in phases. Each gathers transitions with the present policy. Then every remembered transition is worth its
+reward and the discounted value of the leaf it led to, and a leaf is split where these values differ most from one side
+to the other, until no leaf splits any more. The leaves are the states of a finite MDP whose model is counted, and value
+iteration gives their action values.
+"""
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from custard.baselines.growing_tree import (
+    GrowingTree,
+    choose_action,
+    decayed_epsilon,
+    default_budget,
+    find_leaf,
+    grown_trees,
+    learn_from_steps,
+    make_growing_tree,
+    may_split,
+    split_leaf,
+    tree_of_leaves,
+)
+from custard.core.errors import CustardError, one_of, require_least, require_shares
+from custard.core.numba_tools import njit
+from custard.task.compiled_episodes import start_episode, step_episode
+from custard.task.problem import Problem, Snapshot
+from custard.task.runners import make_episodes
+from custard.tree.tree import LEAF, Tree
+
+__all__ = [
+    "PRESETS", "SPLIT_TESTS", "Settings", "best_ks_split", "best_variance_split", "ks_scale", "ks_statistic", "solve",
+]  # fmt: skip
+
+SPLIT_TESTS = ("ks", "variance")
+PHASES = 40  # per run, unless the length of a phase is given
+MAX_SWEEPS, SWEEP_TOLERANCE = 2000, 1e-5  # of value iteration; the tolerance is a share of the largest value
+MAX_ROUNDS = 30  # of splitting, per phase
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of continuous U-Tree."""
+
+    budget: int | None = None  # environment steps, judging included; None: 5 million, a tenth where Python steps
+    split_test: str = "ks"  # "ks": Kolmogorov-Smirnov; "variance": least squares
+    p: float = 0.05  # probability below which the Kolmogorov-Smirnov test splits
+    variance_gain: float = 0.1  # share of a leaf's squared error that a split by least squares must take away
+    min_side: int = 10  # transitions of the tested action on each side of a split
+    max_tested: int = 400  # transitions per leaf and action that a test looks at; evenly spaced if there are more
+    phase: int | None = None  # environment steps per phase; None: a fortieth of the budget
+    memory: int = 50_000  # transitions remembered, the newest ones
+    gamma: float = 0.99  # discount
+    epsilon: float = 0.1  # share of random actions, at least
+    epsilon_steps: int = 100_000  # learning steps over which that share sinks from 1; 0: it is constant
+    max_leaves: int = 128  # of the tree while it grows; it is never pruned
+    bootstrap_at_limit: bool = True  # what would follow a time limit counts; False: a time limit is a termination
+    keep: bool = True  # return the best tree judged; False: the last one
+
+    def __post_init__(self) -> None:
+        if self.split_test not in SPLIT_TESTS:
+            raise CustardError(one_of("split test", self.split_test, SPLIT_TESTS))
+        require_shares(self, "p", "variance_gain", "gamma", "epsilon")
+        require_least(self, 0, "epsilon_steps")
+        require_least(self, 1, "min_side", "phase", "memory", "max_leaves")
+        require_least(self, 2, "max_tested")
+
+
+PRESETS: dict[str, dict[str, dict[str, Any]]] = {"tuned": {"": {}}, "paper": {"": {"keep": False}}}
+
+
+class Tables(NamedTuple):
+    """The tree and the remembered transitions: M of them, n features."""
+
+    tree: GrowingTree
+    x: np.ndarray  # [M, n] the states before
+    action: np.ndarray  # [M] int64, numbered from 0
+    reward: np.ndarray  # [M]
+    after: np.ndarray  # [M, n] the states after
+    terminated: np.ndarray  # [M] bool
+    phase: np.ndarray  # [1] int64: steps of the present phase
+    exploration: np.ndarray  # [2] least share of random actions, steps until it is reached
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return what a checkpoint stores: the arrays themselves, not copies."""
+        changing = ("x", "action", "reward", "after", "terminated", "phase")
+        return {**self.tree.arrays(), **{f"cutree.{name}": getattr(self, name) for name in changing}}
+
+
+# -- split tests ------------------------------------------------------------------------------------------------------
+
+
+def ks_scale(p: float) -> float:
+    """Return the scaled statistic above which the Kolmogorov-Smirnov test gives a probability below p.
+
+    >>> round(ks_scale(0.05), 3)
+    1.358
+    """
+    from scipy.special import kolmogi
+
+    return float(kolmogi(p))
+
+
+@njit(cache=True)
+def ks_statistic(is_left, q, order):
+    """Return the largest distance between the distributions of q [K] left and right; `order` sorts q."""
+    count, lefts = len(q), 0
+    for i in range(count):
+        lefts += is_left[i]
+    left, right, largest = 0, 0, 0.0
+    for k in range(count):
+        i = order[k]
+        if is_left[i]:
+            left += 1
+        else:
+            right += 1
+        if k + 1 < count and q[order[k + 1]] == q[i]:  # equal values count together
+            continue
+        largest = max(largest, abs(left / lefts - right / (count - lefts)))
+    return largest
+
+
+@njit(cache=True)
+def best_ks_split(x, q, min_side, scale):
+    """Return feature, threshold and D of the split with the largest D among those that the test accepts.
+
+    x         [K, n] states of one leaf, in which one action was taken
+    q         [K] what each was worth
+    min_side  states on each side, at least
+    scale     what `ks_scale` returns for the test's probability
+
+    Thresholds lie halfway between neighbouring values. The scaled statistic is D (√m + 0.12 + 0.11 / √m) with
+    m = n_left n_right / (n_left + n_right). The feature is -1 if no split is accepted.
+    """
+    count = len(q)
+    order, is_left = np.argsort(q), np.zeros(count, np.bool_)
+    best_feature, best_threshold, best_d = -1, 0.0, 0.0
+    for c in range(x.shape[1]):
+        along = np.argsort(x[:, c])
+        is_left[:] = False
+        for k in range(count - min_side):
+            is_left[along[k]] = True
+            below, above = x[along[k], c], x[along[k + 1], c]
+            if k + 1 < min_side or not below < above:
+                continue
+            root = math.sqrt((k + 1.0) * (count - k - 1.0) / count)
+            needed = scale / (root + 0.12 + 0.11 / root)
+            if needed >= 1.0:
+                continue
+            d = ks_statistic(is_left, q, order)
+            if d > needed and d > best_d:
+                middle = below + 0.5 * (above - below)
+                best_feature, best_d = c, d
+                best_threshold = middle if middle < above else below
+    return best_feature, best_threshold, best_d
+
+
+@njit(cache=True)
+def best_variance_split(x, q, min_side, least_gain):
+    """Return feature, threshold and gain of the split with the least n_left var_left + n_right var_right.
+
+    The gain is by how much that is less than n var without a split; the feature is -1 if it is less than the share
+    `least_gain` of that. Other arguments as in `best_ks_split`.
+    """
+    count, mean = len(q), q.mean()
+    squares = 0.0
+    for i in range(count):
+        squares += (q[i] - mean) ** 2
+    best_feature, best_threshold, best_gain = -1, 0.0, least_gain * squares
+    for c in range(x.shape[1]):
+        along = np.argsort(x[:, c])
+        total = 0.0
+        for k in range(count - min_side):
+            total += q[along[k]] - mean
+            below, above = x[along[k], c], x[along[k + 1], c]
+            if k + 1 < min_side or not below < above:
+                continue
+            gain = total * total / (k + 1) + total * total / (count - k - 1)
+            if gain > best_gain:
+                middle = below + 0.5 * (above - below)
+                best_feature, best_gain = c, gain
+                best_threshold = middle if middle < above else below
+    return best_feature, best_threshold, best_gain
+
+
+# -- the finite MDP of the leaves -------------------------------------------------------------------------------------
+
+
+@njit(cache=True)
+def _find_leaves(tree, x):
+    """Return the leaf of each state [M, n]."""
+    leaves = np.zeros(len(x), np.int64)
+    for i in range(len(x)):
+        leaves[i] = find_leaf(tree, x[i])
+    return leaves
+
+
+def _plan(tables: Tables, count: int, gamma: float) -> tuple[np.ndarray, np.ndarray]:
+    """Write the action values of the counted model into the leaves; return each transition's leaf and worth [M].
+
+    An action never taken in a leaf is worth as much as the worst that was; a leaf without transitions keeps its values.
+    """
+    tree = tables.tree
+    n, n_actions = int(tree.size[0]), tree.q.shape[1]
+    leaf_nodes = np.flatnonzero(tree.feature[:n] == LEAF)
+    number = np.zeros(n, dtype=np.int64)
+    number[leaf_nodes] = np.arange(len(leaf_nodes))
+    before, after = _find_leaves(tree, tables.x[:count]), _find_leaves(tree, tables.after[:count])
+    goes_on, reward = ~tables.terminated[:count], tables.reward[:count]
+    pair = number[before] * n_actions + tables.action[:count]
+    pairs = len(leaf_nodes) * n_actions
+    visits = np.bincount(pair, minlength=pairs)
+    tried, divisor = visits.reshape(-1, n_actions) > 0, np.maximum(visits, 1)
+    rewards = np.bincount(pair, weights=reward, minlength=pairs) / divisor
+    cells = pair[goes_on] * len(leaf_nodes) + number[after[goes_on]]
+    model = np.bincount(cells, minlength=pairs * len(leaf_nodes)).reshape(pairs, -1) / divisor[:, None]
+    known = np.asarray(tried.any(axis=1))
+    q = tree.q[leaf_nodes].copy()
+    value = q.max(axis=1)
+    for _ in range(MAX_SWEEPS):
+        fresh = (rewards + gamma * (model @ value)).reshape(-1, n_actions)
+        best = np.where(tried, fresh, -np.inf).max(axis=1)
+        best = np.where(known, best, value)
+        moved, value = float(np.abs(best - value).max()), best
+        if moved <= SWEEP_TOLERANCE * max(1.0, float(np.abs(value).max())):
+            break
+    fresh = (rewards + gamma * (model @ value)).reshape(-1, n_actions)
+    worst = np.where(tried, fresh, np.inf).min(axis=1, keepdims=True)
+    tree.q[leaf_nodes] = np.where(known[:, None], np.where(tried, fresh, worst), q)
+    worth = reward + gamma * np.where(goes_on, value[number[after]], 0.0)
+    return before, worth
+
+
+def _split_leaves(tables: Tables, before: np.ndarray, worth: np.ndarray, settings: Settings) -> int:
+    """Split every leaf that the test splits, at most once; return how many were split."""
+    tree, s, n_split = tables.tree, settings, 0
+    scale = ks_scale(s.p) if s.split_test == "ks" else 0.0
+    order = np.argsort(before, kind="stable")
+    leaves, firsts = np.unique(before[order], return_index=True)
+    for leaf, members in zip(leaves.tolist(), np.split(order, firsts[1:]), strict=True):
+        if not may_split(tree, leaf):
+            continue
+        best = (-1, 0.0, 0.0)
+        for action in range(tree.q.shape[1]):
+            tested = members[tables.action[members] == action]
+            if len(tested) < 2 * s.min_side:
+                continue
+            if len(tested) > s.max_tested:
+                tested = tested[np.linspace(0, len(tested) - 1, s.max_tested).astype(np.int64)]
+            x, q = tables.x[tested], worth[tested]
+            if s.split_test == "ks":
+                found = best_ks_split(x, q, s.min_side, scale)
+            else:
+                found = best_variance_split(x, q, s.min_side, float(s.variance_gain))
+            if found[0] >= 0 and found[2] > best[2]:
+                best = found
+        if best[0] >= 0:
+            split_leaf(tree, leaf, best[0], best[1])
+            n_split += 1
+    return n_split
+
+
+# -- transitions ------------------------------------------------------------------------------------------------------
+
+
+@njit(cache=True)
+def _act(tables, x):
+    """Return the action that learning takes in a state."""
+    epsilon = decayed_epsilon(tables.exploration[0], tables.exploration[1], tables.tree.size[1])
+    return choose_action(tables.tree, x, epsilon)
+
+
+@njit(cache=True)
+def _remember(tables, x, action, reward, after, terminated):
+    """Put a transition in the place of the oldest one."""
+    at = tables.tree.size[1] % len(tables.action)
+    tables.tree.size[1] += 1
+    tables.phase[0] += 1
+    for i in range(len(x)):
+        tables.x[at, i], tables.after[at, i] = x[i], after[i]
+    tables.action[at], tables.reward[at], tables.terminated[at] = action, reward, terminated
+
+
+@njit(cache=True)
+def _act_held(held, x):
+    return _act(held.values, x)
+
+
+@njit(cache=True)
+def _remember_held(held, x, action, reward, after, terminated):
+    _remember(held.values, x, action, reward, after, terminated)
+
+
+@njit(cache=True)
+def _run_compiled(tables, episodes, steps):
+    """Gather a number of steps of a compiled environment."""
+    x = np.zeros(episodes.x.shape[1])
+    for _ in range(steps):
+        for i in range(len(x)):
+            x[i] = episodes.x[0, i]
+        action = _act(tables, x)
+        reward, terminated, done = step_episode(episodes, 0, action)
+        _remember(tables, x, action, reward, episodes.x[0], terminated)
+        if done:
+            start_episode(episodes, 0)
+
+
+class _Learner:
+    """One run: its tables and its environment."""
+
+    def __init__(self, problem: Problem, settings: Settings, budget: int) -> None:
+        seeds = problem.seeds("learner", "environment")
+        self.base, self.settings = problem.base, settings
+        self.phase_length = settings.phase or max(1, budget // PHASES)
+        n, room = problem.base.features.n, settings.memory
+        self.tables = Tables(
+            make_growing_tree(problem, settings.max_leaves, seeds["learner"]), np.zeros((room, n)),
+            np.zeros(room, dtype=np.int64), np.zeros(room), np.zeros((room, n)), np.zeros(room, dtype=bool),
+            np.zeros(1, dtype=np.int64), np.array([settings.epsilon, settings.epsilon_steps], dtype=np.float64),
+        )  # fmt: skip
+        self.episodes = make_episodes(
+            problem, seeds["environment"], max_steps=problem.episode_cap(budget),
+            limit_terminates=not settings.bootstrap_at_limit,
+        )  # fmt: skip
+
+    def learn(self, steps: int) -> int:
+        """Gather a number of environment steps; split and plan whenever a phase ends."""
+        taken = 0
+        while taken < steps:
+            some = max(1, min(steps - taken, self.phase_length - int(self.tables.phase[0])))
+            taken += learn_from_steps(self.episodes, _run_compiled, _act_held, _remember_held, self.tables, some)
+            if self.tables.phase[0] >= self.phase_length:
+                self._end_phase()
+        return taken
+
+    def _end_phase(self) -> None:
+        """Split until no leaf splits any more, and plan."""
+        self.tables.phase[0] = 0
+        count, gamma = int(min(self.tables.tree.size[1], len(self.tables.action))), self.settings.gamma
+        before, worth = _plan(self.tables, count, gamma)
+        for _ in range(MAX_ROUNDS):
+            if not _split_leaves(self.tables, before, worth, self.settings):
+                break
+            before, worth = _plan(self.tables, count, gamma)
+
+    def tree(self) -> Tree:
+        """Return the greedy policy."""
+        return tree_of_leaves(self.tables.tree, self.base.features, self.base.actions)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return all that changes."""
+        return {**self.tables.arrays(), **self.episodes.arrays()}
+
+
+def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | None = None) -> Iterator[Snapshot]:
+    """Learn until the budget is used; yield the best tree judged (with `keep=False` the last one) now and then."""
+    problem.require_discrete_actions("cutree")
+    budget = default_budget(problem, settings.budget)
+    learner = _Learner(problem, settings, budget)
+    yield from grown_trees(problem, learner, budget, problem.probe_steps, settings.keep, state)

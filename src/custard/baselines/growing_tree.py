@@ -1,0 +1,216 @@
+"""A tree that grows while it learns action values in its leaves: what cqi, pyeatt and cutree share.
+
+`GrowingTree` is a set of arrays with room for more nodes, so that compiled code can split leaves in place.
+`grown_trees` is the loop around every such learner: learn for a while, judge the tree, yield a snapshot.
+"""
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from custard.core.actions import Actions
+from custard.core.features import Features
+from custard.core.numba_tools import hold, njit
+from custard.envs.pcg64 import streams, uniform
+from custard.solvers.common.checkpoint import copied, refill
+from custard.solvers.common.selection import Selection
+from custard.task.compiled_episodes import CompiledEpisodes
+from custard.task.problem import Problem, Snapshot
+from custard.task.runners import PythonEpisodes
+from custard.tree.tree import LEAF, Tree
+
+__all__ = [
+    "MAX_LEAVES", "GrowingTree", "TreeLearner", "choose_action", "decayed_epsilon", "default_budget", "find_leaf",
+    "greedy_action", "grown_trees", "learn_from_steps", "make_growing_tree", "may_split", "split_leaf",
+    "tree_of_leaves",
+]  # fmt: skip
+
+NATIVE_BUDGET, PYTHON_BUDGET = 5_000_000, 500_000  # environment steps, by who steps the environment
+LEARNING_BUDGET_SHARE = 0.9  # of a budget; the rest is for judging the last tree
+STEPS_PER_EPISODE = 10_000  # of the budget, for each episode that a tree is judged on
+JUDGEMENTS = 40  # trees judged per run, unless judging takes too long
+MAX_JUDGING_SHARE = 0.3  # of the steps so far, above which no tree but the last is judged
+MAX_LEAVES = 512  # by default: none of these learners ever prunes
+
+
+class GrowingTree(NamedTuple):
+    """A tree with room for N nodes, A actions. Nodes are appended, so children come after their parents."""
+
+    feature: np.ndarray  # [N] int64, LEAF at leaves
+    threshold: np.ndarray  # [N]
+    left: np.ndarray  # [N] int64
+    right: np.ndarray  # [N] int64
+    parent: np.ndarray  # [N] int64, -1 at the root
+    depth: np.ndarray  # [N] int64: splits above
+    q: np.ndarray  # [N, A] action values; those of leaves count
+    size: np.ndarray  # [2] int64: nodes, steps learned from
+    limits: np.ndarray  # [2] int64: most nodes, greatest depth
+    rng: np.ndarray  # [4] uint64: the stream that exploration draws from
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return what a checkpoint stores: the arrays themselves, not copies."""
+        return {f"tree.{name}": getattr(self, name) for name in self._fields if name != "limits"}
+
+
+def make_growing_tree(problem: Problem, max_leaves: int, seed: int) -> GrowingTree:
+    """Return a single leaf with room for `max_leaves`, fewer where the depth limit allows fewer."""
+    max_depth = np.iinfo(np.int64).max if problem.max_depth is None else problem.max_depth
+    if max_depth < 60:
+        max_leaves = min(max_leaves, 2**max_depth)
+    n = 2 * max_leaves - 1
+    feature, left, right, parent = (np.full(n, LEAF, dtype=np.int64) for _ in range(4))
+    return GrowingTree(
+        feature, np.zeros(n), left, right, parent, np.zeros(n, dtype=np.int64),
+        np.zeros((n, problem.base.actions.n)), np.array([1, 0]), np.array([n, max_depth]), streams([seed])[0],
+    )  # fmt: skip
+
+
+def tree_of_leaves(tree: GrowingTree, features: Features, actions: Actions) -> Tree:
+    """Return the greedy policy as a tree."""
+    n = int(tree.size[0])
+    value = np.where(tree.feature[:n] == LEAF, tree.q[:n].argmax(axis=1), 0) + actions.start
+    return Tree(
+        tree.feature[:n].copy(), tree.threshold[:n].copy(), tree.left[:n].copy(), tree.right[:n].copy(), value,
+        features, actions,
+    )  # fmt: skip
+
+
+@njit(cache=True)
+def find_leaf(tree, x):
+    """Return the leaf that a state [n] reaches."""
+    node = 0
+    while tree.feature[node] >= 0:
+        node = tree.left[node] if x[tree.feature[node]] <= tree.threshold[node] else tree.right[node]
+    return node
+
+
+@njit(cache=True)
+def greedy_action(q):
+    """Return the first action with the largest value [A]."""
+    best = 0
+    for a in range(1, len(q)):
+        if q[a] > q[best]:
+            best = a
+    return best
+
+
+@njit(cache=True)
+def decayed_epsilon(least, decay_steps, t):
+    """Return the share of random actions at step t: from 1 down to `least`, reaching 0 at `decay_steps`."""
+    return max(least, 1.0 - t / decay_steps) if decay_steps > 0 else least
+
+
+@njit(cache=True)
+def choose_action(tree, x, epsilon):
+    """Return an epsilon-greedy action for a state [n]."""
+    if uniform(tree.rng, 0.0, 1.0) < epsilon:
+        return int(uniform(tree.rng, 0.0, float(tree.q.shape[1])))
+    return greedy_action(tree.q[find_leaf(tree, x)])
+
+
+@njit(cache=True)
+def may_split(tree, leaf):
+    """Return whether the limits allow a leaf to be split."""
+    return tree.size[0] + 2 <= tree.limits[0] and tree.depth[leaf] < tree.limits[1]
+
+
+@njit(cache=True)
+def split_leaf(tree, leaf, feature, threshold):
+    """Split a leaf in place; both children begin with its action values. Returns the left one, the right is next."""
+    first = tree.size[0]
+    tree.feature[leaf], tree.threshold[leaf] = feature, threshold
+    tree.left[leaf], tree.right[leaf] = first, first + 1
+    for child in (first, first + 1):
+        tree.parent[child], tree.depth[child] = leaf, tree.depth[leaf] + 1
+        for a in range(tree.q.shape[1]):
+            tree.q[child, a] = tree.q[leaf, a]
+    tree.size[0] = first + 2
+    return first
+
+
+class TreeLearner(Protocol):
+    """What `grown_trees` drives."""
+
+    def learn(self, steps: int) -> int:
+        """Learn for so many environment steps, up to the end of an episode where Python steps; return how many."""
+
+    def tree(self) -> Tree:
+        """Return the greedy policy."""
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return all that changes, the arrays themselves."""
+
+
+def default_budget(problem: Problem, budget: int | None) -> int:
+    """Return the environment steps of a run: those given, or 5 million, a tenth where Python steps."""
+    return budget or (NATIVE_BUDGET if problem.is_compiled else PYTHON_BUDGET)
+
+
+def grown_trees(
+    problem: Problem, learner: TreeLearner, budget: int, steps: int, keep: bool, state: Any
+) -> Iterator[Snapshot]:
+    """Learn until the budget is used; judge the tree now and then and yield the best one, or without `keep` the last.
+
+    problem  what is to be solved
+    learner  learns and grows its tree
+    budget   environment steps, judging included
+    steps    environment steps taken before the first one learned from
+    keep     whether the best tree judged counts; otherwise the last one
+    state    what an earlier snapshot's `state()` returned, or None
+    """
+    selection = Selection(problem, int(np.clip(budget // STEPS_PER_EPISODE, 32, 512)), budget=budget)
+    # A poor policy also returns the same in every episode (walking until the time limit): no more episodes for that.
+    selection.flawless_max_episodes = selection.max_episodes
+    progress = np.array([steps, 0])  # environment steps besides judging, trees judged
+    arrays = {**learner.arrays(), "run.progress": progress}
+    if state is not None:
+        refill(arrays, state)
+        selection.restore(state)
+    learning_budget, interval = int(LEARNING_BUDGET_SHARE * budget), max(1, budget // JUDGEMENTS)
+    used = int(progress[0]) + selection.steps
+    while used < learning_budget or selection.best is None:
+        progress[0] += learner.learn(max(1, min(interval, learning_budget - used)))
+        selection.spent = int(progress[0])
+        used = int(progress[0]) + selection.steps
+        if used < learning_budget and selection.steps > MAX_JUDGING_SHARE * progress[0]:
+            continue
+        tree = learner.tree()
+        selection.judge(tree, keep)
+        progress[1] += 1
+        used, best = int(progress[0]) + selection.steps, selection.best
+        assert best is not None
+        metrics = {"tree_return": selection.last_mean, "leaves": tree.n_leaves, "depth": tree.depth}
+        kept = {**copied(arrays), **selection.state()}
+        message = "budget used" if used >= learning_budget else ""
+        yield Snapshot(used, best.tree, best.mean, budget, metrics, tree, message, lambda kept=kept: kept)  # type: ignore[misc]
+
+
+def learn_from_steps(
+    episodes: CompiledEpisodes | PythonEpisodes, run_compiled: Any, act: Any, update: Any, tables: Any, steps: int
+) -> int:
+    """Learn from every step of an environment and return how many were taken; see `TreeLearner.learn`.
+
+    episodes      the environment
+    run_compiled  (tables, episodes, steps): the whole loop, compiled
+    act           (held tables, x) -> action: the same for an environment that Python steps
+    update        (held tables, x, action, reward, next x, terminated): learns from one step
+    tables        what is learned, a tuple of arrays
+    steps         environment steps
+    """
+    if not isinstance(episodes, PythonEpisodes):
+        run_compiled(tables, episodes, steps)
+        return steps
+    held, taken, start = hold(tables), 0, episodes.base.actions.start
+    while taken < steps:
+        x, is_over = episodes.reset(), False
+        while not is_over:
+            action = act(held, x)
+            after, reward, terminated, truncated = episodes.step(action + start)
+            update(held, x, action, float(reward), after, terminated)
+            x, is_over = after, terminated or truncated
+        taken += episodes.length
+    return taken

@@ -1,0 +1,290 @@
+"""The tree learner of Pyeatt and Howe (2001): split a leaf whose action values keep changing in different directions.
+
+Q-learning in the leaves of a tree. A leaf remembers where its last greedy steps were taken and by how much each changed
+the action value. If the changes spread widely around their mean, the leaf mixes states that should be told apart, and
+it is split where a test separates the changes best.
+"""
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from custard.baselines.growing_tree import (
+    MAX_LEAVES,
+    GrowingTree,
+    choose_action,
+    decayed_epsilon,
+    default_budget,
+    find_leaf,
+    greedy_action,
+    grown_trees,
+    learn_from_steps,
+    make_growing_tree,
+    may_split,
+    split_leaf,
+    tree_of_leaves,
+)
+from custard.core.errors import CustardError, one_of, require_least, require_shares
+from custard.core.numba_tools import njit
+from custard.task.compiled_episodes import start_episode, step_episode
+from custard.task.problem import Problem, Snapshot
+from custard.task.runners import make_episodes
+from custard.tree.tree import Tree
+
+__all__ = ["PRESETS", "SPLIT_TESTS", "Settings", "Tables", "best_split", "learn_step", "make_tables", "solve"]
+
+SPLIT_TESTS = ("t", "information", "squares")
+T_TEST, INFORMATION_GAIN, SUM_OF_SQUARES = range(3)  # their numbers in compiled code
+MIN_SIDE_SHARE = 0.05  # of the history, on each side of a split: Welch's t of a few equal changes is arbitrarily large
+SPREAD_FACTOR = 2.0  # a leaf is split if the mean change is less than so many standard deviations
+MAX_HISTORY_NUMBERS = 2**26  # 512 MiB; fewer leaves where histories would need more
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of the learner of Pyeatt and Howe."""
+
+    budget: int | None = None  # environment steps, judging included; None: 5 million, a tenth where Python steps
+    split_test: str = "t"  # "t": Welch's t; "information": gain about the sign of a change; "squares": least squares
+    history: int = 1000  # n, greedy steps that a leaf remembers, and needs before it is split
+    gamma: float = 0.99  # discount
+    alpha: float = 0.1  # learning rate
+    epsilon: float = 0.05  # share of random actions, at least
+    epsilon_steps: int = 100_000  # learning steps over which that share sinks from 1; 0: it is constant
+    max_leaves: int = MAX_LEAVES  # of the tree while it grows; it is never pruned
+    bootstrap_at_limit: bool = True  # what would follow a time limit counts; False: a time limit is a termination
+    keep: bool = True  # return the best tree judged; False: the last one
+
+    def __post_init__(self) -> None:
+        if self.split_test not in SPLIT_TESTS:
+            raise CustardError(one_of("split test", self.split_test, SPLIT_TESTS))
+        require_shares(self, "gamma", "alpha", "epsilon")
+        require_least(self, 0, "epsilon_steps")
+        require_least(self, 1, "max_leaves")
+        require_least(self, 4, "history")
+
+
+PRESETS: dict[str, dict[str, dict[str, Any]]] = {
+    "tuned": {"": {}},
+    # The numbers of a published run of this learner, for comparison with Conservative Q-Improvement.
+    "paper": {
+        "": {"history": 3000, "gamma": 0.8, "alpha": 0.3, "epsilon": 0.5, "epsilon_steps": 0, "keep": False},
+    },
+}
+
+
+class Numbers(NamedTuple):
+    """The settings that compiled code reads."""
+
+    gamma: float
+    alpha: float
+    epsilon: float
+    epsilon_steps: float
+    split_test: int
+
+
+class Tables(NamedTuple):
+    """All that is learned: N nodes, S leaves with a history of H steps each, n features."""
+
+    tree: GrowingTree
+    slot: np.ndarray  # [N] int64: which history a leaf has
+    length: np.ndarray  # [S] int64: steps ever put into a history; the last H are in it, the oldest is replaced
+    x: np.ndarray  # [S, H, n] states
+    change: np.ndarray  # [S, H] changes of the action value
+    numbers: Numbers
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return what a checkpoint stores: the arrays themselves, not copies."""
+        return {
+            **self.tree.arrays(),
+            **{f"pyeatt.{name}": getattr(self, name) for name in ("slot", "length", "x", "change")},
+        }
+
+
+def make_tables(problem: Problem, settings: Settings, seed: int) -> Tables:
+    """Return the tables of a single leaf without a history."""
+    n, s = problem.base.features.n, settings
+    affordable = max(1, MAX_HISTORY_NUMBERS // (s.history * (n + 1)))
+    tree = make_growing_tree(problem, min(s.max_leaves, affordable), seed)
+    nodes = len(tree.feature)
+    leaves = (nodes + 1) // 2
+    rates = float(s.gamma), float(s.alpha), float(s.epsilon), float(s.epsilon_steps)
+    numbers = Numbers(*rates, SPLIT_TESTS.index(s.split_test))
+    return Tables(
+        tree, np.zeros(nodes, dtype=np.int64), np.zeros(leaves, dtype=np.int64), np.zeros((leaves, s.history, n)),
+        np.zeros((leaves, s.history)), numbers,
+    )  # fmt: skip
+
+
+@njit(cache=True)
+def _entropy(positive, count):
+    """Return the entropy, in bits, of the sign of `count` changes."""
+    share = positive / count
+    if share <= 0.0 or share >= 1.0:
+        return 0.0
+    return -share * math.log2(share) - (1.0 - share) * math.log2(1.0 - share)
+
+
+@njit(cache=True)
+def best_split(x, change, split_test):
+    """Return feature, threshold and score of the split that separates changes [K] at states [K, n] best.
+
+    Thresholds lie halfway between neighbouring values. Scores by test: Welch's |t| of the changes left against right,
+    the information gained about their sign, the sum of squares around the mean that the split takes away. The feature
+    is -1 if there is no split with enough states on both sides.
+    """
+    count = len(change)
+    least = max(2, math.ceil(MIN_SIDE_SHARE * count))
+    mean = change.mean()
+    squares, positive = 0.0, 0
+    for i in range(count):
+        squares += (change[i] - mean) ** 2
+        positive += change[i] > 0.0
+    best_feature, best_threshold, best_score = -1, 0.0, -np.inf
+    for c in range(x.shape[1]):
+        order = np.argsort(x[:, c])
+        total, left_squares, left_positive = 0.0, 0.0, 0  # of the changes less their mean
+        for i in range(count - least):
+            value = change[order[i]]
+            total += value - mean
+            left_squares += (value - mean) ** 2
+            left_positive += value > 0.0
+            below, above = x[order[i], c], x[order[i + 1], c]
+            left, right = i + 1, count - i - 1
+            if left < least or not below < above:
+                continue
+            # Sums of squares around the mean of each side; the totals of both sides cancel.
+            left_error = max(0.0, left_squares - total * total / left)
+            right_error = max(0.0, squares - left_squares - total * total / right)
+            if split_test == T_TEST:
+                difference = abs(total / left + total / right)
+                error = math.sqrt(left_error / (left - 1) / left + right_error / (right - 1) / right)
+                score = difference / error if error > 0.0 else (np.inf if difference > 0.0 else 0.0)
+            elif split_test == INFORMATION_GAIN:
+                after = left * _entropy(left_positive, left) + right * _entropy(positive - left_positive, right)
+                score = _entropy(positive, count) - after / count
+            else:
+                score = squares - left_error - right_error
+            if score > best_score:
+                middle = below + 0.5 * (above - below)
+                best_feature, best_score = c, score
+                best_threshold = middle if middle < above else below
+    return best_feature, best_threshold, best_score
+
+
+@njit(cache=True)
+def _spreads(change):
+    """Return whether changes [H] spread so widely around their mean that their leaf should be split."""
+    mean = change.mean()
+    squares = 0.0
+    for i in range(len(change)):
+        squares += (change[i] - mean) ** 2
+    return abs(mean) < SPREAD_FACTOR * math.sqrt(squares / len(change))
+
+
+@njit(cache=True)
+def learn_step(tables, x, action, reward, after, terminated):
+    """Learn from one step; a greedy one enters its leaf's history, and the leaf may be split.
+
+    tables      a `Tables`, changed in place
+    x, after    [n] the states before and after
+    action      numbered from 0
+    reward      of the step
+    terminated  whether `after` ends the episode
+    """
+    tree, numbers = tables.tree, tables.numbers
+    tree.size[1] += 1
+    target = reward
+    if not terminated:
+        target += numbers.gamma * tree.q[find_leaf(tree, after)].max()
+    leaf = find_leaf(tree, x)
+    is_greedy = action == greedy_action(tree.q[leaf])
+    change = numbers.alpha * (target - tree.q[leaf, action])
+    tree.q[leaf, action] += change
+    if not is_greedy or not may_split(tree, leaf):
+        return
+    slot, size = tables.slot[leaf], tables.change.shape[1]
+    at = tables.length[slot] % size
+    tables.change[slot, at] = change
+    for i in range(len(x)):
+        tables.x[slot, at, i] = x[i]
+    tables.length[slot] += 1
+    if tables.length[slot] < size or not _spreads(tables.change[slot]):
+        return
+    feature, threshold, score = best_split(tables.x[slot], tables.change[slot], numbers.split_test)
+    if feature < 0 or score <= 0.0:
+        tables.length[slot] = 0  # nothing tells these states apart: look again when all of them are new
+        return
+    first = split_leaf(tree, leaf, feature, threshold)
+    tables.slot[first], tables.slot[first + 1] = slot, (tree.size[0] - 1) // 2
+    tables.length[slot] = tables.length[tables.slot[first + 1]] = 0
+
+
+@njit(cache=True)
+def _act(tables, x):
+    """Return the action that learning takes in a state."""
+    epsilon = decayed_epsilon(tables.numbers.epsilon, tables.numbers.epsilon_steps, tables.tree.size[1])
+    return choose_action(tables.tree, x, epsilon)
+
+
+@njit(cache=True)
+def _act_held(held, x):
+    return _act(held.values, x)
+
+
+@njit(cache=True)
+def _learn_step_held(held, x, action, reward, after, terminated):
+    learn_step(held.values, x, action, reward, after, terminated)
+
+
+@njit(cache=True)
+def _run_compiled(tables, episodes, steps):
+    """Learn for a number of steps in a compiled environment."""
+    x = np.zeros(episodes.x.shape[1])
+    for _ in range(steps):
+        for i in range(len(x)):
+            x[i] = episodes.x[0, i]
+        action = _act(tables, x)
+        reward, terminated, done = step_episode(episodes, 0, action)
+        learn_step(tables, x, action, reward, episodes.x[0], terminated)
+        if done:
+            start_episode(episodes, 0)
+
+
+class _Learner:
+    """One run: its tables and its environment."""
+
+    def __init__(self, problem: Problem, settings: Settings, budget: int) -> None:
+        seeds = problem.seeds("learner", "environment")
+        self.base = problem.base
+        self.tables = make_tables(problem, settings, seeds["learner"])
+        self.episodes = make_episodes(
+            problem, seeds["environment"], max_steps=problem.episode_cap(budget),
+            limit_terminates=not settings.bootstrap_at_limit,
+        )  # fmt: skip
+
+    def learn(self, steps: int) -> int:
+        """Learn for a number of environment steps."""
+        return learn_from_steps(self.episodes, _run_compiled, _act_held, _learn_step_held, self.tables, steps)
+
+    def tree(self) -> Tree:
+        """Return the greedy policy."""
+        return tree_of_leaves(self.tables.tree, self.base.features, self.base.actions)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return all that changes."""
+        return {**self.tables.arrays(), **self.episodes.arrays()}
+
+
+def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | None = None) -> Iterator[Snapshot]:
+    """Learn until the budget is used; yield the best tree judged (with `keep=False` the last one) now and then."""
+    problem.require_discrete_actions("pyeatt")
+    budget = default_budget(problem, settings.budget)
+    learner = _Learner(problem, settings, budget)
+    yield from grown_trees(problem, learner, budget, problem.probe_steps, settings.keep, state)
