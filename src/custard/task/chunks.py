@@ -45,8 +45,9 @@ def joined_chunks(chunks: Sequence[Chunk], results: Mapping[int, Episodes], requ
 def serve_episodes(setup: Mapping[str, Any], tick: Callable[[], None]) -> Callable[[dict[str, Any]], dict[str, Any]]:
     """Make the environment that `setup` describes; returns the function that runs episodes in it.
 
-    `setup` holds "env" (an id, or where a function that makes it is imported from), "kwargs" and "features" (where
-    the user's features= function is imported from, their expressions, or None).
+    `setup` holds "env" (an id, or where a function that makes it is imported from), "registration" (of the id, if this
+    process may not know it), "kwargs" and "features" (where the user's features= function is imported from, their
+    expressions, or None).
     """
     from custard.task.source import source
 
