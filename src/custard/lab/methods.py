@@ -52,7 +52,7 @@ def methods() -> dict[str, str]:
 
     >>> import custard
     >>> list(custard.methods())[:2]
-    ['tpi', 'mfec']
+    ['tpi', 'direct']
     """
     return {name: SUMMARIES.get(name) or _first_sentence(module) for name, module in METHODS.items()}
 
