@@ -18,17 +18,15 @@ import numpy as np
 from custard.baselines.growing_tree import (
     MAX_LEAVES,
     GrowingTree,
-    choose_action,
-    decayed_epsilon,
+    TreeLearner,
     default_budget,
     find_leaf,
     greedy_action,
     grown_trees,
-    learn_from_steps,
     make_growing_tree,
     may_split,
     split_leaf,
-    tree_of_leaves,
+    take_step,
 )
 from custard.core.errors import require_least, require_shares
 from custard.core.features import Features
@@ -36,10 +34,8 @@ from custard.core.numba_tools import njit
 from custard.ibmdp.kernels import project, separates
 from custard.ibmdp.splits import fractions
 from custard.solvers.common.bounds_survey import choose_bounds
-from custard.task.compiled_episodes import start_episode, step_episode
+from custard.task.compiled_episodes import start_episode
 from custard.task.problem import Problem, Snapshot
-from custard.task.runners import make_episodes
-from custard.tree.tree import Tree
 
 __all__ = ["PRESETS", "Settings", "Tables", "learn_step", "make_tables", "solve"]
 
@@ -81,8 +77,6 @@ class Numbers(NamedTuple):
     visit_decay: float
     bar: float
     bar_decay: float
-    epsilon: float
-    epsilon_steps: float
 
 
 class Tables(NamedTuple):
@@ -109,7 +103,7 @@ class Tables(NamedTuple):
 
 def make_tables(problem: Problem, features: Features, settings: Settings, seed: int) -> Tables:
     """Return the tables of a single leaf whose box is the features' bounds."""
-    tree, s = make_growing_tree(problem, settings.max_leaves, seed), settings
+    tree, s = make_growing_tree(problem, settings, settings.max_leaves, seed), settings
     nodes, actions = tree.q.shape
     count = features.n * settings.candidates
     # As floats: compiled code would cut a bar that is a whole number to whole numbers.
@@ -213,19 +207,7 @@ def _split(tables, leaf, k):
 
 
 @njit(cache=True)
-def _act(tables, x):
-    """Return the action that learning takes in a state."""
-    epsilon = decayed_epsilon(tables.numbers.epsilon, tables.numbers.epsilon_steps, tables.tree.size[1])
-    return choose_action(tables.tree, x, epsilon)
-
-
-@njit(cache=True)
-def _act_held(held, x):
-    return _act(held.values, x)
-
-
-@njit(cache=True)
-def _learn_step_held(held, x, action, reward, after, terminated):
+def _learn_held_step(held, x, action, reward, after, terminated):
     learn_step(held.values, x, action, reward, after, terminated)
 
 
@@ -234,38 +216,10 @@ def _run_compiled(tables, episodes, steps):
     """Learn for a number of steps in a compiled environment."""
     x = np.zeros(episodes.x.shape[1])
     for _ in range(steps):
-        for i in range(len(x)):
-            x[i] = episodes.x[0, i]
-        action = _act(tables, x)
-        reward, terminated, done = step_episode(episodes, 0, action)
+        action, reward, terminated, is_over = take_step(tables.tree, episodes, x)
         learn_step(tables, x, action, reward, episodes.x[0], terminated)
-        if done:
+        if is_over:
             start_episode(episodes, 0)
-
-
-class _Learner:
-    """One run: its tables and its environment."""
-
-    def __init__(self, problem: Problem, features: Features, settings: Settings, budget: int) -> None:
-        seeds = problem.seeds("learner", "environment")
-        self.features, self.actions = features, problem.base.actions
-        self.tables = make_tables(problem, features, settings, seeds["learner"])
-        self.episodes = make_episodes(
-            problem, seeds["environment"], max_steps=problem.episode_cap(budget),
-            limit_terminates=not settings.bootstrap_at_limit,
-        )  # fmt: skip
-
-    def learn(self, steps: int) -> int:
-        """Learn for a number of environment steps."""
-        return learn_from_steps(self.episodes, _run_compiled, _act_held, _learn_step_held, self.tables, steps)
-
-    def tree(self) -> Tree:
-        """Return the greedy policy."""
-        return tree_of_leaves(self.tables.tree, self.features, self.actions)
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Return all that changes."""
-        return {**self.tables.arrays(), **self.episodes.arrays()}
 
 
 def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | None = None) -> Iterator[Snapshot]:
@@ -274,5 +228,6 @@ def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | N
     budget = default_budget(problem, settings.budget)
     features, steps = choose_bounds(problem, problem.seeds("bounds")["bounds"], budget)
     features.require_bounded()
-    learner = _Learner(problem, features, settings, budget)
+    tables = make_tables(problem, features, settings, problem.seeds("learner")["learner"])
+    learner = TreeLearner(problem, features, tables, settings, budget, _run_compiled, _learn_held_step)
     yield from grown_trees(problem, learner, budget, steps + problem.probe_steps, settings.keep, state)

@@ -18,23 +18,20 @@ import numpy as np
 
 from custard.baselines.growing_tree import (
     GrowingTree,
-    choose_action,
-    decayed_epsilon,
+    TreeLearner,
     default_budget,
     find_leaf,
     grown_trees,
-    learn_from_steps,
     make_growing_tree,
     may_split,
     split_leaf,
-    tree_of_leaves,
+    take_step,
 )
 from custard.core.errors import CustardError, one_of, require_least, require_shares
 from custard.core.numba_tools import njit
-from custard.task.compiled_episodes import start_episode, step_episode
+from custard.task.compiled_episodes import start_episode
 from custard.task.problem import Problem, Snapshot
-from custard.task.runners import make_episodes
-from custard.tree.tree import LEAF, Tree
+from custard.tree.tree import LEAF
 
 __all__ = [
     "PRESETS", "SPLIT_TESTS", "Settings", "best_ks_split", "best_variance_split", "ks_scale", "ks_statistic", "solve",
@@ -87,7 +84,6 @@ class Tables(NamedTuple):
     after: np.ndarray  # [M, n] the states after
     terminated: np.ndarray  # [M] bool
     phase: np.ndarray  # [1] int64: steps of the present phase
-    exploration: np.ndarray  # [2] least share of random actions, steps until it is reached
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return what a checkpoint stores: the arrays themselves, not copies."""
@@ -272,13 +268,6 @@ def _split_leaves(tables: Tables, before: np.ndarray, worth: np.ndarray, setting
 
 
 @njit(cache=True)
-def _act(tables, x):
-    """Return the action that learning takes in a state."""
-    epsilon = decayed_epsilon(tables.exploration[0], tables.exploration[1], tables.tree.size[1])
-    return choose_action(tables.tree, x, epsilon)
-
-
-@njit(cache=True)
 def _remember(tables, x, action, reward, after, terminated):
     """Put a transition in the place of the oldest one."""
     at = tables.tree.size[1] % len(tables.action)
@@ -290,12 +279,7 @@ def _remember(tables, x, action, reward, after, terminated):
 
 
 @njit(cache=True)
-def _act_held(held, x):
-    return _act(held.values, x)
-
-
-@njit(cache=True)
-def _remember_held(held, x, action, reward, after, terminated):
+def _learn_held_step(held, x, action, reward, after, terminated):
     _remember(held.values, x, action, reward, after, terminated)
 
 
@@ -304,39 +288,32 @@ def _run_compiled(tables, episodes, steps):
     """Gather a number of steps of a compiled environment."""
     x = np.zeros(episodes.x.shape[1])
     for _ in range(steps):
-        for i in range(len(x)):
-            x[i] = episodes.x[0, i]
-        action = _act(tables, x)
-        reward, terminated, done = step_episode(episodes, 0, action)
+        action, reward, terminated, is_over = take_step(tables.tree, episodes, x)
         _remember(tables, x, action, reward, episodes.x[0], terminated)
-        if done:
+        if is_over:
             start_episode(episodes, 0)
 
 
-class _Learner:
-    """One run: its tables and its environment."""
+class _Learner(TreeLearner):
+    """Gathers transitions; splits and plans whenever a phase ends."""
 
     def __init__(self, problem: Problem, settings: Settings, budget: int) -> None:
-        seeds = problem.seeds("learner", "environment")
-        self.base, self.settings = problem.base, settings
-        self.phase_length = settings.phase or max(1, budget // PHASES)
+        seed = problem.seeds("learner")["learner"]
+        self.settings, self.phase_length = settings, settings.phase or max(1, budget // PHASES)
         n, room = problem.base.features.n, settings.memory
-        self.tables = Tables(
-            make_growing_tree(problem, settings.max_leaves, seeds["learner"]), np.zeros((room, n)),
+        tables = Tables(
+            make_growing_tree(problem, settings, settings.max_leaves, seed), np.zeros((room, n)),
             np.zeros(room, dtype=np.int64), np.zeros(room), np.zeros((room, n)), np.zeros(room, dtype=bool),
-            np.zeros(1, dtype=np.int64), np.array([settings.epsilon, settings.epsilon_steps], dtype=np.float64),
+            np.zeros(1, dtype=np.int64),
         )  # fmt: skip
-        self.episodes = make_episodes(
-            problem, seeds["environment"], max_steps=problem.episode_cap(budget),
-            limit_terminates=not settings.bootstrap_at_limit,
-        )  # fmt: skip
+        super().__init__(problem, problem.base.features, tables, settings, budget, _run_compiled, _learn_held_step)
 
     def learn(self, steps: int) -> int:
         """Gather a number of environment steps; split and plan whenever a phase ends."""
         taken = 0
         while taken < steps:
             some = max(1, min(steps - taken, self.phase_length - int(self.tables.phase[0])))
-            taken += learn_from_steps(self.episodes, _run_compiled, _act_held, _remember_held, self.tables, some)
+            taken += super().learn(some)
             if self.tables.phase[0] >= self.phase_length:
                 self._end_phase()
         return taken
@@ -350,14 +327,6 @@ class _Learner:
             if not _split_leaves(self.tables, before, worth, self.settings):
                 break
             before, worth = _plan(self.tables, count, gamma)
-
-    def tree(self) -> Tree:
-        """Return the greedy policy."""
-        return tree_of_leaves(self.tables.tree, self.base.features, self.base.actions)
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Return all that changes."""
-        return {**self.tables.arrays(), **self.episodes.arrays()}
 
 
 def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | None = None) -> Iterator[Snapshot]:

@@ -18,15 +18,14 @@ from custard.core.numba_tools import hold, njit
 from custard.envs.pcg64 import streams, uniform
 from custard.solvers.common.checkpoint import copied, refill
 from custard.solvers.common.selection import Selection
-from custard.task.compiled_episodes import CompiledEpisodes
+from custard.task.compiled_episodes import step_episode
 from custard.task.problem import Problem, Snapshot
-from custard.task.runners import PythonEpisodes
+from custard.task.runners import PythonEpisodes, make_episodes
 from custard.tree.tree import LEAF, Tree
 
 __all__ = [
     "MAX_LEAVES", "GrowingTree", "TreeLearner", "choose_action", "decayed_epsilon", "default_budget", "find_leaf",
-    "greedy_action", "grown_trees", "learn_from_steps", "make_growing_tree", "may_split", "split_leaf",
-    "tree_of_leaves",
+    "greedy_action", "grown_trees", "make_growing_tree", "may_split", "split_leaf", "take_step",
 ]  # fmt: skip
 
 NATIVE_BUDGET, PYTHON_BUDGET = 5_000_000, 500_000  # environment steps, by who steps the environment
@@ -49,14 +48,31 @@ class GrowingTree(NamedTuple):
     q: np.ndarray  # [N, A] action values; those of leaves count
     size: np.ndarray  # [2] int64: nodes, steps learned from
     limits: np.ndarray  # [2] int64: most nodes, greatest depth
+    exploration: np.ndarray  # [2] least share of random actions, steps over which that share sinks from 1
     rng: np.ndarray  # [4] uint64: the stream that exploration draws from
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return what a checkpoint stores: the arrays themselves, not copies."""
-        return {f"tree.{name}": getattr(self, name) for name in self._fields if name != "limits"}
+        return {f"tree.{name}": getattr(self, name) for name in self._fields if name not in ("limits", "exploration")}
 
 
-def make_growing_tree(problem: Problem, max_leaves: int, seed: int) -> GrowingTree:
+class TreeSettings(Protocol):
+    """The settings that all learners of growing trees have."""
+
+    @property
+    def epsilon(self) -> float:
+        """The share of random actions, at least."""
+
+    @property
+    def epsilon_steps(self) -> int:
+        """Learning steps over which that share sinks from 1; 0: it is constant."""
+
+    @property
+    def bootstrap_at_limit(self) -> bool:
+        """Whether what would follow a time limit counts."""
+
+
+def make_growing_tree(problem: Problem, settings: TreeSettings, max_leaves: int, seed: int) -> GrowingTree:
     """Return a single leaf with room for `max_leaves`, fewer where the depth limit allows fewer."""
     max_depth = np.iinfo(np.int64).max if problem.max_depth is None else problem.max_depth
     if max_depth < 60:
@@ -65,7 +81,8 @@ def make_growing_tree(problem: Problem, max_leaves: int, seed: int) -> GrowingTr
     feature, left, right, parent = (np.full(n, LEAF, dtype=np.int64) for _ in range(4))
     return GrowingTree(
         feature, np.zeros(n), left, right, parent, np.zeros(n, dtype=np.int64),
-        np.zeros((n, problem.base.actions.n)), np.array([1, 0]), np.array([n, max_depth]), streams([seed])[0],
+        np.zeros((n, problem.base.actions.n)), np.array([1, 0]), np.array([n, max_depth]),
+        np.array([settings.epsilon, settings.epsilon_steps], dtype=np.float64), streams([seed])[0],
     )  # fmt: skip
 
 
@@ -105,11 +122,30 @@ def decayed_epsilon(least, decay_steps, t):
 
 
 @njit(cache=True)
-def choose_action(tree, x, epsilon):
+def choose_action(tree, x):
     """Return an epsilon-greedy action for a state [n]."""
-    if uniform(tree.rng, 0.0, 1.0) < epsilon:
+    if uniform(tree.rng, 0.0, 1.0) < decayed_epsilon(tree.exploration[0], tree.exploration[1], tree.size[1]):
         return int(uniform(tree.rng, 0.0, float(tree.q.shape[1])))
     return greedy_action(tree.q[find_leaf(tree, x)])
+
+
+@njit(cache=True)
+def _choose_held_action(held_tree, x):
+    """Return the same for a tree that is held (`hold`)."""
+    return choose_action(held_tree.values, x)
+
+
+@njit(cache=True)
+def take_step(tree, episodes, x):
+    """Take an epsilon-greedy step in a compiled environment; the state before it is written to x [n].
+
+    Returns the action, the reward, whether the environment terminated and whether the episode is over.
+    """
+    for i in range(len(x)):
+        x[i] = episodes.x[0, i]
+    action = choose_action(tree, x)
+    reward, terminated, is_over = step_episode(episodes, 0, action)
+    return action, reward, terminated, is_over
 
 
 @njit(cache=True)
@@ -132,17 +168,59 @@ def split_leaf(tree, leaf, feature, threshold):
     return first
 
 
-class TreeLearner(Protocol):
-    """What `grown_trees` drives."""
+class TreeLearner:
+    """Learns from every step of an environment, compiled or stepped by Python.
+
+    `run_compiled` and `learn_held_step` are the learner's own compiled functions. Compiled code that is handed a
+    function is compiled anew in every process, so each learner has its loop of `take_step` and its own update:
+
+        run_compiled(tables, episodes, steps)
+        learn_held_step(held tables, x, action, reward, next x, terminated)
+    """
+
+    def __init__(
+        self, problem: Problem, features: Features, tables: Any, settings: TreeSettings, budget: int,
+        run_compiled: Any, learn_held_step: Any,
+    ) -> None:  # fmt: skip
+        """Make the environment.
+
+        problem   what is to be solved
+        features  what the tree splits on, with the bounds that the learner needs
+        tables    all that is learned: a tuple of arrays, of which `tree` is the `GrowingTree`
+        settings  of the learner
+        budget    environment steps of the run
+        """
+        self.features, self.actions, self.tables = features, problem.base.actions, tables
+        self._run_compiled, self._learn_held_step = run_compiled, learn_held_step
+        self.episodes = make_episodes(
+            problem, problem.seeds("environment")["environment"], max_steps=problem.episode_cap(budget),
+            limit_terminates=not settings.bootstrap_at_limit,
+        )  # fmt: skip
 
     def learn(self, steps: int) -> int:
-        """Learn for so many environment steps, up to the end of an episode where Python steps; return how many."""
+        """Learn from so many steps, up to the end of an episode where Python steps; return how many were taken."""
+        episodes = self.episodes
+        if not isinstance(episodes, PythonEpisodes):
+            self._run_compiled(self.tables, episodes, steps)
+            return steps
+        held, held_tree, taken, start = hold(self.tables), hold(self.tables.tree), 0, self.actions.start
+        while taken < steps:
+            x, is_over = episodes.reset(), False
+            while not is_over:
+                action = _choose_held_action(held_tree, x)
+                after, reward, terminated, truncated = episodes.step(action + start)
+                self._learn_held_step(held, x, action, float(reward), after, terminated)
+                x, is_over = after, terminated or truncated
+            taken += episodes.length
+        return taken
 
     def tree(self) -> Tree:
         """Return the greedy policy."""
+        return tree_of_leaves(self.tables.tree, self.features, self.actions)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return all that changes, the arrays themselves."""
+        return {**self.tables.arrays(), **self.episodes.arrays()}
 
 
 def default_budget(problem: Problem, budget: int | None) -> int:
@@ -187,30 +265,3 @@ def grown_trees(
         kept = {**copied(arrays), **selection.state()}
         message = "budget used" if used >= learning_budget else ""
         yield Snapshot(used, best.tree, best.mean, budget, metrics, tree, message, lambda kept=kept: kept)  # type: ignore[misc]
-
-
-def learn_from_steps(
-    episodes: CompiledEpisodes | PythonEpisodes, run_compiled: Any, act: Any, update: Any, tables: Any, steps: int
-) -> int:
-    """Learn from every step of an environment and return how many were taken; see `TreeLearner.learn`.
-
-    episodes      the environment
-    run_compiled  (tables, episodes, steps): the whole loop, compiled
-    act           (held tables, x) -> action: the same for an environment that Python steps
-    update        (held tables, x, action, reward, next x, terminated): learns from one step
-    tables        what is learned, a tuple of arrays
-    steps         environment steps
-    """
-    if not isinstance(episodes, PythonEpisodes):
-        run_compiled(tables, episodes, steps)
-        return steps
-    held, taken, start = hold(tables), 0, episodes.base.actions.start
-    while taken < steps:
-        x, is_over = episodes.reset(), False
-        while not is_over:
-            action = act(held, x)
-            after, reward, terminated, truncated = episodes.step(action + start)
-            update(held, x, action, float(reward), after, terminated)
-            x, is_over = after, terminated or truncated
-        taken += episodes.length
-    return taken

@@ -18,24 +18,20 @@ import numpy as np
 from custard.baselines.growing_tree import (
     MAX_LEAVES,
     GrowingTree,
-    choose_action,
-    decayed_epsilon,
+    TreeLearner,
     default_budget,
     find_leaf,
     greedy_action,
     grown_trees,
-    learn_from_steps,
     make_growing_tree,
     may_split,
     split_leaf,
-    tree_of_leaves,
+    take_step,
 )
 from custard.core.errors import CustardError, one_of, require_least, require_shares
 from custard.core.numba_tools import njit
-from custard.task.compiled_episodes import start_episode, step_episode
+from custard.task.compiled_episodes import start_episode
 from custard.task.problem import Problem, Snapshot
-from custard.task.runners import make_episodes
-from custard.tree.tree import Tree
 
 __all__ = ["PRESETS", "SPLIT_TESTS", "Settings", "Tables", "best_split", "learn_step", "make_tables", "solve"]
 
@@ -84,8 +80,6 @@ class Numbers(NamedTuple):
 
     gamma: float
     alpha: float
-    epsilon: float
-    epsilon_steps: float
     split_test: int
 
 
@@ -111,11 +105,10 @@ def make_tables(problem: Problem, settings: Settings, seed: int) -> Tables:
     """Return the tables of a single leaf without a history."""
     n, s = problem.base.features.n, settings
     affordable = max(1, MAX_HISTORY_NUMBERS // (s.history * (n + 1)))
-    tree = make_growing_tree(problem, min(s.max_leaves, affordable), seed)
+    tree = make_growing_tree(problem, s, min(s.max_leaves, affordable), seed)
     nodes = len(tree.feature)
     leaves = (nodes + 1) // 2
-    rates = float(s.gamma), float(s.alpha), float(s.epsilon), float(s.epsilon_steps)
-    numbers = Numbers(*rates, SPLIT_TESTS.index(s.split_test))
+    numbers = Numbers(float(s.gamma), float(s.alpha), SPLIT_TESTS.index(s.split_test))
     return Tables(
         tree, np.zeros(nodes, dtype=np.int64), np.zeros(leaves, dtype=np.int64), np.zeros((leaves, s.history, n)),
         np.zeros((leaves, s.history)), numbers,
@@ -227,19 +220,7 @@ def learn_step(tables, x, action, reward, after, terminated):
 
 
 @njit(cache=True)
-def _act(tables, x):
-    """Return the action that learning takes in a state."""
-    epsilon = decayed_epsilon(tables.numbers.epsilon, tables.numbers.epsilon_steps, tables.tree.size[1])
-    return choose_action(tables.tree, x, epsilon)
-
-
-@njit(cache=True)
-def _act_held(held, x):
-    return _act(held.values, x)
-
-
-@njit(cache=True)
-def _learn_step_held(held, x, action, reward, after, terminated):
+def _learn_held_step(held, x, action, reward, after, terminated):
     learn_step(held.values, x, action, reward, after, terminated)
 
 
@@ -248,43 +229,16 @@ def _run_compiled(tables, episodes, steps):
     """Learn for a number of steps in a compiled environment."""
     x = np.zeros(episodes.x.shape[1])
     for _ in range(steps):
-        for i in range(len(x)):
-            x[i] = episodes.x[0, i]
-        action = _act(tables, x)
-        reward, terminated, done = step_episode(episodes, 0, action)
+        action, reward, terminated, is_over = take_step(tables.tree, episodes, x)
         learn_step(tables, x, action, reward, episodes.x[0], terminated)
-        if done:
+        if is_over:
             start_episode(episodes, 0)
-
-
-class _Learner:
-    """One run: its tables and its environment."""
-
-    def __init__(self, problem: Problem, settings: Settings, budget: int) -> None:
-        seeds = problem.seeds("learner", "environment")
-        self.base = problem.base
-        self.tables = make_tables(problem, settings, seeds["learner"])
-        self.episodes = make_episodes(
-            problem, seeds["environment"], max_steps=problem.episode_cap(budget),
-            limit_terminates=not settings.bootstrap_at_limit,
-        )  # fmt: skip
-
-    def learn(self, steps: int) -> int:
-        """Learn for a number of environment steps."""
-        return learn_from_steps(self.episodes, _run_compiled, _act_held, _learn_step_held, self.tables, steps)
-
-    def tree(self) -> Tree:
-        """Return the greedy policy."""
-        return tree_of_leaves(self.tables.tree, self.base.features, self.base.actions)
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Return all that changes."""
-        return {**self.tables.arrays(), **self.episodes.arrays()}
 
 
 def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | None = None) -> Iterator[Snapshot]:
     """Learn until the budget is used; yield the best tree judged (with `keep=False` the last one) now and then."""
     problem.require_discrete_actions("pyeatt")
     budget = default_budget(problem, settings.budget)
-    learner = _Learner(problem, settings, budget)
+    tables = make_tables(problem, settings, problem.seeds("learner")["learner"])
+    learner = TreeLearner(problem, problem.base.features, tables, settings, budget, _run_compiled, _learn_held_step)
     yield from grown_trees(problem, learner, budget, problem.probe_steps, settings.keep, state)
