@@ -4,7 +4,7 @@ Whole episodes of a finished policy, to judge it:
 
 * `run_episodes` runs one episode per seed. It chooses between compiled rollouts of a tree and `step_episodes`, which
   steps several environments side by side from Python. An episode depends on its seed and the policy alone, so results
-  do not depend on how many run at a time, nor on what runs them (`EpisodeRunner` is the interface for others).
+  do not depend on how many run at a time, nor on what runs them.
 
 Episodes of a policy that learns meanwhile:
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from custard.task.compiled_episodes import CompiledEpisodes
 
 __all__ = [
-    "EpisodeResults", "EpisodeRunner", "Policy", "PythonEpisodes", "make_episodes", "require_fit", "run_episodes",
-    "step_episodes", "visited_states",
+    "EpisodeResults", "Policy", "PythonEpisodes", "make_episodes", "require_fit", "run_episodes", "step_episodes",
+    "visited_states",
 ]  # fmt: skip
 
 Policy = Tree | Callable[[np.ndarray], Any]  # a tree, or a function from features [B, n] to actions [B] or [B, k]
@@ -53,13 +53,6 @@ class EpisodeResults(NamedTuple):
     lengths: np.ndarray  # [episodes] int64, steps
     truncated: np.ndarray  # [episodes] bool: cut by a time limit
     states: list[np.ndarray] | None = None  # per episode [length, n]: the features the policy acted on, if asked for
-
-
-class EpisodeRunner(Protocol):
-    """Runs one episode of a policy per seed; `run_episodes` with its source filled in is one."""
-
-    def __call__(self, policy: Policy, seeds: np.ndarray, *, record_states: bool = False) -> EpisodeResults:
-        """Run the episodes and report them in the order of their seeds."""
 
 
 def run_episodes(
