@@ -15,8 +15,8 @@ from custard.task.policies import Policy
 from custard.tree.leaf_actions import LeafActions
 
 __all__ = [
-    "EpisodeRequest", "Episodes", "InProcess", "Runner", "action_mask", "joined_masks", "mask_rows", "play_episodes",
-    "random_action",
+    "EpisodeRequest", "Episodes", "InProcess", "Runner", "action_mask", "joined_masks", "mask_rows", "observer",
+    "play_episodes", "random_action",
 ]  # fmt: skip
 
 MAX_CACHED_OBSERVATIONS = 100_000
