@@ -24,8 +24,8 @@ from custard.task.runners import PythonEpisodes, make_episodes
 from custard.tree.tree import LEAF, Tree
 
 __all__ = [
-    "MAX_LEAVES", "GrowingTree", "TreeLearner", "choose_action", "decayed_epsilon", "default_budget", "find_leaf",
-    "greedy_action", "grown_trees", "make_growing_tree", "may_split", "split_leaf", "take_step",
+    "MAX_LEAVES", "GrowingTree", "Learner", "TreeLearner", "choose_action", "decayed_epsilon", "default_budget",
+    "find_leaf", "greedy_action", "grown_trees", "make_growing_tree", "may_split", "split_leaf", "take_step",
 ]  # fmt: skip
 
 NATIVE_BUDGET, PYTHON_BUDGET = 5_000_000, 500_000  # environment steps, by who steps the environment
@@ -222,6 +222,26 @@ class TreeLearner:
         """Return all that changes, the arrays themselves."""
         return {**self.tables.arrays(), **self.episodes.arrays()}
 
+    def further_metrics(self, selection: Selection) -> dict[str, float]:
+        """Return what else a row of metrics says."""
+        return {}
+
+
+class Learner(Protocol):
+    """What `grown_trees` runs."""
+
+    def learn(self, steps: int) -> int:
+        """Learn from so many environment steps, at most one episode more; return how many were taken."""
+
+    def tree(self) -> Tree:
+        """Return the present policy as a tree."""
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return all that changes while it learns, the arrays themselves: to resume, others are written into them."""
+
+    def further_metrics(self, selection: Selection) -> dict[str, float]:
+        """Return what else a row of metrics says; environment steps are taken by `Selection.mean_return`."""
+
 
 def default_budget(problem: Problem, budget: int | None) -> int:
     """Return the environment steps of a run: those given, or 5 million, a tenth where Python steps."""
@@ -229,7 +249,7 @@ def default_budget(problem: Problem, budget: int | None) -> int:
 
 
 def grown_trees(
-    problem: Problem, learner: TreeLearner, budget: int, steps: int, keep: bool, state: Any
+    problem: Problem, learner: Learner, budget: int, steps: int, keep: bool, state: Any
 ) -> Iterator[Snapshot]:
     """Learn until the budget is used; judge the tree now and then and yield the best one, or without `keep` the last.
 
@@ -259,9 +279,10 @@ def grown_trees(
         tree = learner.tree()
         selection.judge(tree, keep)
         progress[1] += 1
+        further = learner.further_metrics(selection)
         used, best = int(progress[0]) + selection.steps, selection.best
         assert best is not None
-        metrics = {"tree_return": selection.last_mean, "leaves": tree.n_leaves, "depth": tree.depth}
+        metrics = {"tree_return": selection.last_mean, "leaves": tree.n_leaves, "depth": tree.depth, **further}
         kept = {**copied(arrays), **selection.state()}
         message = "budget used" if used >= learning_budget else ""
         yield Snapshot(used, best.tree, best.mean, budget, metrics, tree, message, lambda kept=kept: kept)  # type: ignore[misc]

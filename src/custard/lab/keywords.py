@@ -60,6 +60,7 @@ class MethodSettings(TypedDict, total=False):
     climbing: float
     clip: float
     criterion: str
+    critic: str
     critic_frequencies: int
     critic_updates: int
     cuts: int | None
@@ -68,6 +69,7 @@ class MethodSettings(TypedDict, total=False):
     depth: int
     digits: int | None
     draws: int
+    entropy: float
     episodes: int | None
     epochs: int
     epsilon: float | None
@@ -103,7 +105,7 @@ class MethodSettings(TypedDict, total=False):
     keep: bool
     leaf_ladder: bool
     learning_rate: float
-    leaves: str
+    leaves: str | int
     margin: float
     mask: bool
     max_leaves: int | None
@@ -131,11 +133,13 @@ class MethodSettings(TypedDict, total=False):
     resample: bool
     samples: int
     seconds: float
+    shape: str
     slack: float
     snapshots: int
     split_test: str
     splits: Any
     spread: float
+    standardise: bool
     states: int | None
     step: float
     steps_per_update: int | None

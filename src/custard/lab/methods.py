@@ -24,6 +24,7 @@ METHODS: dict[str, str] = {
     "cqi": "custard.baselines.cqi",
     "pyeatt": "custard.baselines.pyeatt",
     "cutree": "custard.baselines.cutree",
+    "ddt": "custard.baselines.ddt",
     "random": "custard.baselines.random_search",
     "plan": "custard.planning.optimal_tree",
 }
@@ -42,6 +43,7 @@ SUMMARIES: dict[str, str] = {
     "cqi": "Conservative Q-Improvement: Q-learning in leaves, split where it pays; discrete actions",
     "pyeatt": "Pyeatt and Howe: Q-learning in leaves, split where values change both ways; discrete actions",
     "cutree": "continuous U-Tree: splits by what follows, plans over leaves; discrete actions",
+    "ddt": "differentiable decision trees: a soft tree by policy gradients in JAX, made crisp; discrete actions",
     "random": "random search over trees, nothing learned: the floor every method must clear",
     "plan": "proves the best tree; environments with few states and a known model",
 }
