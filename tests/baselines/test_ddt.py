@@ -193,7 +193,7 @@ def test_soft_and_crisp_returns_are_reported_and_the_soft_policy_is_kept(tmp_pat
     ("settings", "message"),
     [
         ({"shape": "lists"}, "did you mean 'list'"), ({"critic": "nets"}, "unknown critic"),
-        ({"leaves": 1}, "leaves=1"), ({"clip": 2.0}, "clip"),
+        ({"max_leaves": 1}, "max_leaves=1"), ({"clip": 2.0}, "clip"),
     ],
 )  # fmt: skip
 def test_bad_settings(settings, message):

@@ -58,7 +58,7 @@ class Settings:
     """Settings of differentiable decision trees."""
 
     budget: int | None = None  # environment steps, judging included; None: 5 million, a tenth where Python steps
-    leaves: int = 8  # of the tree; a complete tree has the next smaller power of two
+    max_leaves: int = 8  # of the tree; a complete tree has the next smaller power of two
     shape: str = "tree"  # "tree": complete; "list": rules, one after the other
     critic: str = "network"  # "network": two layers of 64 units; "tree": a second soft tree, as in the paper
     standardise: bool = True  # scale features to mean 0 and deviation 1 under random actions
@@ -80,7 +80,7 @@ class Settings:
                 raise CustardError(one_of(what, given, accepted))
         require_shares(self, "gamma", "trace", "clip")
         require_least(self, 1, "num_envs", "num_steps", "epochs", "batch")
-        require_least(self, 2, "leaves")
+        require_least(self, 2, "max_leaves")
         require_least(self, 0, "learning_rate", "entropy")
 
 
@@ -236,7 +236,7 @@ class _Learner:
         base, seeds = problem.base, problem.seeds("learner", "environment", "survey")
         rng = np.random.default_rng(seeds["learner"])
         n, self.seed = base.features.n, seeds["learner"]
-        self.paths = paths_of(settings.shape, settings.leaves, problem.max_depth)
+        self.paths = paths_of(settings.shape, settings.max_leaves, problem.max_depth)
         inner, leaves = self.paths.high.shape
         actor = SoftTree(branches_of(rng, n, inner), rng.random((leaves, base.actions.n)).astype(np.float32))
         critic: Any = SoftTree(branches_of(rng, n, inner), np.zeros((leaves, 1), dtype=np.float32))

@@ -79,9 +79,11 @@ class MethodSettings(TypedDict, total=False):
     every: int
     expand: int
     expert: str | Callable[..., Any] | None
+    expert_depth: int
     expert_out: str | None
     expert_preset: str
     expert_settings: dict[str, Any]
+    experts: int
     explore: float
     explore_end: float
     fewest_leaves: bool
@@ -105,7 +107,7 @@ class MethodSettings(TypedDict, total=False):
     keep: bool
     leaf_ladder: bool
     learning_rate: float
-    leaves: str | int
+    leaves: str
     margin: float
     mask: bool
     max_leaves: int | None
@@ -129,6 +131,7 @@ class MethodSettings(TypedDict, total=False):
     prices: tuple[float, ...]
     questions: int
     random: float
+    rate_decay: float
     recall: bool
     resample: bool
     samples: int
