@@ -39,7 +39,7 @@ class Command:
     """The largest number of questions on a path."""
 
     max_leaves: Whole = None
-    """The largest number of leaves, for methods with such a limit (tpi, direct, viper-dqn, viper-bi, ddt)."""
+    """The largest number of leaves, for methods with such a limit (tpi, direct, viper-dqn, viper-bi, ddt, icct)."""
 
     expert: Name = None
     """What to begin from or to imitate: linear, dqn, bi, a file (.npz of ours, .zip of Stable-Baselines3) or none."""
@@ -47,7 +47,7 @@ class Command:
     experts: Whole = None
     """The number of trees that a mixture chooses among (moet)."""
 
-    expert_depth: Count | None = None
+    expert_depth: Whole = None
     """The largest depth of each of them (moet)."""
 
     seed: Count = 0
@@ -67,7 +67,7 @@ class Command:
     """What splits may ask about: axis (one feature), linear (weighted sums) or auto (tpi, direct)."""
 
     leaves: Name = None
-    """What leaves may hold: constant, linear (real-valued actions) or auto (tpi, direct)."""
+    """What leaves may hold: constant, linear (real-valued actions) or auto (tpi, direct); icct: also linear:2 and so on."""
 
     digits: Whole = None
     """Digits to which the numbers of sums are rounded if the return allows (tpi, direct)."""

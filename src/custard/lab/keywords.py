@@ -67,6 +67,7 @@ class MethodSettings(TypedDict, total=False):
     cycle: int
     deepest: int
     depth: int
+    deviation: float
     digits: int | None
     draws: int
     entropy: float
@@ -150,6 +151,7 @@ class MethodSettings(TypedDict, total=False):
     target: str
     target_every: int
     target_rate: float
+    tau: float
     test_rollouts: int
     tests: str
     ties: str
@@ -158,6 +160,7 @@ class MethodSettings(TypedDict, total=False):
     train_share: float
     uniform: float
     uniform_end: float
+    updates_per_step: float
     variance_gain: float
     variants: bool
     visit_decay: float
