@@ -20,6 +20,8 @@ sac = pytest.importorskip("custard.nn.sac")
 FEATURES = Features(("a", "b"), [-9, -9], [9, 9])
 ACTIONS = Actions("box", ("torque", "lift"), low=[-2.0, 0.0], high=[2.0, 1.0])
 LONGEST = 50
+#: One form for all runs here: updates are compiled once.
+SMALL = {"hidden": 32, "batch": 64, "warmup": 500, "learning_rate": 3e-3, "gamma": 0.9}
 
 
 class Pull(gym.Env):
@@ -104,7 +106,7 @@ def test_gradients_pass_through_the_choices():
 
 @pytest.mark.parametrize("kind", ["constant", "linear", "linear:1"])
 def test_leaves_have_as_many_gains_as_asked_for(kind):
-    run = custard.learn(Pull, "icct", budget=400, leaves=kind, max_depth=1, hidden=8, batch=8, updates_per_step=0.1)
+    run = custard.learn(Pull, "icct", budget=400, leaves=kind, max_depth=1, updates_per_step=0.0)
     most = {"constant": 0, "linear": 2, "linear:1": 1}[kind]
     gains = np.zeros((run.tree.n_nodes, 1, 2)) if run.tree.gains is None else run.tree.gains
     assert np.count_nonzero(gains, axis=2).max() == most
@@ -168,14 +170,13 @@ def test_one_update_against_finite_differences():
 
 def test_the_temperature_falls_where_there_is_entropy_enough():
     rng = np.random.default_rng(0)
+    config = sac.SACConfig(0.9, 0.1, 1e-3, sac.target_entropy(1, 0.2))
+    update = sac.compile_updates(lambda width, z: (0.0 * z, width + 0.0 * z), config)
+    z, action, after = (rng.normal(size=(1, 64, 1)).astype(np.float32) for _ in range(3))
+    zeros = np.zeros((1, 64), dtype=np.float32)
+    rows = sac.Rows(z, action, zeros, after, zeros, rng.normal(size=(1, 64, 2, 1)))
     for deviation, direction in ((1.0, -1.0), (0.01, 1.0)):
         learned = sac.make_learned(rng, np.float32(np.log(deviation)), 1, 1, 4, 1e-3)
-        columns = [rng.normal(size=(1, 64, 1)).astype(np.float32) for _ in range(3)]
-        rows = sac.Rows(
-            columns[0], columns[1], np.zeros((1, 64)), columns[2], np.zeros((1, 64)), rng.normal(size=(1, 64, 2, 1))
-        )  # fmt: skip
-        config = sac.SACConfig(0.9, 0.1, 1e-3, sac.target_entropy(1, 0.2))
-        update = sac.compile_updates(lambda width, z: (0.0 * z, width + 0.0 * z), config)
         assert np.sign(float(update(learned, rows).log_temperature)) == direction
 
 
@@ -184,9 +185,7 @@ def test_the_temperature_falls_where_there_is_entropy_enough():
 
 def test_a_linear_controller_is_learned():
     """The best action is -a / 0.3 within [-1, 1]; staying still costs about 50 per episode."""
-    run = custard.learn(
-        Pull, "icct", budget=6000, max_depth=1, hidden=32, batch=64, warmup=500, learning_rate=3e-3, gamma=0.9
-    )
+    run = custard.learn(Pull, "icct", budget=6000, max_depth=2, **SMALL)
     assert run.value > -12.0
     assert run.tree.gains is not None
     assert run.tree.predict([[1.5, 0.0], [-1.5, 0.0]])[:, 0] == pytest.approx([-1.0, 1.0], abs=0.3)
@@ -195,7 +194,7 @@ def test_a_linear_controller_is_learned():
 @pytest.mark.parametrize("budget", [300, 1500])
 def test_a_budget_is_kept_and_every_step_counted(budget):
     Pull.taken = 0
-    run = custard.learn(Pull, "icct", budget=budget, max_depth=2, hidden=8, batch=8, updates_per_step=0.1)
+    run = custard.learn(Pull, "icct", budget=budget, max_depth=2, updates_per_step=0.2, **SMALL)
     assert run.steps == Pull.taken
     assert run.steps <= budget + LONGEST
     assert run.tree.depth <= 2
@@ -203,20 +202,19 @@ def test_a_budget_is_kept_and_every_step_counted(budget):
 
 
 def test_the_same_seed_gives_the_same_tree_also_after_a_break():
-    def snapshots(env, state=None):
-        settings = icct.Settings(budget=4000, hidden=8, batch=8, updates_per_step=0.5, num_envs=2)
-        return icct.solve(problem_of(env, 3), settings, state)
+    def snapshots(state=None):
+        settings = icct.Settings(budget=4000, updates_per_step=0.2, num_envs=2, **SMALL)
+        return icct.solve(problem_of(Pull, 3, max_depth=2), settings, state)
 
-    for env in ("Pendulum-v1", Pull):
-        whole = list(snapshots(env))
-        assert len(whole) > 1
-        first = next(snapshots(env))
-        rest = list(snapshots(env, first.state()))
-        assert [(s.steps, s.tree, s.value, s.final) for s in rest] == [
-            (s.steps, s.tree, s.value, s.final) for s in whole[1:]
-        ]
-        assert whole[-1].message == "budget used"
-        assert list(snapshots(env, whole[-1].state())) == []
+    whole = list(snapshots())
+    assert len(whole) > 1
+    first = next(snapshots())
+    rest = list(snapshots(first.state()))
+    assert [(s.steps, s.tree, s.value, s.final) for s in rest] == [
+        (s.steps, s.tree, s.value, s.final) for s in whole[1:]
+    ]
+    assert whole[-1].message == "budget used"
+    assert list(snapshots(whole[-1].state())) == []
 
 
 @pytest.mark.parametrize(

@@ -231,6 +231,8 @@ def advantages(batch: Batch, value: np.ndarray, next_value: np.ndarray, gamma: f
 class _Learner:
     """Runs whole episodes of the soft policy and improves it after each batch of them."""
 
+    max_interval = 50_000
+
     def __init__(self, problem: Problem, settings: Settings, budget: int) -> None:
         self.problem, self.settings = problem, settings
         base, seeds = problem.base, problem.seeds("learner", "environment", "survey")

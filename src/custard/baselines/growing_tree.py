@@ -178,6 +178,8 @@ class TreeLearner:
         learn_held_step(held tables, x, action, reward, next x, terminated)
     """
 
+    max_interval = 1_000_000
+
     def __init__(
         self, problem: Problem, features: Features, tables: Any, settings: TreeSettings, budget: int,
         run_compiled: Any, learn_held_step: Any,
@@ -230,6 +232,10 @@ class TreeLearner:
 class Learner(Protocol):
     """What `grown_trees` runs."""
 
+    @property
+    def max_interval(self) -> int:
+        """Environment steps between two snapshots, at most: those of a few seconds."""
+
     def learn(self, steps: int) -> int:
         """Learn from so many environment steps, at most one episode more; return how many were taken."""
 
@@ -253,6 +259,8 @@ def grown_trees(
 ) -> Iterator[Snapshot]:
     """Learn until the budget is used; judge the tree now and then and yield the best one, or without `keep` the last.
 
+    Where judging takes too much of the steps, a snapshot has the best tree of those judged before.
+
     problem  what is to be solved
     learner  learns and grows its tree
     budget   environment steps, judging included
@@ -268,21 +276,22 @@ def grown_trees(
     if state is not None:
         refill(arrays, state)
         selection.restore(state)
-    learning_budget, interval = int(LEARNING_BUDGET_SHARE * budget), max(1, budget // JUDGEMENTS)
+    learning_budget = int(LEARNING_BUDGET_SHARE * budget)
+    interval = max(1, min(budget // JUDGEMENTS, learner.max_interval))
     used = int(progress[0]) + selection.steps
     while used < learning_budget or selection.best is None:
         progress[0] += learner.learn(max(1, min(interval, learning_budget - used)))
         selection.spent = int(progress[0])
         used = int(progress[0]) + selection.steps
-        if used < learning_budget and selection.steps > MAX_JUDGING_SHARE * progress[0]:
-            continue
         tree = learner.tree()
-        selection.judge(tree, keep)
-        progress[1] += 1
-        further = learner.further_metrics(selection)
+        metrics: dict[str, float] = {"leaves": tree.n_leaves, "depth": tree.depth}
+        is_affordable = selection.steps <= MAX_JUDGING_SHARE * progress[0]
+        if used >= learning_budget or selection.best is None or is_affordable:
+            selection.judge(tree, keep)
+            progress[1] += 1
+            metrics = {"tree_return": selection.last_mean, **metrics, **learner.further_metrics(selection)}
         used, best = int(progress[0]) + selection.steps, selection.best
         assert best is not None
-        metrics = {"tree_return": selection.last_mean, "leaves": tree.n_leaves, "depth": tree.depth, **further}
         kept = {**copied(arrays), **selection.state()}
         message = "budget used" if used >= learning_budget else ""
         yield Snapshot(used, best.tree, best.mean, budget, metrics, tree, message, lambda kept=kept: kept)  # type: ignore[misc]

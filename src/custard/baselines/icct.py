@@ -199,6 +199,8 @@ def _compiled_updates(form: tuple[str, int, int | None], count: int, config: SAC
 class _Learner:
     """Runs whole episodes of the tree with noise, remembers them and updates actor and critics."""
 
+    max_interval = 5_000
+
     def __init__(self, problem: Problem, settings: Settings) -> None:
         s, base, budget = settings, problem.base, settings.budget
         self.settings, self.base, self.range = s, base, action_range(base.actions)

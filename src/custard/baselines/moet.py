@@ -102,7 +102,8 @@ def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | N
     for item in _experts(problem, replace(settings, budget=budget), seeds["expert"], state):
         if isinstance(item, Snapshot):
             steps = item.steps
-            yield item
+            if state is None:  # a resumed run has a tree already
+                yield item
         else:
             expert = item
     assert expert is not None

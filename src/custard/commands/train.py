@@ -67,7 +67,7 @@ class Command:
     """What splits may ask about: axis (one feature), linear (weighted sums) or auto (tpi, direct)."""
 
     leaves: Name = None
-    """What leaves may hold: constant, linear (real-valued actions) or auto (tpi, direct); icct: also linear:2 and so on."""
+    """What leaves may hold: constant, linear (real-valued actions) or auto (tpi, direct); icct: also linear:2, …"""
 
     digits: Whole = None
     """Digits to which the numbers of sums are rounded if the return allows (tpi, direct)."""
