@@ -250,6 +250,7 @@ class _Learner:
         survey_cap = max(1, min(MAX_SURVEY_STEPS, int(SURVEY_BUDGET_SHARE * budget)))
         survey = WholeEpisodes(problem, seeds["survey"], settings.num_envs, min(cap, survey_cap), limit_terminates)
         seen = survey.collect(lambda x, rng: rng.integers(base.actions.n, size=len(x)), survey_cap)
+        survey.close()
         self.survey_steps = seen.steps
         self.scaling = scaling_of(seen.x) if settings.standardise else Scaling(np.zeros(n), np.ones(n))
         returns = advantages(seen, np.zeros(seen.steps), np.zeros(seen.steps), settings.gamma, 1.0)

@@ -222,14 +222,15 @@ class _Learner:
         self.memory = Replay(min(s.buffer, 2 * budget), row)
         self.counts = np.zeros(3, dtype=np.int64)  # next row and filled rows of the memory, calls so far
         self.due = np.zeros(1)  # updates
-        cap = problem.episode_cap(budget)
-        how = s.num_envs, cap, not s.bootstrap_at_limit
-        survey = WholeEpisodes(problem, seeds["survey"], *how)
-        seen = survey.collect(self._act_randomly, max(1, min(s.warmup, int(SURVEY_BUDGET_SHARE * budget))))
+        cap, limit_terminates = problem.episode_cap(budget), not s.bootstrap_at_limit
+        warmup = max(1, min(s.warmup, int(SURVEY_BUDGET_SHARE * budget)))
+        survey = WholeEpisodes(problem, seeds["survey"], s.num_envs, min(cap, warmup), limit_terminates)
+        seen = survey.collect(self._act_randomly, warmup)
+        survey.close()
         self.survey_steps, self.scaling = seen.steps, scaling_of(seen.x)
         self.reward_unit = float(np.abs(seen.reward).mean()) or 1.0
         self._remember(seen)
-        self.episodes = WholeEpisodes(problem, seeds["environment"], *how)
+        self.episodes = WholeEpisodes(problem, seeds["environment"], s.num_envs, cap, limit_terminates)
 
     @property
     def actor(self) -> ControlTree:

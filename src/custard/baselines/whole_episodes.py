@@ -48,11 +48,17 @@ class WholeEpisodes:
         max_steps         steps after which an episode is cut
         limit_terminates  whether an episode that the environment truncates counts as terminated
         """
+        self.source = problem.source
         self.venv = problem.source.make_vec(num_envs if problem.is_compiled else min(num_envs, MAX_PYTHON_ENVS))
         self.parts = base_environments_of(self.venv, describe(self.venv, features=problem.encoder))
         self.start = problem.base.actions.start if problem.base.actions.discrete else 0
         self.max_steps, self.limit_terminates = max_steps, limit_terminates
         self.seed_and_episodes = np.array([seed, 0], dtype=np.int64)  # how many episodes began
+
+    def close(self) -> None:
+        """Close the environments, unless they are the user's own."""
+        if not self.source.is_single_instance:
+            self.venv.close()
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return what a checkpoint stores: the arrays themselves, not copies."""
