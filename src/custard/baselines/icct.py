@@ -50,13 +50,13 @@ class Settings:
     leaves: str = "linear"  # "constant"; "linear": in all features; "linear:2": in two chosen ones per action component
     hidden: int = 128  # units in each of the two hidden layers of both critics
     gamma: float = 0.99  # discount
-    learning_rate: float = 1e-3  # Adam, of actor, critics and temperature
+    learning_rate: float = 5e-4  # Adam, of actor, critics and temperature
     tau: float = 0.01  # how far the target critics move per update
-    batch: int = 128  # transitions per update
+    batch: int = 256  # transitions per update
     updates_per_step: float = 1.0  # updates per environment step
     buffer: int = 1_000_000  # transitions in the replay memory
     warmup: int = 2_000  # random steps before the first update, by which features are standardised
-    deviation: float = 0.2  # of exploration, in half ranges of the action, that the temperature aims at
+    deviation: float = 0.1  # of exploration, in half ranges of the action, that the temperature aims at
     num_envs: int = 1  # environments side by side
     bootstrap_at_limit: bool = True  # what would follow a time limit counts; False: a time limit is a termination
     keep: bool = True  # return the best tree judged; False: the last one
@@ -74,7 +74,7 @@ class Settings:
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "tuned": {"": {}},
-    "paper": {"": {"learning_rate": 5e-4, "batch": 256, "hidden": 256}},
+    "paper": {"": {"hidden": 256}},
 }
 
 

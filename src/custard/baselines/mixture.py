@@ -189,19 +189,20 @@ def fit_mixture(
     inputs, held_out_inputs = gate_inputs(scaling, x[train]), gate_inputs(scaling, x[held_out])
     gate, adam = rng.random((how.experts, inputs.shape[1])), Adam((how.experts, inputs.shape[1]))
     h = rng.random((len(train), how.experts))
+    fitted, others = (np.ascontiguousarray(x[index], dtype=np.float32) for index in (train, held_out))  # as CART has it
     best: Mixture | None = None
     best_accuracy = (-1.0, -1.0)
     for epoch in range(how.epochs + 1):
         depth = how.expert_depth if epoch else 0
         trees = tuple(
-            fit_expert(x[train], y[train], h[:, j], depth, actions.n, int(rng.integers(2**31)))
+            fit_expert(fitted, y[train], h[:, j], depth, actions.n, int(rng.integers(2**31)))
             for j in range(how.experts)
         )
-        p = np.stack([tree.probabilities(x[train])[np.arange(len(train)), y[train]] for tree in trees], axis=1)
+        p = np.stack([tree.probabilities(fitted)[np.arange(len(train)), y[train]] for tree in trees], axis=1)
         g = gate_probabilities(gate, inputs)
         h = responsibilities(g, p)
         gate = gate + adam.step(gate_gradient(h, g, inputs), how.learning_rate * how.rate_decay**epoch)
-        accuracy = _accuracies(gate, trees, held_out_inputs, x[held_out], y[held_out])
+        accuracy = _accuracies(gate, trees, held_out_inputs, others, y[held_out])
         if accuracy > best_accuracy:
             best, best_accuracy = Mixture(gate, scaling, trees, actions.start), accuracy
     assert best is not None

@@ -44,7 +44,7 @@ class Settings:
     iterations: int = 40  # of DAgger
     batch_rollouts: int = 10  # rollouts per iteration
     test_rollouts: int = 100  # on which the best student is judged
-    max_samples: int = 20_000  # states a student is fitted to, drawn by weight
+    max_samples: int = 10_000  # states a student is fitted to, drawn by weight
     train_share: float = 0.8  # share of the states for fitting; the others choose the epoch
     epochs: int = 50  # of EM
     learning_rate: float = 0.3  # of the gate, by Adam
