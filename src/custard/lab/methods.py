@@ -24,6 +24,9 @@ METHODS: dict[str, str] = {
     "cqi": "custard.baselines.cqi",
     "pyeatt": "custard.baselines.pyeatt",
     "cutree": "custard.baselines.cutree",
+    "moet": "custard.baselines.moet",
+    "ddt": "custard.baselines.ddt",
+    "icct": "custard.baselines.icct",
     "random": "custard.baselines.random_search",
     "plan": "custard.planning.optimal_tree",
 }
@@ -42,6 +45,9 @@ SUMMARIES: dict[str, str] = {
     "cqi": "Conservative Q-Improvement: Q-learning in leaves, split where it pays; discrete actions",
     "pyeatt": "Pyeatt and Howe: Q-learning in leaves, split where values change both ways; discrete actions",
     "cutree": "continuous U-Tree: splits by what follows, plans over leaves; discrete actions",
+    "moet": "MoËT: imitates an expert with a mixture of small trees and a linear gate; discrete actions",
+    "ddt": "differentiable decision trees: a soft tree by policy gradients in JAX, made crisp; discrete actions",
+    "icct": "interpretable continuous control trees: linear leaves by soft actor-critic in JAX; Box actions",
     "random": "random search over trees, nothing learned: the floor every method must clear",
     "plan": "proves the best tree; environments with few states and a known model",
 }
