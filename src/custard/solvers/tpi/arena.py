@@ -10,14 +10,15 @@ import numpy as np
 from custard.solvers.tpi.simulate import MIN_EPISODE_CAP, PythonSimulator, Simulator, make_simulator
 from custard.solvers.tpi.table_model import TransitionCounts, number_states
 from custard.task.problem import Problem
-from custard.task.source import episode_seeds
+from custard.task.source import DEFAULT_TIME_LIMIT, episode_seeds
 from custard.tree.tree import Tree
 
-__all__ = ["Arena", "TableCheck", "can_have_table"]
+__all__ = ["Arena", "TableCheck", "can_have_table", "can_survey"]
 
 COMPILED_BUDGET, PYTHON_BUDGET = 200_000_000, 500_000  # environment steps unless given
 SEARCH_BUDGET_SHARE = 0.85  # the rest is for judging what the last round finds
 SURVEY_EPISODES = 4  # random episodes that show how long episodes are
+MIN_ROUND_EPISODES = 800  # that a round takes, at least
 MIN_AFFORDABLE_EPISODES = 2500  # that the budget is to allow, where nothing ends an episode
 
 COMPARISON_STEPS = 30_000  # compiled steps that comparing two trees takes, about
@@ -36,6 +37,11 @@ class TableCheck(NamedTuple):
 
     returns: np.ndarray
     was_dropped: bool
+
+
+def can_survey(problem: Problem, budget: int | None) -> bool:
+    """Return whether the budget suffices to run the random episodes that show how long episodes are."""
+    return budget is None or budget >= SURVEY_EPISODES * (problem.source.time_limit or DEFAULT_TIME_LIMIT)
 
 
 def can_have_table(problem: Problem, budget: int | None) -> bool:
@@ -77,11 +83,20 @@ class Arena:
         return np.inf if self.environment.steps < environment_steps else -np.inf
 
     @property
+    def affords_a_round(self) -> bool:
+        """Whether the budget suffices for valuing actions and comparing trees once."""
+        return self.budget >= MIN_ROUND_EPISODES * self.expected_length
+
+    @property
+    def expected_length(self) -> float:
+        """Steps per episode, in between what they are now and the time limit: better trees may last longer."""
+        length = max(1.0, self.simulator.mean_episode_length)
+        return length if self.time_limit is None else float(np.sqrt(length * self.time_limit))
+
+    @property
     def comparison_episodes(self) -> int:
         """How many episodes to compare trees on."""
-        length = max(1.0, self.simulator.mean_episode_length)
-        if self.time_limit is not None:
-            length = np.sqrt(length * self.time_limit)  # better trees may last longer
+        length = self.expected_length
         if self.simulator.is_table:
             count = int(np.clip(COMPARISON_STEPS // 3 / length, 64, 1000))
         elif self.simulator.is_compiled:

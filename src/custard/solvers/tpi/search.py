@@ -24,7 +24,7 @@ from custard.solvers.common.checkpoint import from_arrays, to_arrays
 from custard.solvers.common.mutations import trees_without_one_split
 from custard.solvers.common.paired import Candidate, compare, is_perfect, run_candidate
 from custard.solvers.tpi import candidates
-from custard.solvers.tpi.arena import Arena, can_have_table
+from custard.solvers.tpi.arena import Arena, can_have_table, can_survey
 from custard.solvers.tpi.candidates import MAX_LEAVES, NEGLIGIBLE_SHARE, ActionValues, TreeSpace
 from custard.solvers.tpi.simulate import CompiledSimulator
 from custard.solvers.tpi.table_expert import TableExpert, table_trees
@@ -116,11 +116,14 @@ class Settings:
 
 def searches_directly(problem: Problem, settings: Settings) -> bool:
     """Return whether trees are searched by their returns alone: where Python steps the environment and its states are
-    too many for a table, and where an expert, linear tests or leaves, or a discount are asked for."""
+    too many for a table, where the budget is very small, and where an expert, linear tests or leaves, or a discount are
+    asked for."""
     asks_for_it = settings.expert not in (None, "none") or "linear" in (settings.tests, settings.leaves)
     if asks_for_it or problem.source.vector is not None or settings.gamma != 1.0:
         return True
-    return not problem.is_compiled and not can_have_table(problem, settings.budget)
+    if problem.is_compiled:
+        return not can_survey(problem, settings.budget)
+    return not can_have_table(problem, settings.budget)
 
 
 def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | None = None) -> Iterator[Snapshot]:
@@ -131,6 +134,11 @@ def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | N
     search = Search(problem, settings)
     if state is not None:
         search.restore(state)
+    elif problem.is_compiled:
+        search.arena.survey()
+        if not search.arena.affords_a_round:
+            yield from direct.solve(problem, settings.for_direct_search(), used_steps=search.arena.environment.steps)
+            return
     while not search.state.message:
         if search.is_mending:
             search.mend()
