@@ -28,6 +28,7 @@ class LearnOptions(TypedDict, total=False):
     high: Any
     features: FeaturesArgument
     feature_names: Sequence[str] | None
+    history: int | None
     env_kwargs: Mapping[str, Any] | None
     out: str | Path | None
     resume: bool
@@ -95,12 +96,12 @@ class MethodSettings(TypedDict, total=False):
     greedy: float
     guided: bool
     hidden: int
-    history: int
     iterations: int
     judging: float
     k: int
     kappa: float
     keep: bool
+    leaf_history: int
     leaf_ladder: bool
     learning_rate: float
     leaves: str
