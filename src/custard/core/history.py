@@ -105,7 +105,8 @@ class Memory:
 
 
 def _as_float32(values: np.ndarray) -> np.ndarray:
-    return values.astype(np.float32).astype(np.float64)
+    with np.errstate(over="ignore"):  # what float32 cannot hold is infinite
+        return values.astype(np.float32).astype(np.float64)
 
 
 def _action_names(features: Features, actions: Actions) -> list[str]:

@@ -282,15 +282,16 @@ def _follow(
     optional = ("features", "feature_names", "history")
     origin = {key: config[key] for key in keys if key not in optional or config[key] is not None}
     raw = last.tree.with_origin(**origin, steps=last.steps)
+    final = None if last.final is None else last.final.with_origin(**origin, steps=last.steps)
     run = Run(
         tree=_as_learned(balance(raw).keep_used_sums()), value=last.value, steps=last.steps, seconds=seconds,
-        config=config, metrics=rows, raw=raw, final=last.final, message=message,
+        config=config, metrics=rows, raw=raw, final=final, message=message,
         directory=directory.path if directory else None,
     )  # fmt: skip
     if directory is not None:
         run.tree.save(directory.path / "tree.json")
-        if last.final is not None:
-            last.final.with_origin(**origin, steps=last.steps).save(directory.path / "final.json")
+        if final is not None:
+            final.save(directory.path / "final.json")
     return run
 
 

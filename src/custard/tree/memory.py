@@ -12,7 +12,7 @@ from custard.core.errors import CustardError
 from custard.core.history import MAX_HISTORY, first_action
 from custard.tree.tree import Tree
 
-__all__ = ["MemoryLayout", "history_of", "memory_of", "refuse_memory"]
+__all__ = ["MemoryLayout", "history_of", "memory_of"]
 
 
 @dataclass(frozen=True)
@@ -54,15 +54,9 @@ def memory_of(tree: Tree) -> MemoryLayout | None:
         return None
     first = tuple(first_action(tree.actions).tolist())
     n, rest = divmod(tree.features.n_raw - steps * len(first), steps + 1)
-    if n < 1 or rest:
+    names = tree.features.names
+    if n < 1 or rest or names[n] != f"{names[0]}[-1]":
         raise CustardError(
             f"the tree says that it was learned with history={steps}, but its {tree.features.n_raw} features do not fit"
         )
     return MemoryLayout(steps, n, first)
-
-
-def refuse_memory(tree: Tree, what: str) -> None:
-    """Raise for a tree with memory where only the present observation counts."""
-    steps = history_of(tree)
-    if steps:
-        raise CustardError(f"{what} knows no past steps, and this tree was learned with history={steps}")
