@@ -90,6 +90,7 @@ class MethodSettings(TypedDict, total=False):
     floor: float
     followed: float
     frequencies: int | None
+    fringe: int
     gamma: float
     gamma_b: float | None
     gamma_w: float
@@ -111,6 +112,7 @@ class MethodSettings(TypedDict, total=False):
     max_samples: int
     max_tested: int
     memory: int
+    min_instances: int
     min_leaf: int
     min_side: int
     minibatches: int
@@ -141,9 +143,11 @@ class MethodSettings(TypedDict, total=False):
     step: float
     steps_per_update: int | None
     stretch: int
+    sweep_every: int
     target: str
     target_every: int
     target_rate: float
+    test_every: int | None
     test_rollouts: int
     tests: str
     ties: str

@@ -24,6 +24,7 @@ METHODS: dict[str, str] = {
     "cqi": "custard.baselines.cqi",
     "pyeatt": "custard.baselines.pyeatt",
     "cutree": "custard.baselines.cutree",
+    "utree": "custard.baselines.utree",
     "random": "custard.baselines.random_search",
     "plan": "custard.planning.optimal_tree",
 }
@@ -42,6 +43,7 @@ SUMMARIES: dict[str, str] = {
     "cqi": "Conservative Q-Improvement: Q-learning in leaves, split where it pays; discrete actions",
     "pyeatt": "Pyeatt and Howe: Q-learning in leaves, split where values change both ways; discrete actions",
     "cutree": "continuous U-Tree: splits by what follows, plans over leaves; discrete actions",
+    "utree": "U-Tree: splits by what was seen and done, steps ago with history=; discrete actions",
     "random": "random search over trees, nothing learned: the floor every method must clear",
     "plan": "proves the best tree; environments with few states and a known model",
 }
