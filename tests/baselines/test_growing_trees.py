@@ -1,4 +1,4 @@
-"""cqi, pyeatt and cutree: steps computed by hand, split tests against scipy, budgets, seeds and checkpoints."""
+"""cqi, pyeatt, cutree and utree: steps computed by hand, split tests against scipy, budgets, seeds and checkpoints."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from scipy import stats
 from scipy.special import kolmogorov
 
 import custard
-from custard.baselines import cqi, cutree, pyeatt
+from custard.baselines import cqi, cutree, pyeatt, utree
 from custard.core.spaces import describe
 from custard.task.problem import Problem
 from custard.task.source import source
 from tests.solvers.test_budgets import LONGEST, Counting
 
-MODULES = {"cqi": cqi, "pyeatt": pyeatt, "cutree": cutree}
+MODULES = {"cqi": cqi, "pyeatt": pyeatt, "cutree": cutree, "utree": utree}
 
 
 def problem_of(env, seed=0, max_depth=None, budget=None):
@@ -281,7 +281,7 @@ def test_the_best_return_is_found_on_prereq_world(method):
     ("method", "settings", "message"),
     [
         ("pyeatt", {"split_test": "tt"}, "unknown split test"), ("cutree", {"split_test": "k"}, "did you mean 'ks'"),
-        ("cqi", {"alpha": 2.0}, "alpha"), ("cqi", {"candidates": 0}, "candidates"),
+        ("cqi", {"alpha": 2.0}, "alpha"), ("cqi", {"candidates": 0}, "candidates"), ("utree", {"fringe": 3}, "1 or 2"),
     ],
 )  # fmt: skip
 def test_bad_settings(method, settings, message):

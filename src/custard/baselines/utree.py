@@ -1,10 +1,10 @@
 """U-Tree (McCallum 1996): split leaves by what was seen and done now or some steps ago, wherever that changes returns.
 
-Every step is an instance: what was seen, what was done, the reward, and what was seen next. The leaves are the states of
-a finite MDP whose model is counted, and value iteration sweeps over it while the agent acts. Now and then each leaf is
-tried with a fringe of distinctions below it: if the returns of the instances that a distinction selects are distributed
-otherwise than those of the whole leaf, by the Kolmogorov-Smirnov test, the leaf is split. With `history=H` the
-distinctions reach H steps back, so that the tree tells apart places that look alike.
+Every step is an instance: what was seen, what was done, the reward, and what was seen next. The leaves are the states
+of a finite MDP whose model is counted, and value iteration sweeps over it while the agent acts. Now and then each leaf
+is tried with a fringe of distinctions below it: if the returns of the instances that a distinction selects are
+distributed otherwise than those of the whole leaf, by the Kolmogorov-Smirnov test, the leaf is split. With `history=H`
+the distinctions reach H steps back, so that the tree tells apart places that look alike.
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -183,7 +183,7 @@ def learn_step(tables, x, action, reward, after, terminated):
 
 @njit(cache=True)
 def fringe_statistic(selected, q, order):
-    """Return the largest distance between the distribution of q [K] where `selected` and that of all; `order` sorts q."""
+    """Return the largest distance between the distributions of q [K] where selected and of all; `order` sorts q."""
     count, chosen = len(q), 0
     for i in range(count):
         chosen += selected[i]
