@@ -8,6 +8,7 @@ import pytest
 
 import custard
 from benchmarks.hidden_maze import CheeseMaze, best_without_memory
+from custard.baselines import cutree
 from custard.core.history import Memory, history_features
 from custard.core.metadata import feature_units
 from custard.core.spaces import describe
@@ -21,10 +22,11 @@ from custard.task.problem import Problem
 from custard.task.source import source
 from custard.task.workers import make_runner
 
-SMALL = {  # settings under which a method answers at once; the others take long to compile
-    "tpi": {"budget": 1500}, "dqn": {"budget": 1200}, "pyeatt": {"budget": 1500}, "random": {"budget": 1500},
-    "viper-dqn": {"budget": 1500}, "plan": {"max_depth": 1},
+SMALL = {  # settings under which a method answers at once
+    "tpi": {"budget": 1500}, "pyeatt": {"budget": 1500}, "random": {"budget": 1500}, "viper-dqn": {"budget": 1500},
+    "plan": {"max_depth": 1},
 }  # fmt: skip
+LONG_TO_COMPILE = {name: {"budget": 1200} for name in ("dqn", "ppo", "mfec", "cqi")}
 
 
 class Counter(gym.Env):
@@ -107,9 +109,12 @@ def test_what_cannot_have_a_history_says_so():
         history_features(image, custard.Actions("discrete", ("a", "b")), 90)
 
 
-@pytest.mark.parametrize("method", [name for name in custard.methods() if name in SMALL])
-def test_methods_learn_with_a_history(method):
-    run = custard.learn("CheeseMaze-v0", method, history=1, seed=0, workers=0, **SMALL[method])
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [*SMALL.items(), *(pytest.param(*item, marks=pytest.mark.slow) for item in LONG_TO_COMPILE.items())],
+)
+def test_methods_learn_with_a_history(method, settings):
+    run = custard.learn("CheeseMaze-v0", method, history=1, seed=0, workers=0, **settings)
     assert run.tree.features.names[:9] == describe(History(CheeseMaze(), 1)).features.names
     assert run.tree.origin["history"] == run.config["history"] == 1
     assert custard.evaluate(run.tree, episodes=3).episodes == 3  # knows the environment and the history
@@ -191,3 +196,34 @@ def test_the_exact_model_remembers_too():
     judged = custard.evaluate(tree, episodes=2000)
     assert judged.ci95[0] <= exact <= judged.ci95[1]
     assert not judged.time_limited.any()
+
+
+def test_a_run_that_is_resumed_goes_on_as_if_it_had_not_stopped():
+    def snapshots(state=None):
+        where = with_history(source("CheeseMaze-v0"), 2)
+        problem = Problem(where, describe(where.make()), 3, workers=0)
+        return cutree.solve(problem, cutree.Settings(budget=8000), state)
+
+    whole = list(snapshots())
+    assert len(whole) > 2
+    rest = list(snapshots(whole[1].state()))
+    assert [(s.steps, s.tree, s.value) for s in rest] == [(s.steps, s.tree, s.value) for s in whole[2:]]
+
+
+def test_workers_give_the_same_tree():
+    trees = [
+        custard.learn("CheeseMaze-v0", "tpi", history=1, seed=0, budget=3000, workers=workers).tree
+        for workers in (0, 1)
+    ]
+    assert trees[0] == trees[1]
+
+
+def test_several_seeds_at_once_know_the_history():
+    runs = custard.learn("CheeseMaze-v0", "cutree", history=1, seeds=2, workers=0, budget=2000)
+    assert [run.tree.origin["history"] for run in runs] == [1, 1]
+
+
+def test_a_function_whose_tree_is_judged_where_python_steps_is_found_again():
+    """Without a history: features= of a tree's own function, in an environment that has no compiled form."""
+    run = custard.learn("CheeseMaze-v0", "cutree", features=doubled, feature_names=["twice"], budget=500)
+    assert custard.evaluate(run.tree, episodes=3).episodes == 3
