@@ -175,6 +175,8 @@ def test_a_wrong_history_in_a_file_is_one_line():
     base = describe(History(CheeseMaze(), 1))
     tree = custard.Tree.leaf(0, base.features, base.actions)
     assert custard.evaluate(tree.with_origin(history=1), CheeseMaze, episodes=2, max_steps=5).episodes == 2
+    with pytest.raises(custard.CustardError, match="9 features, past steps included"):
+        tree.with_origin(history=1).act(np.zeros(4))
     for wrong, says in ((-3, "whole number"), ("1", "whole number"), (2, "the tree asks about")):
         with pytest.raises(custard.CustardError, match=says):
             custard.evaluate(tree.with_origin(history=wrong), CheeseMaze, episodes=2)

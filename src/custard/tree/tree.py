@@ -459,8 +459,9 @@ class Tree:
 
     def _shape_message(self, shape: tuple[int, ...]) -> str:
         """Return what to say of observations of a wrong shape."""
-        n = self.features.n_raw
-        return f"this tree takes observations of {n} features ([B, {n}] for predict, [{n}] for act), got shape {shape}"
+        n, past = self.features.n_raw, self.origin.get("history")
+        what = f"{n} features, past steps included," if past else f"{n} features"
+        return f"this tree takes observations of {what} ([B, {n}] for predict, [{n}] for act), got shape {shape}"
 
 
 def _is_vector(observations: Any) -> bool:
