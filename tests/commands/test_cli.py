@@ -11,20 +11,9 @@ import gymnasium as gym
 import pytest
 
 from custard import Tree, cli, describe
-from custard.cli import main
+from tests.command_line import call
 
 GOOD = ["custard/PrereqWorld-v0", "--env-args", "m=4"]
-
-
-def custard(*arguments, capsys):
-    """Run the command line here: exit code, stdout, stderr."""
-    code = 0
-    try:
-        main([str(argument) for argument in arguments])
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 @pytest.fixture
@@ -36,19 +25,20 @@ def tree(tmp_path):
 
 
 def test_help_and_version(capsys):
-    code, out, _ = custard("--help", capsys=capsys)
+    code, out, _ = call(capsys, "--help")
     assert code == 0
     for name in ("train", "evaluate", "show"):
         assert name in out
     assert "decision trees" in out
     assert "--version" in out
-    assert "custard " in custard("--version", capsys=capsys)[1]
+    cli.main(["--version"])
+    assert "custard " in capsys.readouterr().out
 
 
 def test_a_list_given_in_several_pieces_is_one_list(tree, tmp_path, capsys):
     pytest.importorskip("z3", reason="z3-solver is not installed")
     for pieces in (["--assert", "push_left", "--assert", "true"], ["--assert", "push_left", "true"]):
-        code, out, _ = custard("verify", tree, *pieces, capsys=capsys)
+        code, out, _ = call(capsys, "verify", tree, *pieces)
         assert code == 1
         assert out.startswith("does not hold: push_left\n")
         assert out.endswith("holds within the features' bounds: true\n")
@@ -56,47 +46,47 @@ def test_a_list_given_in_several_pieces_is_one_list(tree, tmp_path, capsys):
     base = describe(gym.make("CartPole-v1"))
     Tree.leaf(0, base.features, base.actions).save(tmp_path / "other.json")
     same = ["--same", tmp_path / "other.json", "--json", f"--same={tmp_path / 'same.json'}"]
-    code, out, _ = custard("verify", tree, *same, capsys=capsys)
+    code, out, _ = call(capsys, "verify", tree, *same)
     assert (code, [result["holds"] for result in json.loads(out)]) == (1, [False, True])
     obs = ["--obs", 0, -1, "--obs=-0.5", "--obs", "-inf", "--fixed", "pole_angle", "--fixed", "pole_velocity"]
-    told = json.loads(custard("explain", tree, *obs, "--json", capsys=capsys)[1])
+    told = json.loads(call(capsys, "explain", tree, *obs, "--json")[1])
     assert [told["observation"][name] for name in ("cart_position", "cart_velocity", "pole_angle")] == [0, -1, -0.5]
     assert told["unreachable"] == ["push_right"]
     limits = ["--set", "episodes=50", "--env-args", "m=2", "--set", "states=500", "--env_args", "rho=0.5"]
     words = ["custard/PrereqWorld-v0", *limits, "--out", tmp_path / "run", "--budget", 2000, "--episodes", 0]
-    assert custard("train", *words, capsys=capsys)[0] == 0
+    assert call(capsys, "train", *words)[0] == 0
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["env_kwargs"] == {"m": 2, "rho": 0.5}
     assert (config["settings"]["episodes"], config["settings"]["states"]) == (50, 500)
 
 
 def test_show(tree, capsys):
-    code, out, _ = custard("show", tree, capsys=capsys)
+    code, out, _ = call(capsys, "show", tree)
     assert code == 0
     assert "pole_angle ≤ 0?" in out
     assert "leaves 2" in out
-    assert json.loads(custard("show", tree, "--json", capsys=capsys)[1])["depth"] == 1
+    assert json.loads(call(capsys, "show", tree, "--json")[1])["depth"] == 1
 
 
 def test_evaluate(tree, capsys):
-    code, out, _ = custard("evaluate", tree, "CartPole-v1", "--episodes", 20, capsys=capsys)
+    code, out, _ = call(capsys, "evaluate", tree, "CartPole-v1", "--episodes", 20)
     assert code == 0
     assert "over 20 episodes" in out
-    data = json.loads(custard("evaluate", tree, "--episodes", 20, "--json", capsys=capsys)[1])
+    data = json.loads(call(capsys, "evaluate", tree, "--episodes", 20, "--json")[1])
     assert data["env"] == "CartPole-v1"
     assert len(data["returns"]) == 20
 
 
 def test_one_episode_has_no_interval(tree, capsys):
-    out = custard("evaluate", tree, "--episodes", 1, capsys=capsys)[1]
+    out = call(capsys, "evaluate", tree, "--episodes", 1)[1]
     assert " ± – (no interval) over 1 episode of " in out
-    data = json.loads(custard("evaluate", tree, "--episodes", 1, "--json", capsys=capsys)[1])
+    data = json.loads(call(capsys, "evaluate", tree, "--episodes", 1, "--json")[1])
     assert (data["std"], data["ci95"]) == (None, None)
 
 
 def test_train_writes_a_whole_run(tmp_path, capsys):
     out = tmp_path / "run"
-    code, text, err = custard("train", *GOOD, "--seed", 1, "--out", out, capsys=capsys)
+    code, text, err = call(capsys, "train", *GOOD, "--seed", 1, "--out", out)
     assert code == 0
     assert "return -2.00" in text
     assert "steps" in err
@@ -108,17 +98,17 @@ def test_train_writes_a_whole_run(tmp_path, capsys):
     assert found.origin["seed"] == 1
     config = json.loads((out / "config.json").read_text())
     assert config["env_kwargs"] == {"m": 4}
-    assert json.loads(custard("evaluate", out, "--episodes", 5, "--json", capsys=capsys)[1])["mean"] == -2.0
-    code, _, err = custard("train", *GOOD, "--seed", 1, "--out", out, capsys=capsys)
+    assert json.loads(call(capsys, "evaluate", out, "--episodes", 5, "--json")[1])["mean"] == -2.0
+    code, _, err = call(capsys, "train", *GOOD, "--seed", 1, "--out", out)
     assert code == 2
     assert "--resume" in err
-    code, _, err = custard("train", *GOOD, "--seed", 2, "--out", out, "--resume", capsys=capsys)
+    code, _, err = call(capsys, "train", *GOOD, "--seed", 2, "--out", out, "--resume")
     assert code == 2
     assert "seed" in err
 
 
 def test_train_as_json(tmp_path, capsys):
-    code, text, err = custard("train", *GOOD, "--out", tmp_path / "run", "--json", "--episodes", 10, capsys=capsys)
+    code, text, err = call(capsys, "train", *GOOD, "--out", tmp_path / "run", "--json", "--episodes", 10)
     assert code == 0
     data = json.loads(text)
     assert data["evaluation"]["mean"] == -2.0
@@ -147,7 +137,7 @@ MISTAKES = [
 )
 def test_mistakes_are_one_line_and_exit_code_two(arguments, message, tree, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    code, out, err = custard(*[str(tree) if part == "TREE" else part for part in arguments], capsys=capsys)
+    code, out, err = call(capsys, *[str(tree) if part == "TREE" else part for part in arguments])
     assert code == 2
     assert message in err
     assert err.count("\n") == 1
@@ -158,7 +148,7 @@ def test_mistakes_are_one_line_and_exit_code_two(arguments, message, tree, tmp_p
 
 @pytest.mark.parametrize("arguments", [[], ["fly"], ["train"], ["evaluate", "x", "--episodes", "many"]])
 def test_usage_errors_exit_with_code_two(arguments, capsys):
-    assert custard(*arguments, capsys=capsys)[0] == 2
+    assert call(capsys, *arguments)[0] == 2
 
 
 def test_resuming_nothing_says_so(tmp_path, capsys):
@@ -166,8 +156,8 @@ def test_resuming_nothing_says_so(tmp_path, capsys):
     for seeds in ([], ["--seeds", 1]):
         out = tmp_path / f"run{len(seeds)}"
         said = f"note: there is no run in {out} to resume: a new one begins\n"
-        assert custard(*words, "--out", out, *seeds, capsys=capsys)[2].count(said) == 1
-        assert said not in custard(*words, "--out", out, *seeds, capsys=capsys)[2]
+        assert call(capsys, *words, "--out", out, *seeds)[2].count(said) == 1
+        assert said not in call(capsys, *words, "--out", out, *seeds)[2]
 
 
 def test_warnings_have_colours_in_a_terminal_only(monkeypatch):
@@ -181,7 +171,7 @@ def test_bad_tree_files(tmp_path, capsys):
     path = tmp_path / "tree.json"
     for content in ("", "{", '{"format": "custard-tree", "version": 99}'):
         path.write_text(content)
-        code, _, err = custard("show", path, capsys=capsys)
+        code, _, err = call(capsys, "show", path)
         assert code == 2
         assert err.count("\n") == 1
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 import custard
-from custard.cli import main
 from custard.lab.summary import plot, summary
 from custard.lab.sweep import sweep
 from custard.lab.trial_file import read_rows
 from custard.lab.trials import grid
+from tests.command_line import call
 
 WORLD = ("custard/PrereqWorld-v0", "--env-args", "m=4", "--episodes", "20", "--seeds", "2", "--workers", "0")
 
@@ -30,17 +30,13 @@ def test_the_command_prints_plots_and_gives_json(tmp_path: Path, capsys: pytest.
     for ending in ("png", "svg"):
         files = ("--out", str(tmp_path / "c.csv"), "--plot", str(tmp_path / f"c.{ending}"))
         some = ("--methods", "plan,viper-bi", "--max-depth", "1", "2", "--set", "viper-bi.iterations=3")
-        with pytest.raises(SystemExit) as left:
-            main(["compare", *WORLD, *some, *files])
-        assert left.value.code == 0
+        code, out, err = call(capsys, "compare", *WORLD, *some, *files)
+        assert code == 0
         assert (tmp_path / f"c.{ending}").stat().st_size > 1000
-        printed = capsys.readouterr()
-        assert ("plan depth ≤ 2 seed 1: return -2.00, depth 2, 3 leaves" in printed.err) == (ending == "png")
-        assert "-2.00 ± 0.00" in printed.out
+        assert ("plan depth ≤ 2 seed 1: return -2.00, depth 2, 3 leaves" in err) == (ending == "png")
+        assert "-2.00 ± 0.00" in out
     assert len(read_rows(tmp_path / "c.csv")) == 8
-    with pytest.raises(SystemExit):
-        main(["compare", *WORLD, "--methods", "plan", "--max-depth", "2", "--json"])
-    data = json.loads(capsys.readouterr().out)
+    data = json.loads(call(capsys, "compare", *WORLD, "--methods", "plan", "--max-depth", "2", "--json")[1])
     assert data["summary"][0]["return"] == -2.0
     assert len(data["rows"]) == 2
 
@@ -55,9 +51,7 @@ def test_the_command_prints_plots_and_gives_json(tmp_path: Path, capsys: pytest.
     ],
 )
 def test_mistakes_are_one_line(arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as left:
-        main(["compare", *WORLD, *arguments])
-    assert left.value.code == 2
-    error = capsys.readouterr().err
+    code, _, error = call(capsys, "compare", *WORLD, *arguments)
+    assert code == 2
     assert words in error
     assert error.count("\n") == 1

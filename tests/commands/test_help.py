@@ -5,26 +5,15 @@ import json
 import pytest
 
 import custard
-from custard.cli import main
 from custard.commands import COMMANDS
-
-
-def said(capsys, *words):
-    """Run a command here: exit code, stdout, stderr."""
-    code = 0
-    try:
-        main([str(word) for word in words])
-    except SystemExit as end:
-        code = int(end.code or 0)
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
+from tests.command_line import call
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_help_fits_the_terminal_and_names_what_is_meant(width, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(width))
     for words in ([], *([name] for name in COMMANDS)):
-        code, out, _ = said(capsys, *words, "--help")
+        code, out, _ = call(capsys, *words, "--help")
         assert code == 0
         assert all(len(line) <= width for line in out.splitlines()), words
         for odd in ("{None}", "STR", "INT", "FLOAT", "PATH", "(default: None)", "(default: False)"):
@@ -32,7 +21,7 @@ def test_help_fits_the_terminal_and_names_what_is_meant(width, capsys, monkeypat
 
 
 def test_train_lists_the_methods(capsys):
-    out = said(capsys, "train", "--help")[1]
+    out = call(capsys, "train", "--help")[1]
     for name in custard.methods():
         assert f"{name}: " in out
 
@@ -56,7 +45,7 @@ def test_train_lists_the_methods(capsys):
     ],
 )
 def test_unknown_names_are_one_line_with_the_nearest(words, message, capsys):
-    code, out, err = said(capsys, *words)
+    code, out, err = call(capsys, *words)
     assert code == 2
     assert out == ""
     assert message in err
@@ -64,21 +53,21 @@ def test_unknown_names_are_one_line_with_the_nearest(words, message, capsys):
 
 
 def test_values_that_look_like_options_are_values(capsys):
-    code, _, err = said(capsys, "explain", "x.json", "--obs", "-0.5", "-inf")
+    code, _, err = call(capsys, "explain", "x.json", "--obs", "-0.5", "-inf")
     assert (code, "cannot read" in err) == (2, True)
 
 
 def test_methods_and_settings(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "70")
-    out = said(capsys, "methods")[1]
+    out = call(capsys, "methods")[1]
     assert [line.split()[0] for line in out.splitlines()[:-1]] == list(custard.methods())
-    listed = json.loads(said(capsys, "methods", "--json")[1])
+    listed = json.loads(call(capsys, "methods", "--json")[1])
     assert [entry["method"] for entry in listed if entry["default"]] == ["tpi"]
-    code, out, _ = said(capsys, "settings", "plan")
+    code, out, _ = call(capsys, "settings", "plan")
     assert code == 0
     assert "seconds = 60.0  (float)\n    stop after this long" in out
     assert all(len(line) <= 70 for line in out.splitlines()[1:])
-    data = json.loads(said(capsys, "settings", "plan", "--json")[1])
+    data = json.loads(call(capsys, "settings", "plan", "--json")[1])
     assert (data["method"], data["preset"]) == ("plan", "tuned")
     kinds = {entry["name"]: type(entry["default"]) for entry in data["settings"]}
     assert (kinds["seconds"], kinds["time_limit"], kinds["budget"]) == (float, bool, type(None))
@@ -89,13 +78,13 @@ def test_own_features_and_names_are_known_to_later_commands(tmp_path, capsys, mo
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "lean_features.py").write_text("def lean(x):\n    return [x[2] + 0.3 * x[3], x[0]]\n")
     words = ["--features", "lean_features:lean", "--names", "lean,position", "--max-depth", 1, "--budget", 3000]
-    code, _, err = said(capsys, "train", "CartPole-v1", *words, "--episodes", 3, "--out", "run", "--json")
+    code, _, err = call(capsys, "train", "CartPole-v1", *words, "--episodes", 3, "--out", "run", "--json")
     assert code == 0, err
     tree = custard.load("run")
     assert tree.features.raw.names == ("lean", "position")
     assert tree.origin["features"] == "lean_features:lean"
-    assert "over 2 episodes" in said(capsys, "evaluate", "run", "--episodes", 2)[1]
-    assert "of the states" in said(capsys, "explain", "run", "--episodes", 2)[1]
-    assert json.loads(said(capsys, "evaluate", "run", "--env", "CartPole-v1", "--episodes", 2, "--json")[1])["mean"] > 5
-    code, _, err = said(capsys, "evaluate", "run", "CartPole-v0", "--env", "CartPole-v1")
+    assert "over 2 episodes" in call(capsys, "evaluate", "run", "--episodes", 2)[1]
+    assert "of the states" in call(capsys, "explain", "run", "--episodes", 2)[1]
+    assert json.loads(call(capsys, "evaluate", "run", "--env", "CartPole-v1", "--episodes", 2, "--json")[1])["mean"] > 5
+    code, _, err = call(capsys, "evaluate", "run", "CartPole-v0", "--env", "CartPole-v1")
     assert (code, "two environments are given" in err) == (2, True)

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from custard.cli import main
+from tests.command_line import call
 from tests.commands.test_mistakes import refused
-from tests.commands.test_use_commands import call
 
 MAZE = "benchmarks.hidden_maze:CheeseMaze-v0"
 

@@ -9,8 +9,8 @@ import gymnasium as gym
 import pytest
 
 import custard
+from tests.command_line import call
 from tests.commands.test_mistakes import refused
-from tests.commands.test_use_commands import call
 
 
 @pytest.fixture

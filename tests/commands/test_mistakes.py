@@ -10,7 +10,7 @@ import gymnasium as gym
 import pytest
 
 import custard
-from custard.cli import main
+from tests.command_line import call, exit_code
 
 
 @pytest.fixture
@@ -22,10 +22,9 @@ def tree(tmp_path, monkeypatch):
 
 
 def refused(capsys, words):
-    with pytest.raises(SystemExit) as end:
-        main(words)
-    said = capsys.readouterr().err.strip()
-    assert end.value.code == 2, said
+    code, _, err = call(capsys, *words)
+    said = err.strip()
+    assert code == 2, said
     assert said.startswith("custard: ")
     assert "\n" not in said
     return said
@@ -122,9 +121,7 @@ def test_a_run_that_never_began_leaves_its_directory_free(tree, capsys):
         "0",
     ]
     assert "no such file" in refused(capsys, [*words, "--expert", "nowhere.zip"])
-    with pytest.raises(SystemExit) as end:
-        main(words)
-    assert end.value.code == 0
+    assert exit_code(*words) == 0
 
 
 def in_a_shell(command, **environment):
@@ -155,10 +152,9 @@ def test_a_finished_run_is_resumed_with_what_it_has(tree, tmp_path, capsys):
     words = ["train", "custard/PrereqWorld-v0", "--env-args", "m=2", "--out", "run", "--budget", "2000", "--json"]
     results = []
     for more in ([], ["--resume"]):
-        with pytest.raises(SystemExit) as end:
-            main([*words, *more])
-        assert end.value.code == 0
-        results.append(json.loads(capsys.readouterr().out))
+        code, out, _ = call(capsys, *words, *more)
+        assert code == 0
+        results.append(json.loads(out))
     assert results[1]["message"] == "nothing was left to do"
     for same in ("tree", "steps", "selection_value", "evaluation"):
         assert results[1][same] == results[0][same]
@@ -215,12 +211,10 @@ gym.register("{name}-v0", Leaving, disable_env_checker=True)
     ],
 )  # fmt: skip
 def test_messages_repeat_at_most_a_screenful_of_their_input(tree, capsys, words):
-    with pytest.raises(SystemExit) as end:
-        main(words)
-    said = capsys.readouterr()
-    assert end.value.code == 2
-    assert 0 < len(said.err) < 2500
-    assert len(said.out) < 2500
+    code, out, err = call(capsys, *words)
+    assert code == 2
+    assert 0 < len(err) < 2500
+    assert len(out) < 2500
 
 
 def test_a_tree_whose_origin_is_nested_deep_is_refused(tree, tmp_path, capsys):

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 
 import custard
 from custard import Actions, Features, Tree
-from custard.cli import main
 from custard.commands.explain import Command as Explain
+from tests.command_line import call
 from tests.strategies import probing_points, random_tree, seeds
 
 
@@ -29,13 +29,6 @@ def tree(tmp_path: Path) -> Path:
     )  # fmt: skip
     made.save(tmp_path / "tree.json")
     return tmp_path / "tree.json"
-
-
-def call(capsys: pytest.CaptureFixture, *arguments: object) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as stopped:
-        main([str(argument) for argument in arguments])
-    out, err = capsys.readouterr()
-    return int(stopped.value.code or 0), out, err
 
 
 def test_show_draws(capsys: pytest.CaptureFixture, tree: Path, tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from custard.cli import main
 from custard.lab.methods import METHODS
 from custard.lab.paper import PAPER_TABLE1, PREREQ_SIZES, pothole_limits, smallest_trees, trials_of
 from custard.lab.paper_page import write_page
 from custard.lab.trial_file import read_rows
+from tests.command_line import exit_code
 
 
 def test_trials_of_the_experiments() -> None:
@@ -61,25 +61,19 @@ def test_a_page_keeps_what_was_written_by_hand(tmp_path: Path) -> None:
     assert "other" in text
 
 
-def run(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as left:
-        main(["paper", *arguments])
-    return int(left.value.code or 0)
-
-
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.delitem(METHODS, "ppo", raising=False)
     how = ("table1", "--quick", "--trials", "1", "--workers", "0", "--out", str(tmp_path))
-    assert run(*how, "--methods", "ppo") == 1  # a method that is missing gives rows that say so
+    assert exit_code("paper", *how, "--methods", "ppo") == 1  # a method that is missing gives rows that say so
     assert {row["error"][:20] for row in read_rows(tmp_path / "table1-tuned.csv")} == {"unknown method 'ppo'"}
-    assert run(*how, "--methods", "viper-bi") == 0
+    assert exit_code("paper", *how, "--methods", "viper-bi") == 0
     page = (tmp_path / "README.md").read_text()
     row = r"\| VIPER \(BI\) \| [\d.]+ \(–\) \| 200\.00 \(0\.00\) \| -4\.00 \(–\) \| -4\.00 \(0\.00\) \|"
     assert re.search(row, page), "a single trial has no spread"
     assert "| CUSTARD (PPO) | CartPole | 1 | 1 | – |" in page
     files = {file: (tmp_path / file).read_bytes() for file in ("table1.png", "table1.svg", "README.md")}
-    assert run(*how, "--tables-only") == 0
+    assert exit_code("paper", *how, "--tables-only") == 0
     assert {file: (tmp_path / file).read_bytes() for file in files} == files, "drawn again, the same bytes"
     capsys.readouterr()
-    assert run(*how, "--methods", "ppoo") == 2
+    assert exit_code("paper", *how, "--methods", "ppoo") == 2
     assert "unknown method 'ppoo'" in capsys.readouterr().err

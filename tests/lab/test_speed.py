@@ -9,8 +9,8 @@ import pytest
 
 import custard
 from custard import Actions, Features, Tree
-from custard.cli import main
 from custard.lab import speed
+from tests.command_line import exit_code
 
 
 @pytest.fixture
@@ -21,9 +21,7 @@ def tree(tmp_path):
 
 
 def bench(*arguments):
-    with pytest.raises(SystemExit) as stop:
-        main(["bench", *arguments])
-    assert not stop.value.code
+    assert exit_code("bench", *arguments) == 0
 
 
 def test_bench_measures_every_way_to_decide(tree, capsys):

@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 
 import custard
-from custard.cli import main
 from custard.core.errors import CustardError
 from custard.core.files import write_atomically
 from custard.lab.frontier import frontier
@@ -27,15 +26,10 @@ from custard.lab.summary import plot
 from custard.lab.sweep import sweep, trials_in
 from custard.lab.trial_file import TrialFile, read_rows
 from custard.lab.trials import grid, run_trial
+from tests.command_line import exit_code
 
 PREREQ = [("custard/PrereqWorld-v0", {"m": 4})]
 TINY = ("sweep", "custard/PrereqWorld-v0", "--env-args", "m=4", "--methods", "plan", "--episodes", "2")
-
-
-def cli(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as left:
-        main(list(arguments))
-    return int(left.value.code or 0)
 
 
 class Corridor(gym.Env):
@@ -109,7 +103,7 @@ def test_an_environment_that_leaves_is_a_failed_trial() -> None:
 
 def test_what_environments_print_is_no_result(capsys: pytest.CaptureFixture[str]) -> None:
     how = ("--env-args", "says=True", "--set", "budget=500", "--episodes", "2", "--seeds", "1", "--workers", "0")
-    assert cli("sweep", "Corridor-v0", *how, "--json") == 0
+    assert exit_code("sweep", "Corridor-v0", *how, "--json") == 0
     captured = capsys.readouterr()
     assert len(json.loads(captured.out)["rows"]) == 1
     assert "chatter" in captured.err
@@ -205,26 +199,26 @@ def test_options_come_before_the_file(tmp_path: Path, capsys: pytest.CaptureFixt
         "[settings.mfec]\nbudget = 3000\n[vary]\nmfec.zeta = [-0.3, -0.2]\n"
     )
     how = ("--file", str(tmp_path / "plan.toml"), "--workers", "0", "--json")
-    assert cli("sweep", *how, "--set", "budget=2000", "zeta=-0.5") == 0
+    assert exit_code("sweep", *how, "--set", "budget=2000", "zeta=-0.5") == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert [row["settings"] for row in rows] == ['{"budget": 2000, "zeta": -0.5}']
-    assert cli("sweep", *how, "--set", "mfec.budget=2000") == 0
+    assert exit_code("sweep", *how, "--set", "mfec.budget=2000") == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert [json.loads(row["settings"])["zeta"] for row in rows] == [-0.3, -0.2]
-    assert cli("frontier", "CartPole-v1", "--set", "zeta=-0.7") == 2
+    assert exit_code("frontier", "CartPole-v1", "--set", "zeta=-0.7") == 2
     assert "--zeta gives" in capsys.readouterr().err
     for line in ("max_depth = []", 'methods = [["tpi"]]'):
         (tmp_path / "bad.toml").write_text(f'envs = ["CartPole-v1"]\n{line}\n')
-        assert cli("sweep", "--file", str(tmp_path / "bad.toml")) == 2
+        assert exit_code("sweep", "--file", str(tmp_path / "bad.toml")) == 2
         assert capsys.readouterr().err.startswith("custard: m")
 
 
 def test_a_picture_that_cannot_be_drawn_costs_no_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.png").mkdir()
     how = ("sweep", "custard/PrereqWorld-v0", "--methods", "plan", "--seeds", "1", "--episodes", "2", "--workers", "0")
-    assert cli(*how, "--env-args", "m=4", "--plot", str(tmp_path / "a.png")) == 2
+    assert exit_code(*how, "--env-args", "m=4", "--plot", str(tmp_path / "a.png")) == 2
     assert "is a directory" in capsys.readouterr().err
-    assert cli(*how, "--env-args", "m=99", "--plot", str(tmp_path / "b.png"), "--json") == 1
+    assert exit_code(*how, "--env-args", "m=99", "--plot", str(tmp_path / "b.png"), "--json") == 1
     assert json.loads(capsys.readouterr().out)["summary"][0]["failures"] == 1
 
 

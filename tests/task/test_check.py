@@ -9,7 +9,7 @@ import pytest
 
 import custard
 from custard import CustardError
-from custard.cli import main
+from tests.command_line import call
 from tests.hostile import environments
 
 
@@ -60,16 +60,14 @@ def test_registered_environments_pass(env):
 
 
 def test_the_command(capsys):
-    with pytest.raises(SystemExit) as end:
-        main(["check", "FrozenLake-v1", "--steps", "100", "--json"])
-    assert end.value.code == 0
-    data = json.loads(capsys.readouterr().out)
+    code, out, _ = call(capsys, "check", "FrozenLake-v1", "--steps", "100", "--json")
+    assert code == 0
+    data = json.loads(out)
     assert data["ok"]
     assert data["facts"]["features"] == "row, column"
-    with pytest.raises(SystemExit) as end:
-        main(["check", "NoSuch-v0"])
-    assert end.value.code == 1
-    assert "unknown environment 'NoSuch-v0'" in capsys.readouterr().out
+    code, out, _ = call(capsys, "check", "NoSuch-v0")
+    assert code == 1
+    assert "unknown environment 'NoSuch-v0'" in out
 
 
 def test_a_function_of_features_is_checked_too():

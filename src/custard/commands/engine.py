@@ -83,6 +83,7 @@ def run_and_print(
     """Run trials, print their summary, draw it; the exit code is 1 if every trial failed."""
     from custard.commands.common import print_json
     from custard.core.errors import CustardError
+    from custard.core.files import make_directory
     from custard.lab.summary import plot, summary
     from custard.lab.sweep import sweep
 
@@ -91,10 +92,7 @@ def run_and_print(
     if picture is not None:
         if picture.is_dir():
             raise CustardError(f"cannot draw {picture}: it is a directory")
-        try:
-            picture.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise CustardError(f"cannot make the directory {picture.parent}: {error.strerror}") from None
+        make_directory(picture.parent)
     rows = sweep(trials, out, show=not as_json, title=trials[0].experiment, **engine.sweep_arguments())
     entries = summary(rows)
     if as_json:

@@ -26,6 +26,7 @@ from typing import NoReturn
 from custard.core.errors import CustardError
 from custard.core.features import Features
 from custard.core.sums import Part, Sum
+from custard.core.tokens import tokenize
 
 __all__ = ["with_expressions"]
 
@@ -110,17 +111,7 @@ class _Parser:
         later     names of features that are defined after it
         """
         self.text, self.offset, self.name, self.features, self.later = text, offset, name, features, later
-        self.tokens: list[tuple[str, str, int]] = []
-        at = 0
-        while text[at:].strip():
-            match = TOKEN.match(text, at)
-            if match is None or match.lastgroup is None:
-                column = at + len(text[at:]) - len(text[at:].lstrip())
-                self.fail(f"unexpected {text[column]!r}", column)
-            word = match[match.lastgroup]
-            self.tokens.append((match.lastgroup, ASCII_SIGNS.get(word, word), match.start(match.lastgroup)))
-            at = match.end()
-        self.tokens.append(("end", "", len(text)))
+        self.tokens = tokenize(text, TOKEN, ASCII_SIGNS, self.fail)
         self.at = self.nesting = 0
 
     def fail(self, what: str, column: int) -> NoReturn:

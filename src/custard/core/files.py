@@ -12,7 +12,7 @@ import numpy as np
 
 from custard.core.errors import CustardError
 
-__all__ = ["load_arrays", "remove_leftovers", "write_atomically"]
+__all__ = ["load_arrays", "make_directory", "remove_leftovers", "write_atomically"]
 
 _PART = ".custard-part"  # how the name of a file ends that is being written
 
@@ -47,6 +47,14 @@ def write_atomically(path: str | Path, content: str | bytes) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory and those above it, where there is none yet."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CustardError(f"cannot make the directory {path}: {error.strerror}") from None
 
 
 def remove_leftovers(directory: Path) -> None:

@@ -65,6 +65,7 @@ class _History:
     judged: list[tuple[int, float]] = field(default_factory=list)  # generation, mean return of the centre then
     steps: int = 0
     improved_at: int = 0  # steps when the best centre was found
+    final_steps: int = 0  # that the judgements at the end will take, about
 
     @property
     def best(self) -> tuple[int, float]:
@@ -76,7 +77,7 @@ class _History:
         return {
             "search.fitness": np.array(self.fitness), "search.variance": np.array(self.variance),
             "search.judged": np.array(self.judged).reshape(-1, 2),
-            "search.steps": np.array([self.steps, self.improved_at]),
+            "search.steps": np.array([self.steps, self.improved_at, self.final_steps]),
         }  # fmt: skip
 
     @classmethod
@@ -146,8 +147,7 @@ def direct_search(
 
     for fitness in history.fitness:  # to where the search stood
         tell(ask(), fitness)
-    last_steps = 0.0  # that the judgements at the end take, about
-    while history.steps + last_steps < settings.steps:
+    while history.steps + history.final_steps < settings.steps:
         asked, generation = ask(), len(history.fitness) + 1
         results = run(asked, seeds(1, generation, history.episodes_needed(settings)))
         fitness = np.array([result.returns.mean() for result in results])
@@ -155,7 +155,7 @@ def direct_search(
         history.variance.append(float(np.mean([result.returns.var() for result in results])))
         tell(asked, fitness)
         length = float(np.mean([result.lengths.mean() for result in results]))
-        last_steps = length * settings.final_episodes * (settings.finalists + 1)
+        history.final_steps = int(length * settings.final_episodes * (settings.finalists + 1))
         if generation % settings.judge_every:
             continue
         judged = run([centres[generation]], seeds(2, generation, settings.judge_episodes))[0]

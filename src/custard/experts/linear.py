@@ -22,10 +22,10 @@ from custard.tree.leaf_actions import LeafActions
 
 __all__ = ["LinearProgress", "search_linear_policy", "train"]
 
-STARTS = 4  # searches that begin, fewer where they would have few generations in the first rung of the race
+STARTS = 3  # searches that begin, fewer where they would have few generations in the first rung of the race
 MIN_GENERATIONS_PER_RUNG = 8
 RUNG_SHARE = 0.1  # of all steps for each search in the race, before the worse half drops out; the last has the rest
-FIRST_POLICIES, FIRST_EPISODES = 4, 4  # random linear policies whose states tell how features are scaled
+FIRST_POLICIES = 32  # random linear policies, of which an episode each tells how features are scaled
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,14 +152,18 @@ def _begun(problem: Problem, runner: Runner, settings: DirectSearchSettings, see
     """Run random linear policies, whose states tell how features are scaled; decide how many searches can begin."""
     actions, n = problem.base.actions, problem.base.features.n_raw
     rng, neutral = np.random.default_rng([seed, 0]), Scaling(np.zeros(n), np.ones(n), actions)
-    episodes = episode_seeds(int(rng.integers(2**31)), FIRST_EPISODES)
-    policies = [neutral.policy(rng.normal(size=neutral.size)) for _ in range(FIRST_POLICIES)]
-    results = runner.run([EpisodeRequest(policy, episodes, 0.0, max_steps, True) for policy in policies])
-    states = np.concatenate([result.states for result in results])[:, :n]
-    episode_steps = len(states) / (FIRST_POLICIES * FIRST_EPISODES)
+    seeds = episode_seeds(int(rng.integers(2**31)), FIRST_POLICIES)
+    requests = [
+        EpisodeRequest(neutral.policy(rng.normal(size=neutral.size)), seeds[k : k + 1], 0.0, max_steps, True)
+        for k in range(FIRST_POLICIES)
+    ]
+    met = [result.states[:, :n] for result in runner.run(requests)]
+    mean = np.mean([states.mean(axis=0) for states in met], axis=0)  # a long episode counts no more than a short one
+    deviation = np.sqrt(np.mean([((states - mean) ** 2).mean(axis=0) for states in met], axis=0))
+    episode_steps = sum(map(len, met)) / FIRST_POLICIES
     generations = RUNG_SHARE * settings.steps / (settings.population * settings.episodes * episode_steps)
     starts = int(np.clip(generations / MIN_GENERATIONS_PER_RUNG * STARTS, 1, STARTS))
-    return Race(states.mean(axis=0), states.std(axis=0), len(states), running=list(range(starts)))
+    return Race(mean, deviation, sum(map(len, met)), running=list(range(starts)))
 
 
 def train(problem: Problem, settings: DirectSearchSettings, seed: int) -> Iterator[Progress]:

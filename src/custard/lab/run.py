@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from custard.core.errors import CustardError, one_line
-from custard.core.files import load_arrays, remove_leftovers, write_atomically
+from custard.core.files import load_arrays, make_directory, remove_leftovers, write_atomically
 from custard.core.locks import Lock
 from custard.core.number_format import format_numbers, html_table
 from custard.task.problem import Snapshot
@@ -99,7 +99,7 @@ class RunDirectory:
         try:
             if (self.path / "config.json").exists():  # another process was first
                 raise CustardError(f"{self.path} holds a run already: choose another --out")
-            self._make(self.path / "checkpoint")
+            make_directory(self.path / "checkpoint")
             write_atomically(self.path / "config.json", json.dumps(config, indent=2) + "\n")
         except BaseException:
             self.release()
@@ -107,7 +107,7 @@ class RunDirectory:
 
     def lock(self) -> None:
         """Keep other processes from writing, until `release` or the end of this one; raise if one does already."""
-        self._make(self.path)
+        make_directory(self.path)
         self._lock = Lock(self.path / ".lock", f"the run in {self.path}")
         for place in (self.path, self.path / "checkpoint"):
             remove_leftovers(place)
@@ -194,13 +194,6 @@ class RunDirectory:
         writer.writeheader()
         writer.writerows(self.rows)
         write_atomically(self.path / "metrics.csv", text.getvalue())
-
-    @staticmethod
-    def _make(path: Path) -> None:
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise CustardError(f"cannot make the directory {path}: {error.strerror}") from None
 
 
 def _rows_of(progress: Any) -> list[dict[str, float]]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from custard.core.errors import CustardError, one_line
-from custard.core.files import write_atomically
+from custard.core.files import make_directory, write_atomically
 from custard.core.locks import Lock
 from custard.lab.trials import COLUMNS, KEY, NUMBERS
 
@@ -36,10 +36,7 @@ class TrialFile:
             return
         if file.exists() and not file.is_file():
             raise CustardError(f"cannot write {file}: it is not a file")
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise CustardError(f"cannot make the directory {file.parent}: {error.strerror}") from None
+        make_directory(file.parent)
         self._lock = Lock(file.with_name(f".{file.name}.lock"), str(file))
         try:
             self._load(file)

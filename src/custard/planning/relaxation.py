@@ -211,6 +211,15 @@ def solve_within(model, policy, words, known_values, below):
 
 
 @njit(cache=True)
+def mark_forbidden(words, lost):
+    """Write minus one where an action is not allowed at a point."""
+    for p in range(lost.shape[0]):
+        for a in range(lost.shape[1]):
+            if not allows(words, p, a):
+                lost[p, a] = -1.0
+
+
+@njit(cache=True)
 def drops(model, policy, words, below, n_points):
     """Return how much the start loses if a point takes an action and all others go on as they do, [P, A].
 
@@ -235,10 +244,7 @@ def drops(model, policy, words, below, n_points):
             for i in range(model.pointer[k], model.pointer[k + 1]):
                 after += model.probability[i] * policy.inverse[model.successor[i], s]
             lost[p, a] += policy.occupancy[s] * below[s, a] / (1.0 - model.gamma * (after - stays))
-    for p in range(n_points):
-        for a in range(n_actions):
-            if not allows(words, p, a):
-                lost[p, a] = -1.0
+    mark_forbidden(words, lost)
     return lost
 
 
@@ -369,10 +375,7 @@ def visited_losses(model, values, visits, words, n_points):
                 if allows(words, model.point[s], a):
                     loss = values[s] - action_value(model, values, s, a)
                     lost[model.point[s], a] += visits[s] * max(0.0, loss)
-    for p in range(n_points):
-        for a in range(n_actions):
-            if not allows(words, p, a):
-                lost[p, a] = -1.0
+    mark_forbidden(words, lost)
     return lost
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from custard.core.errors import CustardError
+from custard.core.mdp import FiniteMDP
 from custard.planning.evaluate import tree_value
 from custard.planning.model import model_of
 from custard.planning.solve import optimal_value
@@ -36,11 +37,8 @@ def best_return(source: Source, max_depth: int | None = None) -> float | None:
 
         intervals = MAX_INTERVALS if max_depth is None else min(2**max_depth, MAX_INTERVALS)
         return float(best_intervals(source.make().unwrapped, intervals).values[-1])
-    try:
-        mdp = model_of(source, limit=True)
-    except CustardError:
-        return None
-    if mdp.n_states > MAX_STATES:
+    mdp = _small_model(source)
+    if mdp is None:
         return None
     value = optimal_value(mdp)
     return value if math.isfinite(value) else None
@@ -55,7 +53,9 @@ def exact_return(source: Source, tree: Tree) -> float | None:
     >>> round(exact_return(where, Tree.leaf(0, mdp.features, mdp.actions)), 6)
     45.0
     """
-    if _bare_name(source) == "PotholeWorld" and not source.history:
+    if _bare_name(source) == "PotholeWorld":
+        if source.history:
+            return None  # what is exact about its model holds for trees of the position alone
         import numpy as np
 
         from custard.planning.pothole import GRID_STEP, expected_rewards, position_visits
@@ -65,11 +65,17 @@ def exact_return(source: Source, tree: Tree) -> float | None:
         places = np.arange(len(visits)) * GRID_STEP
         lanes = tree.predict(places[:, None]).astype(np.int64)
         return float(visits @ expected_rewards(road, places)[np.arange(len(visits)), lanes])
+    mdp = _small_model(source)
+    return None if mdp is None else tree_value(tree, mdp)
+
+
+def _small_model(source: Source) -> FiniteMDP | None:
+    """Return the exact model with its time limit, or None where there is none or it is too large."""
     try:
         mdp = model_of(source, limit=True)
     except CustardError:
         return None
-    return tree_value(tree, mdp) if mdp.n_states <= MAX_STATES else None
+    return mdp if mdp.n_states <= MAX_STATES else None
 
 
 def slack(source: Source, bound: float) -> float:

@@ -324,13 +324,7 @@ def _check_determinism(where: Source, env: Any, report: CheckReport, seed: int) 
 
 def _episode(env: Any, actions: Sequence[Any], seed: int) -> list[str]:
     """Return everything an episode gives, as text."""
-    seen = [repr(env.reset(seed=seed)[0])]
-    for action in actions:
-        result = env.step(action)
-        seen.append(repr(result[:4]))
-        if result[2] or result[3]:
-            break
-    return seen
+    return [repr(env.reset(seed=seed)[0]), *_steps(env, actions)]
 
 
 def _check_copies(env: Any, report: CheckReport, seed: int) -> None:
@@ -353,6 +347,7 @@ def _check_copies(env: Any, report: CheckReport, seed: int) -> None:
 
 
 def _steps(env: Any, actions: Sequence[Any]) -> list[str]:
+    """Return everything steps give until the episode ends, as text."""
     seen = []
     for action in actions:
         result = env.step(action)

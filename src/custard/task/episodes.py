@@ -16,8 +16,8 @@ from custard.tree.leaf_actions import LeafActions
 from custard.tree.tree import Tree
 
 __all__ = [
-    "EpisodeRequest", "Episodes", "InProcess", "Runner", "action_mask", "joined_masks", "mask_rows", "play_episodes",
-    "random_action", "raw_act",
+    "EpisodeRequest", "Episodes", "InProcess", "Runner", "action_mask", "joined_masks", "mask_rows", "observer",
+    "play_episodes", "random_action", "raw_act",
 ]  # fmt: skip
 
 MAX_CACHED_OBSERVATIONS = 100_000

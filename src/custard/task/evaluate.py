@@ -22,7 +22,7 @@ from custard.task.history import remembered
 from custard.task.origin import environment_of
 from custard.task.problem import Problem
 from custard.task.runners import require_fit, run_episodes
-from custard.task.source import DEFAULT_TIME_LIMIT, Source, episode_seeds, source
+from custard.task.source import Source, episode_seeds, source
 from custard.task.workers import make_runner
 from custard.tree.text import plural
 from custard.tree.tree import Tree
@@ -187,8 +187,7 @@ def _with_workers(
     env = where.make()
     base = describe(env, features=features)
     require_fit(tree, base)
-    limit = max_steps or (None if where.time_limit is not None else DEFAULT_TIME_LIMIT)
-    request = EpisodeRequest(tree, seeds, 0.0, limit, gamma=gamma)
+    request = EpisodeRequest(tree, seeds, 0.0, where.max_steps(max_steps), gamma=gamma)
     if where.vector is not None:
         return make_runner(Problem(where, base, encoder=features)).run([request])[0]
     begun = time.perf_counter()

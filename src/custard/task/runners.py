@@ -4,7 +4,7 @@ Whole episodes of a finished policy, to judge it:
 
 * `run_episodes` runs one episode per seed. It chooses between compiled rollouts of a tree and `step_episodes`, which
   steps several environments side by side from Python. An episode depends on its seed and the policy alone, so results
-  do not depend on how many run at a time, nor on what runs them (`EpisodeRunner` is the interface for others).
+  do not depend on how many run at a time, nor on what runs them.
 
 Episodes of a policy that learns meanwhile:
 
@@ -16,19 +16,17 @@ Episodes of a policy that learns meanwhile:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import gymnasium as gym
 import numpy as np
 
 from custard.core.errors import CustardError
 from custard.core.spaces import Base, FeaturesArgument, describe
 from custard.ibmdp.base_environments import BaseEnvironments, base_environments_of
-from custard.task.episodes import EpisodeRequest
+from custard.task.episodes import EpisodeRequest, observer
 from custard.task.history import remembered
 from custard.task.problem import Problem
-from custard.task.source import DEFAULT_TIME_LIMIT, Source
+from custard.task.source import Source
 from custard.task.vector_episodes import play_side_by_side, require_seeds
 from custard.tree.tree import Tree
 
@@ -36,14 +34,13 @@ if TYPE_CHECKING:
     from custard.task.compiled_episodes import CompiledEpisodes
 
 __all__ = [
-    "EpisodeResults", "EpisodeRunner", "Policy", "PythonEpisodes", "make_episodes", "require_fit", "run_episodes",
-    "step_episodes", "visited_states",
+    "EpisodeResults", "Policy", "PythonEpisodes", "make_episodes", "require_fit", "run_episodes", "step_episodes",
+    "visited_states",
 ]  # fmt: skip
 
 Policy = Tree | Callable[[np.ndarray], Any]  # a tree, or a function from features [B, n] to actions [B] or [B, k]
 
 MAX_STEPPED_ENVIRONMENTS = 16  # side by side, where Python steps them
-MAX_CACHED_OBSERVATIONS = 100_000
 
 
 class EpisodeResults(NamedTuple):
@@ -53,13 +50,6 @@ class EpisodeResults(NamedTuple):
     lengths: np.ndarray  # [episodes] int64, steps
     truncated: np.ndarray  # [episodes] bool: cut by a time limit
     states: list[np.ndarray] | None = None  # per episode [length, n]: the features the policy acted on, if asked for
-
-
-class EpisodeRunner(Protocol):
-    """Runs one episode of a policy per seed; `run_episodes` with its source filled in is one."""
-
-    def __call__(self, policy: Policy, seeds: np.ndarray, *, record_states: bool = False) -> EpisodeResults:
-        """Run the episodes and report them in the order of their seeds."""
 
 
 def run_episodes(
@@ -104,7 +94,7 @@ def run_episodes(
             act: Callable[[np.ndarray], Any] = lambda x: predict(x[:, :n_raw])  # noqa: E731
         else:
             act = policy
-        limit = max_steps or (None if source.time_limit is not None else DEFAULT_TIME_LIMIT)
+        limit = source.max_steps(max_steps)
         return step_episodes(act, base_environments_of(venv, base), seeds, limit, record_states, gamma)
     finally:
         if not source.is_single_instance:
@@ -124,7 +114,7 @@ def _side_by_side(
     assert source.vector is not None
     base = describe(source.vector, features=features)
     require_seeds(source.vector, base, source.name)
-    limit = max_steps or (None if source.time_limit is not None else DEFAULT_TIME_LIMIT)
+    limit = source.max_steps(max_steps)
     if isinstance(policy, Tree):
         require_fit(policy, base)
         tree = policy
@@ -236,10 +226,7 @@ class PythonEpisodes:
         limit_terminates  whether an episode that the environment truncates counts as terminated
         """
         self.env: Any = problem.source.make()
-        self.base, self.observe = problem.base, problem.base.observe
-        if isinstance(self.env.observation_space, gym.spaces.Discrete):  # few observations: encoded once each
-            once = lru_cache(MAX_CACHED_OBSERVATIONS)(self.base.observe)
-            self.observe = lambda seen: once(seen) if isinstance(seen, int | np.integer) else self.base.observe(seen)
+        self.base, self.observe = problem.base, observer(self.env, problem.base)
         self.max_steps, self.limit_terminates = max_steps, limit_terminates
         self.seed_and_episodes = np.array([*seed, 0], dtype=np.int64)  # the run's seed, and how many episodes began
         self.length, self.total = 0, 0.0  # steps and return of the present episode

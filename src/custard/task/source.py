@@ -68,6 +68,10 @@ class Source:
         """The name under which presets list the environment; empty if wrappers changed it."""
         return "" if self.is_wrapped else self.name
 
+    def max_steps(self, given: int | None) -> int | None:
+        """Return the steps after which we cut an episode, as given or by default; None: the environment does."""
+        return given or (None if self.time_limit is not None else DEFAULT_TIME_LIMIT)
+
     def make_vec(self, count: int) -> VectorEnv:
         """Make a vector environment of `count` parts (one, if only one was given) without autoreset."""
         if self.make_compiled is not None:

@@ -28,6 +28,7 @@ from typing import Any, NoReturn
 from custard.core.actions import Actions
 from custard.core.errors import CustardError
 from custard.core.features import Features
+from custard.core.tokens import tokenize
 
 __all__ = ["Term", "holds", "parse"]
 
@@ -98,17 +99,7 @@ class _Parser:
 
     def __init__(self, text: str, features: Features, actions: Actions) -> None:
         self.text, self.features, self.actions = text, features, actions
-        self.tokens: list[tuple[str, str, int]] = []
-        at = 0
-        while text[at:].strip():
-            match = TOKEN.match(text, at)
-            if match is None or match.lastgroup is None:
-                column = at + len(text[at:]) - len(text[at:].lstrip())
-                self.fail(f"unexpected {text[column]!r}", column)
-            word = match[match.lastgroup]
-            self.tokens.append((match.lastgroup, ASCII_SIGNS.get(word, word), match.start(match.lastgroup)))
-            at = match.end()
-        self.tokens.append(("end", "", len(text)))
+        self.tokens = tokenize(text, TOKEN, ASCII_SIGNS, self.fail)
         self.at = 0
         self.deep = 0
 

@@ -17,6 +17,7 @@ from custard.core.errors import CustardError
 from custard.core.files import write_atomically
 from custard.tree.linear import definitions, leaf_text, picture_text, question_text
 from custard.tree.palette import leaf_colours, used_features
+from custard.tree.svg import leaf_order
 from custard.tree.tree import LEAF, Tree
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def draw(tree: Tree, visits: Any = None) -> Figure:
             raise CustardError(f"visits needs a count for each of {tree.n_nodes} nodes, got shape {share.shape}")
         share = share / max(share[0], 1e-300)
     down = tree.n_leaves <= MAX_LEAVES_TOP_DOWN
-    across, along = _layout(tree)
+    across, along = leaf_order(tree), tree.node_depth.astype(float)
     wide, leaf_wide = _node_widths(tree)
     if down:
         step_x, step_y = max(leaf_wide + 0.25, (wide + 0.2) * 0.62), 1.05
@@ -199,24 +200,6 @@ def _clipped_interval(interval: tuple[float, float] | None, within: np.ndarray) 
     """Return the part of an interval that lies within a range."""
     low, high = interval or (-np.inf, np.inf)
     return max(low, float(within[0])), min(high, float(within[1]))
-
-
-def _layout(tree: Tree) -> tuple[np.ndarray, np.ndarray]:
-    """Return each node's place across (leaves evenly spaced, parents between their children) and along (its depth)."""
-    across = np.zeros(tree.n_nodes)
-    count = 0
-    stack = [0]
-    while stack:  # leaves in order from left to right
-        node = stack.pop()
-        if tree.feature[node] == LEAF:
-            across[node] = count
-            count += 1
-        else:
-            stack += [int(tree.children_right[node]), int(tree.children_left[node])]
-    for node in range(tree.n_nodes - 1, -1, -1):
-        if tree.feature[node] != LEAF:
-            across[node] = (across[tree.children_left[node]] + across[tree.children_right[node]]) / 2
-    return across, tree.node_depth.astype(float)
 
 
 def _split_text(tree: Tree, node: int) -> str:

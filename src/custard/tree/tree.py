@@ -14,6 +14,7 @@ from custard.core.actions import Actions
 from custard.core.errors import CustardError
 from custard.core.features import Features
 from custard.tree import linear, store
+from custard.tree.observations import checked_batch, checked_vector, is_vector, shape_message
 from custard.tree.text import bound_text, draw_text
 
 if TYPE_CHECKING:
@@ -107,14 +108,14 @@ class Tree:
         One observation [n_raw] gives one action, as `act` does. Where the features include derived ones, extended
         vectors [B, n] are accepted too; they are computed anew.
         """
-        if _is_vector(observations):
+        if is_vector(observations):
             return self.act(observations)
-        x = self._checked_batch(observations)
+        x = checked_batch(self.features, observations)
         return self._compiled(x) if compiled else linear.leaf_actions(self, self.apply(x), x)
 
     def apply(self, observations: Any) -> np.ndarray:
         """Return the leaf each observation reaches, [B, n_raw] or [B, n] -> [B] int, in plain NumPy."""
-        x = self.features.extend(self._checked_batch(observations))
+        x = self.features.extend(checked_batch(self.features, observations))
         node = np.zeros(len(x), dtype=np.int64)
         moving = np.arange(len(x)) if self.n_nodes > 1 else np.arange(0)
         while len(moving):
@@ -128,9 +129,9 @@ class Tree:
         """Return the action for one observation [n_raw] (or [n]): an int, or an array for vector actions."""
         dtype = getattr(observation, "dtype", None)
         if dtype is not DOUBLE and dtype is not SINGLE:  # others are rounded to float64 first, as for predict
-            observation = self._checked_vector(observation)
+            observation = checked_vector(self.features, observation)
         elif observation.shape != self._shape and observation.shape != (self.features.n,):
-            raise CustardError(self._shape_message(observation.shape))
+            raise CustardError(shape_message(self.features, observation.shape))
         node, item = self._nested, observation.item
         while len(node) == 4:
             node = node[2] if item(node[0]) <= node[1] else node[3]
@@ -140,8 +141,8 @@ class Tree:
 
     def path(self, observation: Any) -> list[int]:
         """Return the nodes from the root to the leaf that one observation visits."""
-        x = self._checked_batch([observation] if not isinstance(observation, np.ndarray) else observation[None])
-        x = self.features.extend(x[0])
+        batch = observation[None] if isinstance(observation, np.ndarray) else [observation]
+        x = self.features.extend(checked_batch(self.features, batch)[0])
         nodes = [0]
         while self.feature[nodes[-1]] != LEAF:
             at = nodes[-1]
@@ -425,50 +426,6 @@ class Tree:
         from custard.tree.compiled import predictor
 
         return predictor(self)
-
-    def _checked_batch(self, observations: Any) -> np.ndarray:
-        """Return observations as an array [B, n] of numbers, or raise."""
-        try:
-            x = np.asarray(observations)
-        except (TypeError, ValueError):
-            n = self.features.n_raw
-            raise CustardError(f"observations must be {n} numbers each, not of several lengths") from None
-        if x.ndim != 2 or x.shape[1] not in (self.features.n_raw, self.features.n):
-            raise CustardError(self._shape_message(x.shape))
-        if x.dtype.kind not in "fiub":
-            raise CustardError(f"observations must be numbers, got an array of {x.dtype}")
-        return x
-
-    def _checked_vector(self, observation: Any) -> np.ndarray:
-        """Return one observation as float64 [n], or raise."""
-        try:
-            x = np.asarray(observation)
-            if x.dtype.kind not in "fiubO":  # NumPy would read texts, and cut what is complex
-                raise TypeError
-            x = x.astype(np.float64, copy=False)
-        except (TypeError, ValueError):
-            kind = type(observation).__name__
-            raise CustardError(
-                f"an observation is numbers: this tree takes {self.features.n_raw} numbers "
-                f"({', '.join(self.features.raw.names)}), not a {kind}; of Dict and Tuple observations the entries, "
-                "one after the other"
-            ) from None
-        if x.shape not in (self._shape, (self.features.n,)):
-            raise CustardError(self._shape_message(x.shape))
-        return x
-
-    def _shape_message(self, shape: tuple[int, ...]) -> str:
-        """Return what to say of observations of a wrong shape."""
-        n, past = self.features.n_raw, self.origin.get("history")
-        what = f"{n} features, past steps included," if past else f"{n} features"
-        return f"this tree takes observations of {what} ([B, {n}] for predict, [{n}] for act), got shape {shape}"
-
-
-def _is_vector(observations: Any) -> bool:
-    """Return whether observations are one feature vector rather than a batch of them."""
-    if hasattr(observations, "ndim"):
-        return observations.ndim == 1
-    return isinstance(observations, (list, tuple)) and len(observations) > 0 and np.ndim(observations[0]) == 0
 
 
 def _whole_numbers(name: str, given: Any, dtype: type) -> np.ndarray:

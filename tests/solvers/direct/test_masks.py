@@ -6,8 +6,8 @@ import numpy as np
 import custard
 from custard.core.actions import Actions
 from custard.core.features import Features
-from custard.solvers.direct.imitate import Teacher, fit_trees
-from custard.solvers.direct.masks import allowed_scores, with_allowed_leaves
+from custard.solvers.direct.imitate import Teacher, allowed_scores, fit_trees
+from custard.solvers.direct.plain import with_allowed_leaves
 from custard.task.budget import seconds_per_step
 from custard.task.episodes import EpisodeRequest, Episodes, play_episodes
 from custard.task.source import episode_seeds

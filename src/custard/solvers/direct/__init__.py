@@ -1,9 +1,8 @@
-"""Direct search over trees, for environments that Python steps. Read in this order: `direct` (phases, judging),
-`settings`, `experts` (what trees imitate), `imitate`, `refine` (a tree's shape), `masks` (allowed actions), `state`
-(between two units of work); in `solvers/common`: `race`, `evolve`, `linear_trees`."""
+"""Direct search over trees, for environments that Python steps. Read in this order: `direct` (settings, phases,
+judging), `experts` (what trees imitate), `imitate`, `plain` (trees with plain tests), `sums` (trees over weighted
+sums), `state` (between two units of work); in `solvers/common`: `race`, `evolve`, `linear_trees`."""
 
-from custard.solvers.direct.direct import is_state, solve
-from custard.solvers.direct.settings import PRESETS, Settings
+from custard.solvers.direct.direct import PRESETS, Settings, is_state, solve
 
 __all__ = ["PRESETS", "Settings", "is_state", "searches_directly", "solve"]
 

@@ -3,13 +3,14 @@
 1. **Constants.** Trees of one leaf show how long episodes are and what doing nothing clever returns.
 2. **Expert.** Scores linear in the features are found by direct search on the return (`experts`); where that is not
    enough a DQN races against it. An expert of the user's takes their place.
-3. **Sums.** The linear policy is a tree over weighted sums, or one with linear leaves (`linear_trees`). Splits and
-   coefficients that the return does not need are taken away, and all numbers that are left are searched for again.
-4. **Imitation.** Trees of several sizes, with plain tests and constant leaves, imitate the expert (`imitate`).
-5. **Race.** For the best of them all numbers are searched for at once (`evolve`); the worse half drops out repeatedly.
-6. **Refinement.** Small changes of the best tree's shape (`refine`), then again all of its numbers. Where the
-   environment has action masks, leaves get actions that are allowed in every state they meet (`masks`).
-7. **Shrinking.** Splits that the return does not need are taken away.
+3. **Imitation.** Trees of several sizes, with plain tests and constant leaves, imitate the expert (`plain`, `imitate`).
+4. **Race.** For the best of them all numbers are searched for at once (`evolve`); the worse half drops out repeatedly.
+5. **Sums.** The linear policy is a tree over weighted sums, or one with linear leaves (`sums`, `linear_trees`). Splits
+   and coefficients that the return does not need are taken away, and all numbers left are searched for again.
+6. **Refinement.** The better form is improved further: plain trees by small changes of their shape, both by searching
+   again for all numbers. Where the environment has action masks, leaves get actions that are allowed in every state
+   they meet.
+7. **Shrinking, rounding.** Splits and digits that the return does not need are taken away.
 8. **Judging.** The better of the two forms is the result: the one with fewer numbers where they return the same. The
    value shown is the mean over episodes that chose nothing.
 
@@ -21,21 +22,19 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from custard.core.actions import Actions
+from custard.core.errors import CustardError, one_of, require_least
 from custard.experts.direct_search import DirectSearchSettings
 from custard.solvers.common.evolve import Arm
-from custard.solvers.common.linear_trees import grown, linear_tree, readable, rounded, smaller_trees
+from custard.solvers.common.linear_trees import readable
 from custard.solvers.common.paired import paired_gain
 from custard.solvers.common.race import BudgetUsed, Racer, Winner, number_count
-from custard.solvers.direct import experts
-from custard.solvers.direct.imitate import imitations
-from custard.solvers.direct.masks import with_allowed_leaves
-from custard.solvers.direct.refine import change
-from custard.solvers.direct.settings import Forms, Settings
+from custard.solvers.direct import experts, plain, sums
 from custard.solvers.direct.state import PLAIN, SUMS, Incumbent, SearchState
 from custard.task.budget import budget_for
 from custard.task.episodes import Episodes, Runner
@@ -45,24 +44,96 @@ from custard.tree.leaf_actions import LeafActions
 from custard.tree.simplify import centre_integer_thresholds, simplify
 from custard.tree.tree import Tree
 
-__all__ = ["is_state", "solve"]
+__all__ = ["PRESETS", "Settings", "is_state", "solve"]
 
 DEFAULT_MAX_LEAVES = 32
-#: Shares of the budget at which phases are over. Judging has the rest.
-EXPERT_END, SUMS_END, IMITATION_END, RACE_END, REFINEMENT_END, SEARCH_END = 0.25, 0.5, 0.55, 0.72, 0.84, 0.92
+SEARCH_END = 0.93  # share of the budget; judging has the rest
 CONSTANT_EPISODES, MAX_CONSTANTS, CONSTANTS_SHARE = 8, 8, 0.03
-ARMS, FINALISTS_PER_SIZE = 6, 3  # trees that race, and those of one size that they are chosen from
-RUNGS = 3  # times the worse half drops out
-COMPARISON_SHARE, MIN_COMPARISON, MAX_COMPARISON = 0.005, 8, 64  # of the budget for one tree's episodes; episodes
+COMPARISON_SHARE, MIN_COMPARISON, MAX_COMPARISON = 0.01, 8, 64  # of the budget for one tree's episodes; episodes
 GENERATIONS = 30  # that a search should have: where the budget allows fewer, they are made smaller
+MAX_POPULATION, MAX_FIRST_EPISODES = 20, 2  # policies of a generation; episodes of each, before noise asks for more
+FINAL_SHARE = 0.1  # of the steps of a search, for judging its best centres at the end
 MAX_KEPT_STATES = 4000  # that show where thresholds may lie
 MAX_JUDGING_EPISODES = 200
 TOLERATED_LOSS = 0.01  # for a smaller tree, as a share of what the best tree gains over constants
 CHANGES_PER_EVOLUTION = 4  # comparisons of changed trees between two searches for all numbers
-MAX_LINEAR_LEAVES, GROWN_TREES = 4, 4  # leaves that trees with linear leaves grow to, and ways that are tried at a time
-MAX_FAILURES = 2  # rounds in a row without a smaller or better tree of sums before that search ends
-CHOICE_MARGIN = 2.0  # standard errors by which the form with more numbers must return more
-ROUNDING_DIGITS = 3, 2  # to which the numbers of sums are rounded if the return allows
+MAX_FAILURES = 2  # searches for all numbers in a row without a better tree before a form is left as it is
+MIN_WORTH = 0.5  # share of the best tree's gain over constants that a policy must have to be improved further
+#: Standard errors, and share of the gain over constants, by which the form with more numbers must return more.
+CHOICE_MARGIN, CHOICE_GAIN = 2.0, 0.03
+PRESETS: dict[str, dict[str, dict[str, object]]] = {"tuned": {}}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Direct search's settings; None means chosen from the environment."""
+
+    budget: int | None = None
+    """Environment steps, those of judging included; unless given, what takes about five minutes."""
+
+    max_leaves: int | None = None
+    """The largest number of leaves; 32 unless given."""
+
+    expert: str | Callable[..., Any] | None = None
+    """What trees imitate at first: linear, dqn, a file (.npz, or .zip of Stable-Baselines3), a function to Q-values, or
+    none. Unless given, a linear policy, against which a DQN races where it is not enough and jax is installed."""
+
+    tests: str = "auto"
+    """What splits may ask about: axis (one feature), linear (weighted sums), or auto, whichever is better."""
+
+    leaves: str = "auto"
+    """What leaves may hold: constant (an action), linear (for real-valued actions), or auto, whichever is better."""
+
+    digits: int | None = None
+    """Digits to which the numbers of sums are rounded if the return allows; 2 or 3 unless given."""
+
+    gamma: float = 1.0
+    """The discount of returns, per step."""
+
+    def __post_init__(self) -> None:
+        require_least(self, 1, "max_leaves", "digits")
+        if not 0.0 < self.gamma <= 1.0:
+            raise CustardError(f"gamma must be above 0 and at most 1, not {self.gamma}")
+        for name, known in (("tests", ("axis", "linear", "auto")), ("leaves", ("constant", "linear", "auto"))):
+            if getattr(self, name) not in known:
+                raise CustardError(one_of(name, getattr(self, name), known))
+
+
+@dataclass(frozen=True)
+class Forms:
+    """Which forms of trees are searched."""
+
+    has_plain: bool  # plain tests and constant leaves
+    has_sums: bool  # weighted sums in tests or leaves
+    leaves_are_linear: bool  # whether trees with sums have linear leaves
+
+    @classmethod
+    def of(cls, settings: Settings, actions: Actions) -> Forms:
+        """Return the forms that settings ask for."""
+        if settings.leaves == "linear" and actions.kind != "box":
+            raise CustardError(f"linear leaves need real-valued (Box) actions, and these are {actions.kind}")
+        if actions.kind == "box":
+            wants_sums = settings.leaves != "constant"
+            return cls(settings.leaves != "linear" and settings.tests != "linear", wants_sums, wants_sums)
+        return cls(settings.tests != "linear", settings.tests != "axis" and actions.discrete, False)
+
+
+class Ends(NamedTuple):
+    """Shares of the budget at which phases are over."""
+
+    expert: float
+    imitation: float
+    race: float
+    sums: float
+    refinement: float
+
+
+#: By whether plain trees and whether sums are searched.
+ENDS = {
+    (True, True): Ends(0.25, 0.3, 0.45, 0.65, 0.88),
+    (True, False): Ends(0.25, 0.3, 0.7, 0.7, 0.88),
+    (False, True): Ends(0.4, 0.4, 0.4, 0.88, 0.88),
+}
 
 
 def solve(
@@ -102,6 +173,7 @@ class DirectSearch:
         if settings.gamma != 1.0:  # the declared threshold is of undiscounted returns
             problem = replace(problem, source=replace(problem.source, reward_threshold=None))
         self.problem, self.settings, self.forms = problem, settings, Forms.of(settings, problem.base.actions)
+        self.ends = ENDS[self.forms.has_plain, self.forms.has_sums]
         self.seed = problem.seeds("direct")["direct"]
         self.max_leaves = settings.max_leaves or DEFAULT_MAX_LEAVES
         self.max_depth = self.max_leaves - 1 if problem.max_depth is None else problem.max_depth
@@ -121,9 +193,11 @@ class DirectSearch:
     def run(self) -> Iterator[Snapshot]:
         """Run the phases that are left."""
         phases: dict[str, Callable[[], Iterator[Snapshot]]] = {
-            "constants": self.try_constants, "expert": self.search_expert, "sums": self.search_sums,
-            "imitation": self.imitate, "race": self.race, "refinement": self.refine, "masks": self.prefer_allowed,
-            "shrinking": self.shrink, "choice": self.choose_form, "judging": self.judge_finally,
+            "constants": self.try_constants, "expert": lambda: experts.search(self),
+            "imitation": lambda: plain.imitate(self), "race": lambda: plain.race(self),
+            "sums": lambda: sums.search(self), "refinement": self.refine, "masks": lambda: plain.prefer_allowed(self),
+            "shrinking": lambda: plain.shrink(self), "rounding": lambda: sums.round_numbers(self),
+            "choice": self.choose_form, "judging": self.judge_finally,
         }  # fmt: skip
         names = list(phases)
         try:
@@ -162,148 +236,18 @@ class DirectSearch:
         self.challenge(PLAIN, [arm.tree for arm in self.state.arms])
         yield self.snapshot("tried constant actions")
 
-    def search_expert(self) -> Iterator[Snapshot]:
-        """Find what trees are to imitate."""
-        for message, is_resumable in experts.search(self):
-            if is_resumable:
-                self.save()
-            yield self.snapshot(message)
-
-    def search_sums(self) -> Iterator[Snapshot]:
-        """Search for a small tree over sums, or with linear leaves, that acts as well as the linear policy."""
-        state = self.state
-        if not self.forms.has_sums or not len(state.expert_weights):
-            return
-        if SUMS not in state.incumbents:
-            self.keep_states(self.racer.screen([self.linear_policy], 4, keep_states=True)[0].states)
-            tree = linear_tree(self.linear_policy, self.problem.base.features, state.states)
-            self.take(SUMS, readable(tree))
-            self.save()
-            yield self.snapshot("the linear policy as a tree")
-        end = SUMS_END if self.forms.has_plain else REFINEMENT_END
-        while self.steps_left(end) > 0 and state.failures < MAX_FAILURES:
-            before = state.incumbents[SUMS].tree
-            if state.sums_round % (CHANGES_PER_EVOLUTION + 1) == 0:
-                yield from self.improve_sums(end)
-            else:
-                smaller = self.allowed(smaller_trees(before, state.states, moves_sums=True))
-                self.accept(SUMS, self.racer.simplest(before, smaller, self.comparison_episodes, self.tolerance(SUMS)))
-            if state.incumbents[SUMS].tree is not before:
-                state.failures = 0
-            elif state.sums_round % (CHANGES_PER_EVOLUTION + 1) == 0:
-                state.failures += 1
-            state.sums_round += 1
-            self.save()
-            yield self.snapshot("searching sums")
-        for digits in ROUNDING_DIGITS if self.settings.digits is None else (self.settings.digits,):
-            before = state.incumbents[SUMS].tree
-            short = readable(rounded(before, digits))
-            episodes = 2 * self.comparison_episodes
-            self.accept(SUMS, self.racer.simplest(before, [short], episodes, self.tolerance(SUMS)))
-            yield self.snapshot("rounding")
-
-    def improve_sums(self, end: float) -> Iterator[Snapshot]:
-        """Search for all numbers of the tree of sums; where leaves are linear, of trees with one split more as well."""
-        state, tree = self.state, self.state.incumbents[SUMS].tree
-        rng = np.random.default_rng([self.seed, 5, state.sums_round])
-        starts = [tree]
-        can_grow = self.forms.leaves_are_linear and tree.n_leaves < min(MAX_LINEAR_LEAVES, self.max_leaves)
-        if can_grow and self.max_depth > 0:
-            starts += [grown(tree, state.states, rng, self.max_depth) for _ in range(GROWN_TREES)]
-        arms = [Arm(start, start) for start in starts]
-        steps = self.steps_left(end) / 5 / len(arms)
-        for k, arm in enumerate(arms):
-            yield from self.evolve(arm, steps, [self.seed, 6, state.sums_round, k], "searching sums", moves_sums=True)
-        self.challenge(SUMS, [arm.tree for arm in arms])
-
-    def imitate(self) -> Iterator[Snapshot]:
-        """Fit trees of several sizes to the expert, and let the best of each size race."""
-        state, base = self.state, self.problem.base
-        if not self.forms.has_plain or self.max_leaves < 2 or self.max_depth < 1:
-            return
-        sizes = [self.max_leaves // 2**k for k in range(4, -1, -1) if self.max_leaves // 2**k > 1]
-        steps = max(0, self.steps_left(IMITATION_END))
-        finalists: list[Tree] = []
-        teacher = experts.teacher(self)
-        if teacher is None:
-            rng = np.random.default_rng([self.seed, 7])
-            finalists = experts.random_trees(base, state.states, rng, 2 * ARMS, sizes[-1], self.max_depth)
-        else:
-            pool: dict[int, list[tuple[float, Tree]]] = {}
-            for found in imitations(teacher, base, self.racer, sizes, self.max_depth, self.seed, steps):
-                for mean, tree in found.trees:
-                    pool.setdefault(next(size for size in sizes if tree.n_leaves <= size), []).append((mean, tree))
-                states, best = found.states, max(found.trees, key=lambda entry: entry[0])
-                if best[0] > state.incumbents[PLAIN].mean:
-                    self.challenge(PLAIN, [best[1]])
-                yield self.snapshot("imitating the expert")
-            self.keep_states(states)
-            for entries in pool.values():
-                entries.sort(key=lambda entry: -entry[0])
-                finalists += [tree for _, tree in entries[:FINALISTS_PER_SIZE]]
-        finalists += [arm.tree for arm in state.arms]
-        ranked = self.racer.rank(finalists, ARMS, max(2, self.comparison_episodes // 4))
-        state.arms = [Arm(finalists[i], finalists[i]) for i in ranked]
-        self.challenge(PLAIN, [state.arms[0].tree])
-        yield self.snapshot("imitating the expert")
-
-    def race(self) -> Iterator[Snapshot]:
-        """Search for the numbers of several trees, and drop the worse half again and again."""
-        state = self.state
-        while state.rung < RUNGS and state.arms:
-            share = self.steps_left(RACE_END) / (RUNGS - state.rung) / len(state.arms)
-            for k, arm in enumerate(state.arms):
-                yield from self.evolve(arm, arm.steps + share, [self.seed, 1, k, state.rung], "racing trees")
-            keep = max(1, len(state.arms) // 2)
-            episodes = max(4, self.comparison_episodes // 2)
-            ranked = self.racer.rank([arm.tree for arm in state.arms], keep, episodes, rounds=1)
-            state.arms = [state.arms[i] for i in ranked]
-            state.rung += 1
-            self.challenge(PLAIN, [arm.tree for arm in state.arms])
-            self.save()
-            yield self.snapshot("racing trees")
-
     def refine(self) -> Iterator[Snapshot]:
-        """Change the best tree's shape, and search for its numbers again."""
-        state = self.state
-        while self.forms.has_plain and self.max_depth > 0 and self.steps_left(REFINEMENT_END) > 0:
-            tree = state.incumbents[PLAIN].tree
-            if state.round % (CHANGES_PER_EVOLUTION + 1) == 0:
-                arm = Arm(tree, tree)
-                steps = self.steps_left(REFINEMENT_END) / 3
-                yield from self.evolve(arm, steps, [self.seed, 3, state.round], "refining")
-                self.challenge(PLAIN, [arm.tree])
-            else:
-                rng, episodes = np.random.default_rng([self.seed, 2, state.round]), self.comparison_episodes
-                limits = self.max_depth, self.max_leaves
-                self.accept(PLAIN, change(tree, self.racer, episodes, state.states, rng, *limits))
-            state.round += 1
-            self.save()
-            yield self.snapshot("refining")
-
-    def prefer_allowed(self) -> Iterator[Snapshot]:
-        """Give leaves actions that the environment allows in every state they meet, if the return does not suffer."""
-        for form in list(self.state.incumbents) if self.state.has_masks else []:
-            tree = self.state.incumbents[form].tree
-            met = self.racer.screen([tree], self.comparison_episodes, keep_states=True)[0]
-            changed = with_allowed_leaves(tree, met.states, met.masks)
-            if changed is not tree:
-                self.accept(form, self.racer.simplest(tree, [changed], len(met.returns), self.tolerance(form)))
-            yield self.snapshot("preferring allowed actions")
-
-    def shrink(self) -> Iterator[Snapshot]:
-        """Take splits away that the return does not need."""
-        while self.forms.has_plain:
-            tree = self.state.incumbents[PLAIN].tree
-            if tree.n_leaves == 1:
+        """Improve the better form, and the other if it is not far behind."""
+        incumbents, can_be_plain = (
+            self.state.incumbents,
+            self.forms.has_plain and min(self.max_depth + 1, self.max_leaves) > 1,
+        )
+        while self.steps_left(self.ends.refinement) > 0:
+            forms = [form for form in incumbents if (form == SUMS or can_be_plain) and not self.is_stuck(form)]
+            forms = [form for form in forms if self.is_worth_improving(incumbents[form].mean)]
+            if not forms:
                 break
-            smaller = self.allowed(smaller_trees(tree, self.state.states, moves_sums=False))
-            winner = self.racer.simplest(tree, smaller, self.comparison_episodes, self.tolerance(PLAIN))
-            self.accept(PLAIN, winner)
-            self.save()
-            yield self.snapshot("shrinking")
-            if not winner.is_new:
-                break
+            yield from self.improve(max(forms, key=lambda form: incumbents[form].mean), self.ends.refinement)
 
     def choose_form(self) -> Iterator[Snapshot]:
         """Choose between plain tests and sums, on fresh episodes."""
@@ -315,7 +259,8 @@ class DirectSearch:
             trees = [incumbents[form].tree for form in (simple, other)]
             results = self.racer.screen(trees, 2 * self.comparison_episodes)
             gain, error = paired_gain(results[1].returns, results[0].returns, CHOICE_MARGIN)
-            self.state.chosen_form = other if gain - error > self.tolerance(other) else simple
+            needed = CHOICE_GAIN * max(0.0, incumbents[other].mean - self.state.constant_return)
+            self.state.chosen_form = other if gain - error > needed else simple
         yield self.snapshot("choosing")
 
     def judge_finally(self) -> Iterator[Snapshot]:
@@ -336,6 +281,32 @@ class DirectSearch:
             yield self.snapshot("judging")
 
     # -- parts of phases --------------------------------------------------------------------------------------------
+
+    def improve(self, form: str, end: float) -> Iterator[Snapshot]:
+        """Try once to improve the best tree of a form."""
+        state, before = self.state, self.state.incumbents[form].tree
+        number = state.rounds.get(form, 0)
+        yield from (sums if form == SUMS else plain).improve(self, number, end)
+        if state.incumbents[form].tree is not before:
+            state.failures[form] = 0
+        elif self.is_evolution(number):
+            state.failures[form] = state.failures.get(form, 0) + 1
+        state.rounds[form] = number + 1
+        self.save()
+        yield self.snapshot("searching sums" if form == SUMS else "refining")
+
+    def is_evolution(self, number: int) -> bool:
+        """Return whether a round is a search for all numbers, rather than for another shape."""
+        return number % (CHANGES_PER_EVOLUTION + 1) == 0
+
+    def is_stuck(self, form: str) -> bool:
+        """Return whether the last searches for all numbers of a form have found nothing better."""
+        return self.state.failures.get(form, 0) >= MAX_FAILURES
+
+    def is_worth_improving(self, mean: float) -> bool:
+        """Return whether a mean return is not far behind that of the best tree, measured from constants."""
+        best = max(incumbent.mean for incumbent in self.state.incumbents.values())
+        return mean - self.state.constant_return >= MIN_WORTH * (best - self.state.constant_return)
 
     def evolve(
         self, arm: Arm, steps: float, seed: list[int], message: str, moves_sums: bool = False
@@ -414,11 +385,14 @@ class DirectSearch:
 
     def search_settings(self, steps: int, size: int, **more: int) -> DirectSearchSettings:
         """Return settings of a direct search for so many parameters that make the most of so many steps."""
-        affordable = max(1.0, steps / (GENERATIONS * self.racer.recent_length))  # episodes per generation
-        population = int(np.clip(affordable / 2, 8 + np.log(size), 40))
-        episodes = int(np.clip(affordable / population, 1, 3))
+        length = self.racer.recent_length
+        affordable = max(1.0, steps / (GENERATIONS * length))  # episodes per generation
+        population = int(np.clip(affordable / 2, 8 + np.log(size), MAX_POPULATION))
+        episodes = int(np.clip(affordable / population, 1, MAX_FIRST_EPISODES))
+        judge_episodes = int(np.clip(population * episodes / 2, 5, 20))
+        final = {"finalists": 4, "final_episodes": int(np.clip(FINAL_SHARE * steps / (5 * length), 4, 30))}
         return DirectSearchSettings(
-            steps=max(1, steps), population=population, episodes=episodes, max_episodes=2 * episodes, **more
+            max(1, steps), population, episodes, 3 * episodes, judge_episodes=judge_episodes, **final | more
         )
 
     @property

@@ -3,59 +3,60 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from custard.core.actions import Actions
-from custard.core.spaces import Base
+from custard.experts.direct_search import DirectSearchSettings
 from custard.experts.expert import Expert
 from custard.experts.linear import search_linear_policy
 from custard.experts.numbered_actions import choice_of_vectors, with_numbered_actions
-from custard.solvers.common.mutations import random_shape
 from custard.solvers.direct.imitate import Teacher
 from custard.task.policies import LinearPolicy
+from custard.task.problem import Snapshot
 from custard.task.runners import visited_states
-from custard.tree.leaf_actions import LeafActions
-from custard.tree.shape import build_tree
-from custard.tree.simplify import simplify
 from custard.tree.tree import Tree
 
 if TYPE_CHECKING:
     from custard.solvers.direct.direct import DirectSearch
 
-__all__ = ["linear_policy", "random_trees", "search", "teacher"]
+__all__ = ["linear_policy", "load", "search", "teacher"]
 
-EXPERT_END = 0.25  # share of the budget
 MAX_DQN_STEPS, MIN_DQN_STEPS, DQN_SHARE = 100_000, 20_000, 0.1
 NEARLY_SOLVED = 0.9  # share of the way from a constant action to the reward threshold
-RANDOM_DEPTH = 3  # of random trees, where there is no expert
 
 
-def search(run: DirectSearch) -> Iterator[tuple[str, bool]]:
-    """Find the expert that the settings ask for; yields what it is doing, and whether it could go on from there."""
+def search(run: DirectSearch) -> Iterator[Snapshot]:
+    """Find the expert that the settings ask for."""
     given = run.settings.expert
     needs_linear = given in (None, "linear") or run.forms.has_sums
     if needs_linear and run.problem.base.actions.kind != "multi" and not run.state.has_linear_policy:
         yield from _search_linear(run)
-        yield "found a linear policy", True
+        run.save()
+        yield run.snapshot("found a linear policy")
     if given == "dqn" or (given is None and _should_race_dqn(run)):
         yield from _train(run)
 
 
-def _search_linear(run: DirectSearch) -> Iterator[tuple[str, bool]]:
+def _search_linear(run: DirectSearch) -> Iterator[Snapshot]:
     state, racer = run.state, run.racer
-    used = int(state.linear_search["steps"]) if state.linear_search else 0
-    settings = run.search_settings(run.steps_left(EXPERT_END) + used, run.problem.base.features.n_raw + 1)
+    if not state.linear_search:
+        planned = run.search_settings(run.steps_left(run.ends.expert), run.problem.base.features.n_raw + 1)
+        state.linear_plan = asdict(planned)
+    settings = DirectSearchSettings(**state.linear_plan)
     for found in search_linear_policy(
         run.problem, racer, settings, run.seed, racer.max_steps, state.linear_search or None
     ):
         state.linear_search, state.expert_return = found.state, found.search.value
         if found.policy is not None:
             state.expert_weights = np.column_stack([found.policy.weights, found.policy.bias])
-        yield f"searching a linear policy, now about {found.search.value:.4g}", not found.search.is_final
-    state.has_linear_policy = True
+        if not found.search.is_final:
+            run.save()
+        yield run.snapshot(f"searching a linear policy, now about {found.search.value:.4g}")
+    state.has_linear_policy, state.linear_return = True, state.expert_return
 
 
 def _should_race_dqn(run: DirectSearch) -> bool:
@@ -78,7 +79,7 @@ def load(run: DirectSearch) -> Expert | None:
     return expert
 
 
-def _train(run: DirectSearch) -> Iterator[tuple[str, bool]]:
+def _train(run: DirectSearch) -> Iterator[Snapshot]:
     """Train a DQN; it becomes the teacher if it returns more than the linear policy, or was asked for."""
     state, racer = run.state, run.racer
     begun, best = racer.steps, -np.inf
@@ -87,7 +88,7 @@ def _train(run: DirectSearch) -> Iterator[tuple[str, bool]]:
             run.trained_expert = item
             break
         racer.steps, best = begun + item.steps, item.value
-        yield f"training dqn, now about {item.value:.4g}", False
+        yield run.snapshot(f"training dqn, now about {item.value:.4g}")
     if best < state.expert_return and run.settings.expert is None:
         run.trained_expert = None
     else:
@@ -154,13 +155,3 @@ def _teacher_of_expert(run: DirectSearch, expert: Expert) -> Teacher:
 
     scores = (expert.q or expert.log_policy) if actions.discrete else None
     return Teacher(predict, scores, states)
-
-
-def random_trees(
-    base: Base, states: np.ndarray, rng: np.random.Generator, count: int, max_leaves: int, max_depth: int
-) -> list[Tree]:
-    """Return random trees whose thresholds lie among states [M, n]."""
-    menu, x = LeafActions(base.actions), base.features.extend(states)
-    depth = max(1, min(RANDOM_DEPTH, max_depth, int(np.log2(max_leaves))))
-    shapes = [random_shape(rng, x, menu, depth) for _ in range(count)]
-    return [simplify(build_tree(shape, base.features, base.actions)) for shape in shapes]

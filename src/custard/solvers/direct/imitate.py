@@ -14,12 +14,11 @@ import numpy as np
 
 from custard.core.spaces import Base
 from custard.solvers.common.race import Racer
-from custard.solvers.direct.masks import allowed_scores
 from custard.task.episodes import joined_masks
 from custard.tree.export.sklearn import from_sklearn
 from custard.tree.tree import Tree
 
-__all__ = ["Imitation", "Teacher", "imitations"]
+__all__ = ["Imitation", "Teacher", "allowed_scores", "imitations"]
 
 MAX_FIT_STATES = 40_000
 MAX_ROUNDS = 25
@@ -113,3 +112,17 @@ def fit_trees(
         grown(DecisionTreeClassifier(criterion=criterion, **limits), actions, weight)
         for criterion, weight in (("gini", margin), ("entropy", margin), ("gini", capped))
     ]
+
+
+def allowed_scores(scores: np.ndarray, masks: np.ndarray) -> np.ndarray:
+    """Return scores of actions [N, A], those of forbidden ones below all others of their state by a usual difference.
+
+    >>> allowed_scores(np.array([[3.0, 1.0, 2.0]]), np.array([[False, True, True]])).tolist()
+    [[-1.0, 1.0, 2.0]]
+    """
+    if not masks.shape[1]:
+        return scores
+    some = masks.any(axis=1, keepdims=True)
+    lowest = np.where(masks, scores, np.inf).min(axis=1, keepdims=True)
+    usual = float((scores.max(axis=1) - scores.min(axis=1)).mean()) or 1.0
+    return np.where(masks | ~some, scores, lowest - usual)

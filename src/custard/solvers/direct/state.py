@@ -46,15 +46,16 @@ class SearchState:
     incumbents: dict[str, Incumbent] = field(default_factory=dict)  # by form
     chosen_form: str = ""  # at the end
     linear_search: dict[str, np.ndarray] = field(default_factory=dict)  # of the search for a linear policy
+    linear_plan: dict[str, Any] = field(default_factory=dict)  # its settings
     expert_weights: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))  # [k, n_raw + 1], the bias last
     expert_return: float = -np.inf
     has_linear_policy: bool = False  # whether the search for it is over
     has_trained_expert: bool = False  # whether trees imitate another expert than the linear policy
-    sums_round: int = 0  # of the search for trees over sums
-    failures: int = 0  # rounds of it in a row without another tree
+    linear_return: float = -np.inf  # of the linear policy
     arms: list[Arm] = field(default_factory=list)  # trees that race
     rung: int = 0  # how often the worse half dropped out
-    round: int = 0  # of refinement
+    rounds: dict[str, int] = field(default_factory=dict)  # by form: attempts to improve its tree
+    failures: dict[str, int] = field(default_factory=dict)  # by form: searches for all numbers in a row without success
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Return everything as arrays."""
@@ -65,7 +66,9 @@ class SearchState:
         for form, incumbent in self.incumbents.items():
             data |= {f"judged/{form}": incumbent.judged, **_tree_arrays(f"incumbent.{form}", incumbent.tree)}
         data |= {f"linear_search/{key}": entry for key, entry in self.linear_search.items()}
-        plain = [entry.name for entry in fields(self) if entry.name not in ("arms", "incumbents", "linear_search")]
+        for name in ("linear_plan", "rounds", "failures"):
+            data |= {f"{name}/{key}": np.array(entry) for key, entry in getattr(self, name).items()}
+        plain = [entry.name for entry in fields(self) if not isinstance(getattr(self, entry.name), dict | list)]
         return data | {name: np.array(getattr(self, name)) for name in plain}
 
     @classmethod
@@ -78,6 +81,8 @@ class SearchState:
                 setattr(state, name, value.item() if value.ndim == 0 else value)
         state.counts = tuple(data["counts"].tolist())
         state.linear_search = _below("linear_search/", data)
+        for name in ("linear_plan", "rounds", "failures"):
+            setattr(state, name, {key: entry.item() for key, entry in _below(f"{name}/", data).items()})
         for form, judged in _below("judged/", data).items():
             state.incumbents[form] = Incumbent(_tree(f"incumbent.{form}", data, base), judged)
         for k, steps in enumerate(data["arm_steps"].tolist()):

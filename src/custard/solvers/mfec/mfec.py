@@ -45,6 +45,7 @@ from custard.solvers.mfec.tables import (
     load,
     make_tables,
     save,
+    split_reward,
 )  # fmt: skip
 from custard.task.problem import Problem, Snapshot
 from custard.task.runners import make_episodes
@@ -122,8 +123,6 @@ MAX_CHANGING_SHARE = 0.5  # of all steps that judging takes, above which no more
 SAMPLE_NOISE = 0.4  # in units of the spread of a node's values; samples use it, a half, a quarter, an eighth of it
 MIN_STATES_FOR_BOUNDS = 100  # that a feature's mean and deviation come from
 BOUNDS_DEVIATIONS = 3.0  # standard deviations around the mean of the last tree's states
-ZETA_PER_REWARD = 0.01  # price of a split in units of the mean absolute reward
-ZETA_PER_REWARD_LIMITED = 0.001  # the same under a depth limit, which keeps trees small by itself
 
 
 def solve(
@@ -432,7 +431,7 @@ def set_schedule(tables: Tables, s: Settings, tau: float, cycle: int, kind: Cycl
     schedule.learns_tree = tau >= warm_up
     schedule.explore_share = s.explore if tau >= warm_up else 1.0
     schedule.teacher_share = 1.0 if schedule.has_guide else _clipped((0.6 - tau) / (0.6 - warm_up))
-    schedule.zeta = split_reward(tables, s) * _clipped((tau - 0.3) / 0.3)
+    schedule.zeta = split_reward(tables, s.zeta) * _clipped((tau - 0.3) / 0.3)
     last_epsilon = s.epsilon if s.epsilon is not None else (0.5 if tables.rules.has_depth_limit else 0.1)
     schedule.epsilon = last_epsilon + (1.0 - last_epsilon) * _clipped((0.7 - tau) / 0.6)
     schedule.kappa, schedule.alpha_b, schedule.alpha_o = s.kappa, s.alpha_b, s.alpha_o
@@ -443,15 +442,3 @@ def set_schedule(tables: Tables, s: Settings, tau: float, cycle: int, kind: Cycl
 
 def _clipped(share: float) -> float:
     return min(1.0, max(0.0, share))
-
-
-def split_reward(tables: Tables, s: Settings) -> float:
-    """Return the reward of a split: as set, or minus a hundredth of the mean absolute reward of a base action.
-
-    Under a depth limit, which keeps trees small by itself, it is a tenth of that.
-    """
-    if s.zeta is not None:
-        return s.zeta
-    counters = tables.counters[0]
-    mean_reward = float(counters.absolute_rewards / max(1, counters.base_actions))
-    return -(ZETA_PER_REWARD_LIMITED if tables.rules.has_depth_limit else ZETA_PER_REWARD) * mean_reward

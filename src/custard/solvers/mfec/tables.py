@@ -17,7 +17,10 @@ from custard.solvers.mfec.bounds_table import BoundsTable, keep_most_visited_nod
 from custard.task.compiled_rollouts import tree_arrays
 from custard.tree.tree import Tree
 
-__all__ = ["Episode", "Tables", "affordable_capacity", "begin_cycle", "grid_and_scale", "load", "make_tables", "save"]
+__all__ = [
+    "Episode", "Tables", "affordable_capacity", "begin_cycle", "grid_and_scale", "load", "make_tables", "save",
+    "split_reward",
+]  # fmt: skip
 
 MAX_STEPS_WITHOUT_CHANGE = 32  # base steps that leave every feature as it is, after which an episode is given up
 MAX_KEPT_VISITS = 1024  # visits that count when a cycle goes on with the nodes of the last one
@@ -25,6 +28,8 @@ MAX_TABLE_BYTES = 8 << 30  # of all tables; pages that are never written take no
 MAX_OUTCOMES = 16  # the latest outcomes remembered for each base state and action
 MAX_RECORDED_STEPS = 4096  # base steps after which an episode that still goes on is learned from
 MAX_VISITS_OF_OTHER_BEHAVIOUR = 4  # what was learned of the last cycle's behaviour counts as so many visits
+ZETA_PER_REWARD = 0.01  # price of a split in units of the mean absolute reward
+ZETA_PER_REWARD_LIMITED = 0.001  # the same under a depth limit, which keeps trees small by itself
 UNDECIDED, FOLLOWING, EXPLORING, DISCOVERING = -1, 0, 1, 2  # kinds of episode
 
 SCHEDULE = np.dtype(
@@ -242,3 +247,15 @@ def load(tables: Tables, data: dict[str, np.ndarray]) -> Tables:
     for array, like in zip(guide, tables.guide, strict=True):
         array.flags.writeable = like.flags.writeable  # part of the type that compiled code was made for
     return tables._replace(guide=guide)
+
+
+def split_reward(tables: Tables, zeta: float | None) -> float:
+    """Return the reward of a split: as set, or minus a hundredth of the mean absolute reward of a base action.
+
+    Under a depth limit, which keeps trees small by itself, it is a tenth of that.
+    """
+    if zeta is not None:
+        return zeta
+    counters = tables.counters[0]
+    mean_reward = float(counters.absolute_rewards / max(1, counters.base_actions))
+    return -(ZETA_PER_REWARD_LIMITED if tables.rules.has_depth_limit else ZETA_PER_REWARD) * mean_reward

@@ -9,6 +9,7 @@ included.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 
 import numpy as np
 
@@ -44,68 +45,49 @@ def to_smt2(tree: Tree) -> str:
     if not np.isfinite(tree.value).all():
         raise CustardError("smt2 holds finite numbers only, but a leaf of this tree holds an infinite action")
     names = symbols(tree.features.raw.names)
-    functions = [("custard_act", "action")]
-    if not tree.actions.discrete:
-        functions = [(f"custard_act_{i}", f"action_{i}") for i in range(tree.actions.size)]
     first = tree.actions.start
     said = ", ".join(
         f"{first + i} {word}" if tree.actions.discrete else f"action_{i} {word}"
         for i, word in enumerate(symbols(tree.actions.names))
     )
-    lines = [
-        f"; {heading(tree)} Actions: {said}",
-        "(set-logic ALL)",
-        *(f"(declare-const {name} Real)" for name in names),
-    ]
-    arguments = " ".join(f"({name} Real)" for name in names)
-    sort = "Real" if tree.actions.kind == "box" else "Int"
-    for i, (function, result) in enumerate(functions):
-        lines.append(f"(define-fun {function} ({arguments}) {sort}")
-        lines += _nested_ites(tree, names, None if tree.actions.discrete else i)
+
+    def test(node: int) -> str:
+        return f"(<= {names[tree.feature[node]]} {real(float(tree.threshold[node]))})"
+
+    return _script(tree, f"{heading(tree)} Actions: {said}", "Real", test, lambda node, k: _real_leaf(tree, node, k))
+
+
+def _script(tree: Tree, comment: str, number: str, test: Callable[[int], str], leaf: Callable[[int, int], str]) -> str:
+    """Return declarations and the tree's functions, one per component of the action.
+
+    number  the sort of features and of real-valued actions
+    test    what an inner node asks
+    leaf    what a leaf is, given which component
+    """
+    names = symbols(tree.features.raw.names)
+    lines = [f"; {comment}", "(set-logic ALL)", *(f"(declare-const {name} {number})" for name in names)]
+    arguments = " ".join(f"({name} {number})" for name in names)
+    sort = number if tree.actions.kind == "box" else "Int"
+    for k, suffix in enumerate([""] if tree.actions.discrete else [f"_{k}" for k in range(tree.actions.size)]):
+        lines.append(f"(define-fun custard_act{suffix} ({arguments}) {sort}")
+        for what, node, depth in nested(tree):
+            pad = "  " * (min(depth, 40) + 1)
+            if what == "if":
+                lines.append(f"{pad}(ite {test(node)}")
+            elif what == "end":
+                lines[-1] += ")"
+            elif what == "leaf":
+                lines.append(pad + leaf(node, k))
         lines[-1] += ")"
-        lines.append(f"(define-fun {result} () {sort} ({function} {' '.join(names)}))")
+        lines.append(f"(define-fun action{suffix} () {sort} (custard_act{suffix} {' '.join(names)}))")
     return "\n".join([*lines, "(check-sat)"]) + "\n"
 
 
-RESERVED_SYMBOLS = frozenset(
-    {"action", "custard_act", "", "_", "!", "as", "let", "par", "match", "exists", "forall", "lambda", "and", "or"}
-    | {
-        "not",
-        "xor",
-        "ite",
-        "if",
-        "true",
-        "false",
-        "distinct",
-        "abs",
-        "div",
-        "mod",
-        "rem",
-        "is_int",
-        "to_int",
-        "to_real",
-    }
-    | {
-        "rem",
-        "Int",
-        "Real",
-        "Bool",
-        "Array",
-        "select",
-        "store",
-        "=",
-        "=>",
-        "<",
-        "<=",
-        ">",
-        ">=",
-        "+",
-        "-",
-        "*",
-        "/",
-        "^",
-    }
-)
+RESERVED_SYMBOLS = frozenset({
+    "action", "custard_act", "", "_", "!", "as", "let", "par", "match", "exists", "forall", "lambda", "and", "or",
+    "not", "xor", "ite", "if", "true", "false", "distinct", "abs", "div", "mod", "rem", "is_int", "to_int", "to_real",
+    "Int", "Real", "Bool", "Array", "select", "store", "=", "=>", "<", "<=", ">", ">=", "+", "-", "*", "/", "^",
+})  # fmt: skip
 
 
 def symbols(names: tuple[str, ...]) -> list[str]:
@@ -134,19 +116,10 @@ def real(value: float) -> str:
     return f"(- {text})" if value < 0 else text
 
 
-def _nested_ites(tree: Tree, names: list[str], component: int | None) -> list[str]:
-    """Return the body of one function: nested ites down to actions, or to one component of them."""
-    lines: list[str] = []
-    for what, node, depth in nested(tree):
-        pad = "  " * (min(depth, 40) + 1)
-        if what == "if":
-            lines.append(f"{pad}(ite (<= {names[tree.feature[node]]} {real(float(tree.threshold[node]))})")
-        elif what == "end":
-            lines[-1] += ")"
-        elif what == "leaf":
-            value = tree.value[node] if component is None else tree.value[node][component]
-            lines.append(f"{pad}{real(float(value)) if tree.actions.kind == 'box' else _whole(int(value))}")
-    return lines
+def _real_leaf(tree: Tree, node: int, component: int) -> str:
+    """Return a leaf's action, or one component of it."""
+    value = tree.value[node] if tree.actions.discrete else tree.value[node][component]
+    return real(float(value)) if tree.actions.kind == "box" else _whole(int(value))
 
 
 def _whole(value: int) -> str:
@@ -158,26 +131,12 @@ def _floating_point(tree: Tree) -> str:
     """Return a tree with sums or linear leaves as a function of Float64; arithmetic rounds to nearest even (RNE)."""
     names = symbols(tree.features.raw.names)
     sums = [_float_sum(total, names) for total in tree.features.derived]
-    asked, size = [*names, *sums], tree.actions.size
-    functions = [("custard_act", "action")] if tree.actions.discrete else [
-        (f"custard_act_{k}", f"action_{k}") for k in range(size)
-    ]  # fmt: skip
-    lines = [f"; {heading(tree)}", "(set-logic ALL)", *(f"(declare-const {name} Float64)" for name in names)]
-    arguments = " ".join(f"({name} Float64)" for name in names)
-    sort = "Float64" if tree.actions.kind == "box" else "Int"
-    for k, (function, result) in enumerate(functions):
-        lines.append(f"(define-fun {function} ({arguments}) {sort}")
-        for what, node, depth in nested(tree):
-            pad = "  " * (min(depth, 40) + 1)
-            if what == "if":
-                lines.append(f"{pad}(ite (fp.leq {asked[tree.feature[node]]} {_float(float(tree.threshold[node]))})")
-            elif what == "end":
-                lines[-1] += ")"
-            elif what == "leaf":
-                lines.append(pad + _float_leaf(tree, node, k, names))
-        lines[-1] += ")"
-        lines.append(f"(define-fun {result} () {sort} ({function} {' '.join(names)}))")
-    return "\n".join([*lines, "(check-sat)"]) + "\n"
+    asked = [*names, *sums]
+
+    def test(node: int) -> str:
+        return f"(fp.leq {asked[tree.feature[node]]} {_float(float(tree.threshold[node]))})"
+
+    return _script(tree, heading(tree), "Float64", test, lambda node, k: _float_leaf(tree, node, k, names))
 
 
 def _float(value: float) -> str:

@@ -1,0 +1,172 @@
+"""Trees with plain tests and constant leaves: imitated, raced, changed, given allowed actions, made smaller."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from custard.solvers.common.evolve import Arm
+from custard.solvers.common.linear_trees import smaller_trees
+from custard.solvers.common.mutations import mutate_shape, random_shape
+from custard.solvers.direct import experts
+from custard.solvers.direct.imitate import imitations
+from custard.solvers.direct.state import PLAIN
+from custard.task.problem import Snapshot
+from custard.tree.leaf_actions import LeafActions
+from custard.tree.shape import build_tree, shape_of, tree_of
+from custard.tree.simplify import simplify
+from custard.tree.tree import Tree
+
+if TYPE_CHECKING:
+    from custard.solvers.direct.direct import DirectSearch
+
+__all__ = ["imitate", "improve", "prefer_allowed", "race", "shrink", "with_allowed_leaves"]
+
+ARMS, FINALISTS_PER_SIZE = 6, 3  # trees that race, and those of one size that they are chosen from
+RUNGS = 3  # times the worse half drops out
+RANDOM_DEPTH = 3  # of random trees, where there is no expert
+CHALLENGERS = 24  # changed trees that are compared with the present one at a time
+SECOND_CHANGE_SHARE = 0.3  # share of them with a further change
+
+
+def imitate(run: DirectSearch) -> Iterator[Snapshot]:
+    """Fit trees of several sizes to the expert, and let the best of each size race."""
+    if not run.forms.has_plain or run.max_leaves < 2 or run.max_depth < 1:
+        return
+    state, base = run.state, run.problem.base
+    sizes = [run.max_leaves // 2**k for k in range(4, -1, -1) if run.max_leaves // 2**k > 1]
+    steps = max(0, run.steps_left(run.ends.imitation))
+    finalists: list[Tree] = []
+    teacher = experts.teacher(run)
+    if teacher is None:
+        finalists = _random_trees(run, 2 * ARMS, sizes[-1])
+    else:
+        pool: dict[int, list[tuple[float, Tree]]] = {}
+        for found in imitations(teacher, base, run.racer, sizes, run.max_depth, run.seed, steps):
+            for mean, tree in found.trees:
+                pool.setdefault(next(size for size in sizes if tree.n_leaves <= size), []).append((mean, tree))
+            states, best = found.states, max(found.trees, key=lambda entry: entry[0])
+            if best[0] > state.incumbents[PLAIN].mean:
+                run.challenge(PLAIN, [best[1]])
+            yield run.snapshot("imitating the expert")
+        run.keep_states(states)
+        for entries in pool.values():
+            entries.sort(key=lambda entry: -entry[0])
+            finalists += [tree for _, tree in entries[:FINALISTS_PER_SIZE]]
+    finalists += [arm.tree for arm in state.arms]
+    ranked = run.racer.rank(finalists, ARMS, max(2, run.comparison_episodes // 4))
+    state.arms = [Arm(finalists[i], finalists[i]) for i in ranked]
+    run.challenge(PLAIN, [state.arms[0].tree])
+    yield run.snapshot("imitating the expert")
+
+
+def race(run: DirectSearch) -> Iterator[Snapshot]:
+    """Search for the numbers of several trees, and drop the worse half again and again."""
+    state = run.state
+    while state.rung < RUNGS and state.arms:
+        share = run.steps_left(run.ends.race) / (RUNGS - state.rung) / len(state.arms)
+        for k, arm in enumerate(state.arms):
+            yield from run.evolve(arm, arm.steps + share, [run.seed, 1, k, state.rung], "racing trees")
+        keep = max(1, len(state.arms) // 2)
+        episodes = max(4, run.comparison_episodes // 2)
+        ranked = run.racer.rank([arm.tree for arm in state.arms], keep, episodes, rounds=1)
+        state.arms = [state.arms[i] for i in ranked]
+        state.rung += 1
+        run.challenge(PLAIN, [arm.tree for arm in state.arms])
+        run.save()
+        yield run.snapshot("racing trees")
+
+
+def improve(run: DirectSearch, number: int, end: float) -> Iterator[Snapshot]:
+    """Search for all numbers of the best tree, every so many rounds, or for a better shape."""
+    tree = run.state.incumbents[PLAIN].tree
+    if run.is_evolution(number):
+        arm = Arm(tree, tree)
+        yield from run.evolve(arm, run.steps_left(end) / 3, [run.seed, 3, number], "refining")
+        run.challenge(PLAIN, [arm.tree])
+    else:
+        rng = np.random.default_rng([run.seed, 2, number])
+        changed = changed_trees(tree, run.state.states, rng, run.max_depth, run.max_leaves)
+        run.accept(PLAIN, run.racer.improve(tree, changed, run.comparison_episodes))
+
+
+def changed_trees(
+    tree: Tree, states: np.ndarray, rng: np.random.Generator, max_depth: int, max_leaves: int
+) -> list[Tree]:
+    """Return trees with one or two random changes of shape; `states` [M, n] say where thresholds may lie."""
+    states = tree.features.extend(states)
+    leaf_actions, spread = LeafActions(tree.actions), states.std(axis=0)
+    changed = []
+    for _ in range(CHALLENGERS):
+        shape = shape_of(tree)
+        for _ in range(2 if rng.random() < SECOND_CHANGE_SHARE else 1):
+            shape = mutate_shape(shape, rng, states, spread, leaf_actions, max_depth, max_leaves)
+        changed.append(simplify(tree_of(shape, tree)))
+    return changed
+
+
+def prefer_allowed(run: DirectSearch) -> Iterator[Snapshot]:
+    """Give leaves actions that the environment allows in every state they meet, if the return does not suffer."""
+    for form in list(run.state.incumbents) if run.state.has_masks else []:
+        tree = run.state.incumbents[form].tree
+        met = run.racer.screen([tree], run.comparison_episodes, keep_states=True)[0]
+        changed = with_allowed_leaves(tree, met.states, met.masks)
+        if changed is not tree:
+            run.accept(form, run.racer.simplest(tree, [changed], len(met.returns), run.tolerance(form)))
+        yield run.snapshot("preferring allowed actions")
+
+
+def shrink(run: DirectSearch) -> Iterator[Snapshot]:
+    """Take splits away that the return does not need."""
+    while run.forms.has_plain:
+        tree = run.state.incumbents[PLAIN].tree
+        if tree.n_leaves == 1:
+            break
+        smaller = run.allowed(smaller_trees(tree, run.state.states, moves_sums=False))
+        winner = run.racer.simplest(tree, smaller, run.comparison_episodes, run.tolerance(PLAIN))
+        run.accept(PLAIN, winner)
+        if winner.is_new:
+            run.save()
+        yield run.snapshot("shrinking")
+        if not winner.is_new:
+            break
+
+
+def with_allowed_leaves(tree: Tree, states: np.ndarray, masks: np.ndarray) -> Tree:
+    """Return a tree whose leaves hold actions that are allowed in every state they met, where there is one.
+
+    A leaf whose action is forbidden in some state gets the action of the nearest leaf (in the order of the nodes) that
+    is allowed in all of its states, or any other that is. `states` [M, n] are those that the tree met, `masks` [M, A]
+    what was allowed there.
+
+    >>> from custard.core.actions import Actions
+    >>> from custard.core.features import Features
+    >>> tree = Tree.stump(0, 0.0, 0, 1, Features(("x",), [-1], [1]), Actions("discrete", ("a", "b")))
+    >>> met, allowed = np.array([[-0.5], [0.2], [0.7]]), np.array([[0, 1], [1, 1], [1, 1]], dtype=bool)
+    >>> with_allowed_leaves(tree, met, allowed).value.tolist()
+    [0, 1, 1]
+    """
+    if not len(states) or not masks.shape[1] or not tree.actions.discrete:
+        return tree
+    start, value, leaves = tree.actions.start, tree.value.copy(), tree.apply(states)
+    present = np.unique(leaves)
+    for leaf in present.tolist():
+        allowed = masks[leaves == leaf].all(axis=0)
+        if allowed[tree.value[leaf] - start] or not allowed.any():
+            continue
+        others = sorted((abs(other - leaf), int(tree.value[other])) for other in present.tolist())
+        near = [action for _, action in others if allowed[action - start]]
+        value[leaf] = near[0] if near else start + int(np.flatnonzero(allowed)[0])
+    return tree if np.array_equal(value, tree.value) else replace(tree, value=value)
+
+
+def _random_trees(run: DirectSearch, count: int, max_leaves: int) -> list[Tree]:
+    """Return random trees whose thresholds lie among the states that were met."""
+    base, rng = run.problem.base, np.random.default_rng([run.seed, 7])
+    menu, x = LeafActions(base.actions), base.features.extend(run.state.states)
+    depth = max(1, min(RANDOM_DEPTH, run.max_depth, int(np.log2(max_leaves))))
+    shapes = [random_shape(rng, x, menu, depth) for _ in range(count)]
+    return [simplify(build_tree(shape, base.features, base.actions)) for shape in shapes]

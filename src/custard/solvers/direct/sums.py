@@ -1,0 +1,67 @@
+"""Trees over weighted sums, or with linear leaves: made of the linear policy, then with fewer and better numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from custard.solvers.common.evolve import Arm
+from custard.solvers.common.linear_trees import grown, linear_tree, readable, rounded, smaller_trees
+from custard.solvers.direct.state import SUMS
+from custard.task.problem import Snapshot
+
+if TYPE_CHECKING:
+    from custard.solvers.direct.direct import DirectSearch
+
+__all__ = ["improve", "round_numbers", "search"]
+
+MAX_LINEAR_LEAVES, GROWN_TREES = 4, 4  # leaves that trees with linear leaves grow to, and ways that are tried at a time
+ROUNDING_DIGITS = 3, 2  # to which numbers are rounded if the return allows
+
+
+def search(run: DirectSearch) -> Iterator[Snapshot]:
+    """Search for a small tree of sums that acts as well as the linear policy; not where that is far behind."""
+    state = run.state
+    if not run.forms.has_sums or not len(state.expert_weights):
+        return
+    if SUMS not in state.incumbents:
+        if run.forms.has_plain and not run.is_worth_improving(state.linear_return):
+            return
+        run.keep_states(run.racer.screen([run.linear_policy], 4, keep_states=True)[0].states)
+        tree = linear_tree(run.linear_policy, run.problem.base.features, state.states)
+        run.take(SUMS, readable(tree))
+        run.save()
+        yield run.snapshot("the linear policy as a tree")
+    while run.steps_left(run.ends.sums) > 0 and not run.is_stuck(SUMS):
+        yield from run.improve(SUMS, run.ends.sums)
+
+
+def improve(run: DirectSearch, number: int, end: float) -> Iterator[Snapshot]:
+    """Search for all numbers, every so many rounds, or take splits and coefficients away that nothing needs."""
+    state, tree = run.state, run.state.incumbents[SUMS].tree
+    if not run.is_evolution(number):
+        smaller = run.allowed(smaller_trees(tree, state.states, moves_sums=True))
+        run.accept(SUMS, run.racer.simplest(tree, smaller, run.comparison_episodes, run.tolerance(SUMS)))
+        return
+    rng, starts = np.random.default_rng([run.seed, 5, number]), [tree]
+    can_grow = run.forms.leaves_are_linear and tree.n_leaves < min(MAX_LINEAR_LEAVES, run.max_leaves)
+    if can_grow and run.max_depth > 0:
+        starts += [grown(tree, state.states, rng, run.max_depth) for _ in range(GROWN_TREES)]
+    arms = [Arm(start, start) for start in starts]
+    steps = run.steps_left(end) / 5 / len(arms)
+    for k, arm in enumerate(arms):
+        yield from run.evolve(arm, steps, [run.seed, 6, number, k], "searching sums", moves_sums=True)
+    run.challenge(SUMS, [arm.tree for arm in arms])
+
+
+def round_numbers(run: DirectSearch) -> Iterator[Snapshot]:
+    """Round the numbers of the tree of sums, if the return allows."""
+    if SUMS not in run.state.incumbents:
+        return
+    for digits in ROUNDING_DIGITS if run.settings.digits is None else (run.settings.digits,):
+        tree = run.state.incumbents[SUMS].tree
+        short = readable(rounded(tree, digits))
+        run.accept(SUMS, run.racer.simplest(tree, [short], 2 * run.comparison_episodes, run.tolerance(SUMS)))
+        yield run.snapshot("rounding")
