@@ -167,8 +167,8 @@ def test_a_missing_jax_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_weights_are_the_loss_of_the_worst_action() -> None:
     expert = from_q_function(balance, 2)
     x = np.array([[0.0, 0, 0.1, 0], [0, 0, 0, 0]])
-    assert viper._state_weights(expert, "auto")(x) == pytest.approx([1.0, 0.0], abs=1e-9)
-    assert viper._state_weights(expert, "none")(x).tolist() == [1.0, 1.0]
+    assert viper.state_weights(expert, "auto")(x) == pytest.approx([1.0, 0.0], abs=1e-9)
+    assert viper.state_weights(expert, "none")(x).tolist() == [1.0, 1.0]
 
 
 @pytest.mark.parametrize(
@@ -208,8 +208,8 @@ def test_the_papers_numbers_are_a_preset() -> None:
 
 def test_without_a_budget_every_rollout_of_a_batch_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
-    states = viper._Runner.visited_states
-    monkeypatch.setattr(viper._Runner, "visited_states", lambda *given: sizes.append(len(given[2])) or states(*given))  # type: ignore[func-returns-value]
+    states = viper.Rollouts.visited_states
+    monkeypatch.setattr(viper.Rollouts, "visited_states", lambda *given: sizes.append(len(given[2])) or states(*given))  # type: ignore[func-returns-value]
     custard.learn("custard/CartPole-v0", "viper-dqn", max_depth=2, expert=balance, batch_rollouts=7, **QUICK)
     assert set(sizes) == {7}
 

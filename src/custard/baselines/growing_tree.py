@@ -24,8 +24,8 @@ from custard.task.runners import PythonEpisodes, make_episodes
 from custard.tree.tree import LEAF, Tree
 
 __all__ = [
-    "MAX_LEAVES", "GrowingTree", "TreeLearner", "choose_action", "decayed_epsilon", "default_budget", "find_leaf",
-    "greedy_action", "grown_trees", "make_growing_tree", "may_split", "split_leaf", "take_step",
+    "MAX_LEAVES", "GrowingTree", "Learner", "TreeLearner", "choose_action", "decayed_epsilon", "default_budget",
+    "find_leaf", "greedy_action", "grown_trees", "make_growing_tree", "may_split", "split_leaf", "take_step",
 ]  # fmt: skip
 
 NATIVE_BUDGET, PYTHON_BUDGET = 5_000_000, 500_000  # environment steps, by who steps the environment
@@ -178,6 +178,8 @@ class TreeLearner:
         learn_held_step(held tables, x, action, reward, next x, terminated)
     """
 
+    max_interval = 1_000_000
+
     def __init__(
         self, problem: Problem, features: Features, tables: Any, settings: TreeSettings, budget: int,
         run_compiled: Any, learn_held_step: Any,
@@ -222,6 +224,30 @@ class TreeLearner:
         """Return all that changes, the arrays themselves."""
         return {**self.tables.arrays(), **self.episodes.arrays()}
 
+    def further_metrics(self, selection: Selection) -> dict[str, float]:
+        """Return what else a row of metrics says."""
+        return {}
+
+
+class Learner(Protocol):
+    """What `grown_trees` runs."""
+
+    @property
+    def max_interval(self) -> int:
+        """Environment steps between two snapshots, at most: those of a few seconds."""
+
+    def learn(self, steps: int) -> int:
+        """Learn from so many environment steps, at most one episode more; return how many were taken."""
+
+    def tree(self) -> Tree:
+        """Return the present policy as a tree."""
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return all that changes while it learns, the arrays themselves: to resume, others are written into them."""
+
+    def further_metrics(self, selection: Selection) -> dict[str, float]:
+        """Return what else a row of metrics says; environment steps are taken by `Selection.mean_return`."""
+
 
 def default_budget(problem: Problem, budget: int | None) -> int:
     """Return the environment steps of a run: those given, or 5 million, a tenth where Python steps."""
@@ -229,9 +255,11 @@ def default_budget(problem: Problem, budget: int | None) -> int:
 
 
 def grown_trees(
-    problem: Problem, learner: TreeLearner, budget: int, steps: int, keep: bool, state: Any
+    problem: Problem, learner: Learner, budget: int, steps: int, keep: bool, state: Any
 ) -> Iterator[Snapshot]:
     """Learn until the budget is used; judge the tree now and then and yield the best one, or without `keep` the last.
+
+    Where judging takes too much of the steps, a snapshot has the best tree of those judged before.
 
     problem  what is to be solved
     learner  learns and grows its tree
@@ -248,20 +276,22 @@ def grown_trees(
     if state is not None:
         refill(arrays, state)
         selection.restore(state)
-    learning_budget, interval = int(LEARNING_BUDGET_SHARE * budget), max(1, budget // JUDGEMENTS)
+    learning_budget = int(LEARNING_BUDGET_SHARE * budget)
+    interval = max(1, min(budget // JUDGEMENTS, learner.max_interval))
     used = int(progress[0]) + selection.steps
     while used < learning_budget or selection.best is None:
         progress[0] += learner.learn(max(1, min(interval, learning_budget - used)))
         selection.spent = int(progress[0])
         used = int(progress[0]) + selection.steps
-        if used < learning_budget and selection.steps > MAX_JUDGING_SHARE * progress[0]:
-            continue
         tree = learner.tree()
-        selection.judge(tree, keep)
-        progress[1] += 1
+        metrics: dict[str, float] = {"leaves": tree.n_leaves, "depth": tree.depth}
+        is_affordable = selection.steps <= MAX_JUDGING_SHARE * progress[0]
+        if used >= learning_budget or selection.best is None or is_affordable:
+            selection.judge(tree, keep)
+            progress[1] += 1
+            metrics = {"tree_return": selection.last_mean, **metrics, **learner.further_metrics(selection)}
         used, best = int(progress[0]) + selection.steps, selection.best
         assert best is not None
-        metrics = {"tree_return": selection.last_mean, "leaves": tree.n_leaves, "depth": tree.depth}
         kept = {**copied(arrays), **selection.state()}
         message = "budget used" if used >= learning_budget else ""
         yield Snapshot(used, best.tree, best.mean, budget, metrics, tree, message, lambda kept=kept: kept)  # type: ignore[misc]

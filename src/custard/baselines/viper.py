@@ -8,18 +8,16 @@ them, and the tree that does best on validation rollouts is kept. The paper's ap
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from custard.baselines.dagger import WEIGHTS, Rollouts, expert_training, state_weights
 from custard.core.errors import CustardError, one_of, require_least
-from custard.experts import dqn
 from custard.experts.expert import Expert
 from custard.experts.kinds import experts
 from custard.task.problem import Problem, Snapshot
-from custard.task.runners import run_episodes, visited_states
-from custard.task.settings import settings_for
 from custard.task.source import episode_seeds
 from custard.tree.export.sklearn import from_sklearn
 from custard.tree.simplify import simplify
@@ -27,14 +25,11 @@ from custard.tree.tree import Tree
 
 __all__ = ["PRESETS", "Settings", "solve"]
 
-WEIGHTS = ("auto", "q", "policy", "none")
 CRITERIA = ("gini", "entropy", "log_loss")
 
 # Where a budget is given, what the expert leaves of it is divided: a share for validation rollouts, planned for this
 # many iterations, and a share for the final rollouts of one tree.
 VALIDATION_SHARE, PLANNED_ITERATIONS, FINAL_SHARE = 0.5, 20, 0.125
-# And what the expert itself may use: for training, and for its checks.
-EXPERT_TRAINING_SHARE, EXPERT_CHECK_SHARE = 1 / 2, 1 / 8
 
 
 @dataclass(frozen=True)
@@ -94,7 +89,7 @@ def solve(problem: Problem, settings: Settings, state: Any = None) -> Iterator[S
     seeds = problem.seeds("expert", "rollouts", "validation", "final", "fit")
     steps, expert = 0, None
     for item in experts(
-        problem, settings.expert, _expert_training(problem, settings), seeds["expert"], ties=settings.ties,
+        problem, settings.expert, expert_training(problem, settings), seeds["expert"], ties=settings.ties,
         normalise=settings.normalise, out=settings.expert_out,
     ):  # fmt: skip
         if isinstance(item, Expert):
@@ -103,9 +98,9 @@ def solve(problem: Problem, settings: Settings, state: Any = None) -> Iterator[S
             steps, metrics = item.steps, {"expert": item.value}
             yield Snapshot(steps, None, float("nan"), settings.budget, metrics, message="training the expert")
     assert expert is not None
-    weigh = _state_weights(expert, settings.weights)
+    weigh = state_weights(expert, settings.weights)
     budget = settings.budget or np.inf
-    runner = _Runner(problem, steps + problem.probe_steps, problem.episode_cap(budget), budget)
+    runner = Rollouts(problem, steps + problem.probe_steps, problem.episode_cap(budget), budget)
     rng = np.random.default_rng(seeds["fit"])
     batch = int(min(settings.batch_rollouts, max(2, budget / 2000)))
     batch_seeds = episode_seeds(seeds["rollouts"], settings.iterations * batch)
@@ -154,74 +149,6 @@ def solve(problem: Problem, settings: Settings, state: Any = None) -> Iterator[S
 def _first(seeds: np.ndarray, count: float) -> np.ndarray:
     """Return the first `count` seeds, at least two."""
     return seeds[: max(2, int(min(count, len(seeds))))]
-
-
-class _Runner:
-    """Rolls policies out and counts the environment steps; the budget is exceeded by at most one rollout."""
-
-    def __init__(self, problem: Problem, steps: int, max_episode_steps: int, budget: float) -> None:
-        self.problem, self.steps, self.max_episode_steps, self.budget = problem, steps, max_episode_steps, budget
-
-    def visited_states(self, policy: Expert | Tree, seeds: np.ndarray) -> np.ndarray:
-        """Return the states [N, n] that a policy visits in one rollout per seed."""
-        start = self.problem.base.actions.start
-        act = policy.predict if isinstance(policy, Tree) else lambda x: policy.act(x) + start
-        parts = []
-        for some in self._affordable(seeds, least=1):
-            left = max(1, int(min(self.max_episode_steps, self.budget - self.steps)))  # cut: states count, not returns
-            visited, results = visited_states(act, self.problem, some, left)
-            self.steps += int(results.lengths.sum())
-            parts.append(visited)
-        return np.concatenate(parts)
-
-    def mean_return(self, tree: Tree, seeds: np.ndarray, is_needed: bool = False) -> float | None:
-        """Return the mean return of a tree over one rollout per seed; None if the budget does not allow them all.
-
-        Where `is_needed`, it is that of the rollouts the budget allows, at least one.
-        """
-        where, features = self.problem.source, self.problem.encoder
-        returns = []
-        for some in self._affordable(seeds, least=int(is_needed)):
-            results = run_episodes(tree.predict, where, some, features=features, max_steps=self.max_episode_steps)
-            self.steps += int(results.lengths.sum())
-            returns.append(results.returns)
-        done = np.concatenate(returns) if returns else np.zeros(0)
-        return float(done.mean()) if len(done) == len(seeds) or (is_needed and len(done)) else None
-
-    def _affordable(self, seeds: np.ndarray, least: int) -> Iterator[np.ndarray]:
-        """Yield the seeds in parts, each as large as the budget allows for the longest rollouts."""
-        cap = self.problem.source.time_limit or self.max_episode_steps
-        while len(seeds) and (self.steps < self.budget or least):
-            count = int(min(len(seeds), max(1, (self.budget - self.steps) / cap)))
-            yield seeds[:count]
-            seeds, least = seeds[count:], 0
-
-
-def _expert_training(problem: Problem, settings: Settings) -> dqn.Settings:
-    """Return the settings of a DQN expert, within the budget if there is one."""
-    chosen = settings_for(dqn, problem.preset_key, settings.expert_preset, settings.expert_settings, "expert setting")
-    if settings.budget is not None:
-        steps = max(1, min(chosen.steps, int(settings.budget * EXPERT_TRAINING_SHARE)))
-        check_rollouts = max(1 if steps < 1000 else 2, min(chosen.check_rollouts, steps // 1000))
-        affordable = max(1, int(EXPERT_CHECK_SHARE * settings.budget))
-        check_steps = min(problem.episode_cap(settings.budget), affordable)
-        judging = settings.budget / steps * EXPERT_CHECK_SHARE
-        chosen = replace(chosen, steps=steps, check_rollouts=check_rollouts, check_steps=check_steps, judging=judging)
-    return chosen
-
-
-def _state_weights(expert: Expert, weights: str) -> Callable[[np.ndarray], np.ndarray]:
-    """Return a function to states' weights: the loss of the worst action, by Q-values or by log-probabilities."""
-    if weights == "q" and expert.q is None:
-        raise CustardError(
-            f"weights='q' needs an expert with Q-values, but {expert.name} has none: choose weights=policy or none"
-        )
-    if weights == "policy" and expert.log_policy is None:
-        raise CustardError(f"weights='policy' needs an expert with action probabilities, but {expert.name} has none")
-    rating = {"q": expert.q, "policy": expert.log_policy, "none": None, "auto": expert.q or expert.log_policy}[weights]
-    if rating is None:
-        return lambda x: np.ones(len(x))
-    return lambda x: np.ptp(rating(x), axis=1) + 1e-12  # all weights zero would leave CART nothing to fit
 
 
 def _fit(

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Command"]
 
-_OPTIONAL = ("max_leaves", "expert", "tests", "leaves", "digits", "step_timeout", "gamma")  # have options of their own
+#: Settings of some methods that have options of their own.
+_OPTIONAL = (
+    "max_leaves", "expert", "experts", "expert_depth", "tests", "leaves", "digits", "step_timeout", "gamma",
+)  # fmt: skip
 _METHODS = "How to learn:\n" + "\n".join(f"{name}: {text}" for name, text in methods().items())
 
 
@@ -36,10 +39,16 @@ class Command:
     """The largest number of questions on a path."""
 
     max_leaves: Whole = None
-    """The largest number of leaves, for methods with such a limit (tpi, direct, viper-dqn, viper-bi)."""
+    """The largest number of leaves, for methods with such a limit (tpi, direct, viper-dqn, viper-bi, ddt, icct)."""
 
     expert: Name = None
     """What to begin from or to imitate: linear, dqn, bi, a file (.npz of ours, .zip of Stable-Baselines3) or none."""
+
+    experts: Whole = None
+    """The number of trees that a mixture chooses among (moet)."""
+
+    expert_depth: Whole = None
+    """The largest depth of each of them (moet)."""
 
     seed: Count = 0
     """The seed of all randomness."""
@@ -58,7 +67,7 @@ class Command:
     """What splits may ask about: axis (one feature), linear (weighted sums) or auto (tpi, direct)."""
 
     leaves: Name = None
-    """What leaves may hold: constant, linear (real-valued actions) or auto (tpi, direct)."""
+    """What leaves may hold: constant, linear (real-valued actions) or auto (tpi, direct); icct: also linear:2, …"""
 
     digits: Whole = None
     """Digits to which the numbers of sums are rounded if the return allows (tpi, direct)."""

@@ -20,9 +20,9 @@ from custard.task.source import episode_seeds
 from custard.task.workers import make_runner
 from custard.tree.leaf_actions import LeafActions
 
-__all__ = ["LinearProgress", "search_linear_policy", "train"]
+__all__ = ["Guide", "LinearProgress", "search_linear_policy", "train"]
 
-STARTS = 3  # searches that begin, fewer where they would have few generations in the first rung of the race
+STARTS = 2  # searches that begin, fewer where they would have few generations in the first rung of the race
 MIN_GENERATIONS_PER_RUNG = 8
 RUNG_SHARE = 0.1  # of all steps for each search in the race, before the worse half drops out; the last has the rest
 FIRST_POLICIES = 32  # random linear policies, of which an episode each tells how features are scaled
@@ -55,6 +55,14 @@ class Scaling:
 
 
 @dataclass(frozen=True, eq=False)
+class Guide:
+    """What another policy did: a search may begin near it, with features scaled by the states that it met."""
+
+    states: np.ndarray  # [M, n]
+    actions: np.ndarray  # [M], or [M, k] vectors
+
+
+@dataclass(frozen=True, eq=False)
 class LinearProgress:
     """Where the search for a linear policy stands."""
 
@@ -65,11 +73,12 @@ class LinearProgress:
 
 @dataclass(eq=False)
 class Race:
-    """Searches from several starts, of which the worse half drops out again and again."""
+    """Several searches, of which the worse half drops out again and again."""
 
     mean: np.ndarray  # [n] of features
     deviation: np.ndarray  # [n] of features
-    first_steps: int  # that showed them
+    centre: np.ndarray  # [size]: parameters that all searches begin at
+    first_steps: int  # that showed how features are scaled
     rung: int = 0
     running: list[int] = field(default_factory=list)  # numbers of the starts
     searches: dict[int, dict[str, np.ndarray]] = field(default_factory=dict)  # by start: what it needs to go on
@@ -92,13 +101,13 @@ class Race:
         data = {f"start{k}/{name}": value for k, search in self.searches.items() for name, value in search.items()}
         numbers = {"first_steps": self.first_steps, "rung": self.rung, "running": self.running, "steps": self.steps}
         return data | {name: np.array(value) for name, value in numbers.items()} | {
-            "mean": self.mean, "deviation": self.deviation
+            "mean": self.mean, "deviation": self.deviation, "centre": self.centre
         }  # fmt: skip
 
     @classmethod
     def from_arrays(cls, data: Mapping[str, np.ndarray]) -> Race:
         """Return the race that `arrays` was made of."""
-        race = cls(data["mean"], data["deviation"], int(data["first_steps"]), int(data["rung"]))
+        race = cls(data["mean"], data["deviation"], data["centre"], int(data["first_steps"]), int(data["rung"]))
         race.running = data["running"].tolist()
         for key, value in data.items():
             start, slash, name = key.partition("/")
@@ -114,16 +123,23 @@ def search_linear_policy(
     seed: int,
     max_steps: int | None = None,
     state: Mapping[str, np.ndarray] | None = None,
+    guide: Guide | None = None,
 ) -> Iterator[LinearProgress]:
-    """Search for a linear policy from several starts; yields after every judgement. See `direct_search`.
+    """Search for a linear policy, near what a guide does if there is one. See `direct_search`.
 
-    Where a search begins decides much: some get stuck. So several begin, and the better half goes on.
+    Yields after every judgement. Some searches get stuck, so several begin, and the better half goes on.
     """
-    actions, n = problem.base.actions, problem.base.features.n_raw
-    race = Race.from_arrays(state) if state is not None else _begun(problem, runner, settings, seed, max_steps)
-    is_constant = race.deviation <= 1e-8 * (1.0 + np.abs(race.mean))
-    scaling = Scaling(race.mean, np.where(is_constant, 1.0, race.deviation), actions)
-    assert len(race.mean) == n
+    if state is not None:
+        race = Race.from_arrays(state)
+    elif guide is not None:
+        race = _begun_near(guide, problem)
+    else:
+        race = _begun(problem, runner, settings, seed, max_steps)
+    scaling = Scaling(race.mean, race.deviation, problem.base.actions)
+
+    def policy_of(parameters: np.ndarray) -> LinearPolicy:
+        return scaling.policy(race.centre + parameters)
+
     shown: LinearProgress | None = None
     while True:
         is_last = len(race.running) == 1
@@ -134,12 +150,12 @@ def search_linear_policy(
             steps = race.used(k) + settings.steps - race.steps if is_last else settings.steps
             number = int(np.random.SeedSequence([seed, k]).generate_state(1)[0])
             for progress in direct_search(
-                scaling.policy, scaling.size, runner, replace(settings, steps=max(1, steps)), number, max_steps,
+                policy_of, scaling.size, runner, replace(settings, steps=max(1, steps)), number, max_steps,
                 problem.source.reward_threshold, race.searches.get(k), pause_at,
             ):  # fmt: skip
                 race.searches[k] = progress.state
                 if shown is None or progress.value >= shown.search.value or progress.is_final:
-                    policy = None if progress.parameters is None else scaling.policy(progress.parameters)
+                    policy = None if progress.parameters is None else policy_of(progress.parameters)
                     shown = LinearProgress(progress, policy, {})
                 yield replace(shown, search=replace(shown.search, steps=race.steps), state=race.arrays())
                 if progress.is_final:  # the steps are used, or every episode earns what was asked for
@@ -163,7 +179,31 @@ def _begun(problem: Problem, runner: Runner, settings: DirectSearchSettings, see
     episode_steps = sum(map(len, met)) / FIRST_POLICIES
     generations = RUNG_SHARE * settings.steps / (settings.population * settings.episodes * episode_steps)
     starts = int(np.clip(generations / MIN_GENERATIONS_PER_RUNG * STARTS, 1, STARTS))
-    return Race(mean, deviation, sum(map(len, met)), running=list(range(starts)))
+    centre = np.zeros(neutral.size)
+    return Race(mean, _not_zero(deviation, mean), centre, sum(map(len, met)), running=list(range(starts)))
+
+
+def _begun_near(guide: Guide, problem: Problem) -> Race:
+    """Scale features by the states of a guide, and begin with the scores that fit its actions best (least squares)."""
+    actions, n = problem.base.actions, problem.base.features.n_raw
+    states = guide.states[:, :n]
+    mean, deviation = states.mean(axis=0), _not_zero(states.std(axis=0), states.mean(axis=0))
+    x = np.column_stack([(states - mean) / deviation, np.ones(len(states))])
+    if actions.discrete:
+        target = np.eye(actions.n)[guide.actions - actions.start]
+    else:
+        box = LeafActions(actions)
+        target = (guide.actions - (box.high + box.low) / 2) * 2 / (box.high - box.low)
+    table = np.linalg.lstsq(x, target, rcond=None)[0].T  # [k, n + 1]
+    if actions.discrete:  # only differences between scores matter, and not their size
+        table = table - table.mean(axis=0)
+        table /= np.sqrt((table**2).mean()) or 1.0
+    return Race(mean, deviation, table.ravel(), 0, running=list(range(STARTS)))
+
+
+def _not_zero(deviation: np.ndarray, mean: np.ndarray) -> np.ndarray:
+    """Return deviations [n], with one for features that do not vary."""
+    return np.where(deviation <= 1e-8 * (1.0 + np.abs(mean)), 1.0, deviation)
 
 
 def train(problem: Problem, settings: DirectSearchSettings, seed: int) -> Iterator[Progress]:

@@ -61,14 +61,17 @@ class MethodSettings(TypedDict, total=False):
     climbing: float
     clip: float
     criterion: str
+    critic: str
     critic_frequencies: int
     critic_updates: int
     cuts: int | None
     cycle: int
     deepest: int
     depth: int
+    deviation: float
     digits: int | None
     draws: int
+    entropy: float
     episodes: int | None
     epochs: int
     epsilon: float | None
@@ -78,9 +81,11 @@ class MethodSettings(TypedDict, total=False):
     every: int
     expand: int
     expert: str | Callable[..., Any] | None
+    expert_depth: int
     expert_out: str | None
     expert_preset: str
     expert_settings: dict[str, Any]
+    experts: int
     explore: float
     explore_end: float
     fewest_leaves: bool
@@ -130,15 +135,18 @@ class MethodSettings(TypedDict, total=False):
     prices: tuple[float, ...]
     questions: int
     random: float
+    rate_decay: float
     recall: bool
     resample: bool
     samples: int
     seconds: float
+    shape: str
     slack: float
     snapshots: int
     split_test: str
     splits: Any
     spread: float
+    standardise: bool
     states: int | None
     step: float
     steps_per_update: int | None
@@ -147,6 +155,7 @@ class MethodSettings(TypedDict, total=False):
     target: str
     target_every: int
     target_rate: float
+    tau: float
     test_every: int | None
     test_rollouts: int
     tests: str
@@ -156,6 +165,7 @@ class MethodSettings(TypedDict, total=False):
     train_share: float
     uniform: float
     uniform_end: float
+    updates_per_step: float
     variance_gain: float
     variants: bool
     visit_decay: float

@@ -25,6 +25,9 @@ METHODS: dict[str, str] = {
     "pyeatt": "custard.baselines.pyeatt",
     "cutree": "custard.baselines.cutree",
     "utree": "custard.baselines.utree",
+    "moet": "custard.baselines.moet",
+    "ddt": "custard.baselines.ddt",
+    "icct": "custard.baselines.icct",
     "random": "custard.baselines.random_search",
     "plan": "custard.planning.optimal_tree",
 }
@@ -44,6 +47,9 @@ SUMMARIES: dict[str, str] = {
     "pyeatt": "Pyeatt and Howe: Q-learning in leaves, split where values change both ways; discrete actions",
     "cutree": "continuous U-Tree: splits by what follows, plans over leaves; discrete actions",
     "utree": "U-Tree: splits by what was seen and done, steps ago with history=; discrete actions",
+    "moet": "MoËT: imitates an expert with a mixture of small trees and a linear gate; discrete actions",
+    "ddt": "differentiable decision trees: a soft tree by policy gradients in JAX, made crisp; discrete actions",
+    "icct": "interpretable continuous control trees: linear leaves by soft actor-critic in JAX; Box actions",
     "random": "random search over trees, nothing learned: the floor every method must clear",
     "plan": "proves the best tree; environments with few states and a known model",
 }

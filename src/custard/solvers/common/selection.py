@@ -14,10 +14,11 @@ import numpy as np
 
 from custard.envs.pcg64 import streams
 from custard.solvers.common.paired import paired_gain
-from custard.task.compiled_rollouts import tree_rollouts, world_of
+from custard.task.compiled_rollouts import rollouts_for, world_of
 from custard.task.problem import Problem
 from custard.task.runners import EpisodeResults, Policy, run_episodes
 from custard.task.source import episode_seeds
+from custard.tree.linear import leaf_actions
 from custard.tree.simplify import simplify
 from custard.tree.store import ARRAYS
 from custard.tree.tree import Tree
@@ -110,7 +111,7 @@ class Selection:
     def show(self, tree: Tree) -> bool:
         """Judge a tree and return whether it is the best from now on."""
         simplified = simplify(tree)
-        key = b"".join(np.ascontiguousarray(getattr(simplified, part)).tobytes() for part in ARRAYS)
+        key = _key_of(simplified)
         if key in self.known_means:
             self.last_mean = self.known_means[key]
             best = self.best
@@ -250,14 +251,15 @@ class Selection:
             def act(x: np.ndarray) -> np.ndarray:
                 leaf = judged.simplified.apply(x)
                 judged.visits += np.bincount(leaf, minlength=judged.simplified.n_nodes)
-                return judged.simplified.value[leaf]
+                return leaf_actions(judged.simplified, leaf, x)
 
             judged.returns = np.concatenate([judged.returns, self._run(act, self.seeds[done:count], least).returns])
             return
         assert self.streams is not None
         world = world_of(self.compiled_env)
         while some := max(least, self._n_affordable(count - done, world.time_limit)):
-            returns, lengths, _, visits = tree_rollouts(judged.simplified, world, self.streams[done : done + some])
+            tree, rng = judged.simplified, self.streams[done : done + some]
+            returns, lengths, _, visits = rollouts_for(tree)(tree, world, rng)
             judged.visits += visits
             judged.returns = np.concatenate([judged.returns, returns])
             self.steps += int(lengths.sum())
@@ -284,6 +286,14 @@ class Selection:
         )
         return EpisodeResults(returns, lengths, truncated)
 
+    def mean_return(self, policy: Policy, episodes: int) -> float:
+        """Return the mean return of a policy that is no candidate over the first selection episodes; NaN without any.
+
+        Their steps count, and fewer run where the budget does not allow more.
+        """
+        returns = self._run(policy, self.seeds[: min(episodes, self.max_episodes)]).returns
+        return float(returns.mean()) if len(returns) else float("nan")
+
     # -- checkpoints ------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
@@ -300,6 +310,7 @@ class Selection:
         if self.best is not None:
             data |= {f"best.{part}": getattr(self.best.tree, part) for part in ARRAYS}
             data |= {"best.low": self.best.tree.features.low, "best.high": self.best.tree.features.high}
+            data |= _linear_arrays(self.best.tree, len(self.problem.base.features.derived))
             data |= {"best.returns": self.best.returns, "best.visits": self.best.visits.copy()}
         return data
 
@@ -315,7 +326,34 @@ class Selection:
         keys = [text[end - size : end] for end, size in zip(ends, lengths, strict=True)]
         self.known_means = dict(zip(keys, data["selection.means"].tolist(), strict=True))
         if "best.feature" in data:
-            features = replace(self.problem.base.features, low=data["best.low"], high=data["best.high"])
+            features = self.problem.base.features
+            if "best.sums" in data:
+                features = features.with_sums(list(data["best.sums"]))
+            features = replace(features, low=data["best.low"], high=data["best.high"])
             parts = [data[f"best.{part}"] for part in ARRAYS]
-            tree = Tree(*parts, features=features, actions=self.problem.base.actions)
+            gains = data.get("best.gains")
+            tree = Tree(*parts, features=features, actions=self.problem.base.actions, gains=gains)
             self.best = Judged(tree, simplify(tree), data["best.returns"], data["best.visits"].copy())
+
+
+def _key_of(tree: Tree) -> bytes:
+    """Return bytes that differ between trees that decide differently."""
+    key = b"".join(np.ascontiguousarray(getattr(tree, part)).tobytes() for part in ARRAYS)
+    if not tree.is_linear:
+        return key
+    return key + repr(tree.features.derived).encode() + (b"" if tree.gains is None else tree.gains.tobytes())
+
+
+def _linear_arrays(tree: Tree, known: int) -> dict[str, np.ndarray]:
+    """Return the gains and the weights [m, n_raw] of the sums after the `known` first, where a tree has any."""
+    data = {} if tree.gains is None else {"best.gains": tree.gains}
+    derived = tree.features.derived[known:]
+    if derived:
+        weights = np.zeros((len(derived), tree.features.n_raw))
+        for row, entry in zip(weights, derived, strict=True):
+            assert entry.constant == 0.0
+            for index, weight in entry.terms:
+                assert isinstance(index, int)
+                row[index] = weight
+        data["best.sums"] = weights
+    return data

@@ -349,7 +349,7 @@ class DirectSearch:
         """Return what a smaller tree may lose: less where the present one is already below the best linear policy."""
         state = self.state
         mean = state.incumbents[form].mean
-        reference = max(mean, state.expert_return) if form == SUMS else mean
+        reference = max(mean, state.linear_return) if form == SUMS else mean
         return max(0.0, TOLERATED_LOSS * max(0.0, reference - state.constant_return) - max(0.0, reference - mean) / 2)
 
     def warn_of_endless_episodes(self, results: list[Episodes]) -> None:
@@ -398,7 +398,7 @@ class DirectSearch:
     @property
     def linear_policy(self) -> Any:
         """The linear policy found."""
-        return experts.linear_policy(self.state.expert_weights, self.problem.base.actions)
+        return experts.linear_policy(self.state.linear_weights, self.problem.base.actions)
 
     # -- progress and checkpoints -----------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ import numpy as np
 from custard.core.actions import Actions
 from custard.experts.direct_search import DirectSearchSettings
 from custard.experts.expert import Expert
-from custard.experts.linear import search_linear_policy
+from custard.experts.linear import Guide, search_linear_policy
 from custard.experts.numbered_actions import choice_of_vectors, with_numbered_actions
 from custard.solvers.direct.imitate import Teacher
 from custard.task.policies import LinearPolicy
@@ -25,49 +25,97 @@ if TYPE_CHECKING:
 
 __all__ = ["linear_policy", "load", "search", "teacher"]
 
+FIRST_LINEAR_END = 0.08  # share of the budget for a first search, where a DQN may race against what it finds
 MAX_DQN_STEPS, MIN_DQN_STEPS, DQN_SHARE = 100_000, 20_000, 0.1
 NEARLY_SOLVED = 0.9  # share of the way from a constant action to the reward threshold
+MIN_SEARCH_SHARE = 0.02  # of the budget, for which a second search is begun
+GUIDE_EPISODES = 20  # of the trained expert, for a linear policy to begin near it
+UNFINISHED = 0.8  # share of its steps after which a search was not stopped because nothing better was found
 
 
 def search(run: DirectSearch) -> Iterator[Snapshot]:
-    """Find the expert that the settings ask for."""
-    given = run.settings.expert
-    needs_linear = given in (None, "linear") or run.forms.has_sums
-    if needs_linear and run.problem.base.actions.kind != "multi" and not run.state.has_linear_policy:
-        yield from _search_linear(run)
-        run.save()
-        yield run.snapshot("found a linear policy")
-    if given == "dqn" or (given is None and _should_race_dqn(run)):
-        yield from _train(run)
+    """Find the expert that the settings ask for: a linear policy, a DQN, a better linear policy near the DQN."""
+    given, state = run.settings.expert, run.state
+    wants_linear = run.problem.base.actions.kind != "multi" and (given in (None, "linear") or run.forms.has_sums)
+    if state.expert_step == "linear":
+        if wants_linear and given in (None, "linear"):
+            may_train = given is None and _can_train(run)
+            yield from _search_linear(run, FIRST_LINEAR_END if may_train else run.ends.expert)
+        yield from _next_step(run, "training")
+    if state.expert_step == "training":
+        if given == "dqn" or (given is None and _can_train(run) and not _is_nearly_solved(run)):
+            yield from _train(run)
+        yield from _next_step(run, "guided")
+    if state.expert_step == "guided":
+        if wants_linear and run.steps_left(run.ends.expert) > MIN_SEARCH_SHARE * run.budget:
+            yield from _search_linear_again(run)
+        yield from _next_step(run, "found")
 
 
-def _search_linear(run: DirectSearch) -> Iterator[Snapshot]:
+def _next_step(run: DirectSearch, name: str) -> Iterator[Snapshot]:
+    run.state.expert_step = name
+    run.save()
+    yield run.snapshot("searching an expert")
+
+
+def _search_linear(run: DirectSearch, end: float, guide: Guide | None = None) -> Iterator[Snapshot]:
+    """Search for a linear policy until a share of the budget is used; it is kept if it is the best so far."""
     state, racer = run.state, run.racer
-    if not state.linear_search:
-        planned = run.search_settings(run.steps_left(run.ends.expert), run.problem.base.features.n_raw + 1)
+    if not state.linear_plan:
+        planned = run.search_settings(run.steps_left(end), run.problem.base.features.n_raw + 1)
         state.linear_plan = asdict(planned)
-    settings = DirectSearchSettings(**state.linear_plan)
-    for found in search_linear_policy(
-        run.problem, racer, settings, run.seed, racer.max_steps, state.linear_search or None
-    ):
-        state.linear_search, state.expert_return = found.state, found.search.value
-        if found.policy is not None:
-            state.expert_weights = np.column_stack([found.policy.weights, found.policy.bias])
+    settings, begun = DirectSearchSettings(**state.linear_plan), state.linear_search or None
+    for found in search_linear_policy(run.problem, racer, settings, run.seed, racer.max_steps, begun, guide):
+        state.linear_search, value = found.state, found.search.value
+        if found.policy is not None and found.search.is_final and value > state.linear_return:
+            state.linear_weights = np.column_stack([found.policy.weights, found.policy.bias])
+            state.linear_return = value
         if not found.search.is_final:
             run.save()
-        yield run.snapshot(f"searching a linear policy, now about {found.search.value:.4g}")
-    state.has_linear_policy, state.linear_return = True, state.expert_return
+        yield run.snapshot(f"searching a linear policy, now about {value:.4g}")
 
 
-def _should_race_dqn(run: DirectSearch) -> bool:
-    """Return whether a DQN is worth its time: it learns where a linear policy fails, but slowly."""
-    state, threshold = run.state, run.problem.source.reward_threshold
-    nearly = -np.inf if threshold is None else NEARLY_SOLVED * (threshold - state.constant_return)
-    is_solved = threshold is not None and state.expert_return - state.constant_return >= nearly
-    affordable = DQN_SHARE * run.budget >= MIN_DQN_STEPS
+def _search_linear_again(run: DirectSearch) -> Iterator[Snapshot]:
+    """Search for a linear policy near a better expert, or go on with the first search if it was not at its end."""
+    state, is_asked_for = run.state, run.settings.expert is not None
+    has_expert = state.has_trained_expert or run.trained_expert is not None
+    if has_expert and (is_asked_for or state.trained_return > state.linear_return):
+        if not state.is_guided:
+            state.linear_search, state.linear_plan, state.is_guided = {}, {}, True
+        yield from _search_linear(run, run.ends.expert, None if state.linear_search else _guide(run))
+        if not is_asked_for and state.linear_return > state.trained_return:
+            state.has_trained_expert, run.trained_expert = False, None
+        return
+    if state.linear_search:
+        used, planned = int(state.linear_search["steps"]), state.linear_plan["steps"]
+        if used < UNFINISHED * planned:
+            return
+        state.linear_plan["steps"] = max(planned, used + run.steps_left(run.ends.expert))
+    yield from _search_linear(run, run.ends.expert)
+
+
+def _guide(run: DirectSearch) -> Guide:
+    """Run episodes of the trained expert."""
+    found = teacher(run)
+    assert found is not None
+    states, _ = found.states(GUIDE_EPISODES)
+    return Guide(states, found.predict(states))
+
+
+def _can_train(run: DirectSearch) -> bool:
+    """Return whether a DQN can be trained, and its returns compared."""
+    is_affordable = DQN_SHARE * run.budget >= MIN_DQN_STEPS
     has_jax = bool(find_spec("jax") and find_spec("optax"))
     is_comparable = run.problem.source.vector is None and run.settings.gamma == 1.0  # its returns are undiscounted
-    return run.forms.has_plain and affordable and not is_solved and has_jax and is_comparable
+    return is_affordable and has_jax and is_comparable
+
+
+def _is_nearly_solved(run: DirectSearch) -> bool:
+    """Return whether the linear policy is near the environment's reward threshold."""
+    state, threshold = run.state, run.problem.source.reward_threshold
+    if threshold is None:
+        return False
+    return state.linear_return - state.constant_return >= NEARLY_SOLVED * (threshold - state.constant_return)
 
 
 def load(run: DirectSearch) -> Expert | None:
@@ -82,17 +130,15 @@ def load(run: DirectSearch) -> Expert | None:
 def _train(run: DirectSearch) -> Iterator[Snapshot]:
     """Train a DQN; it becomes the teacher if it returns more than the linear policy, or was asked for."""
     state, racer = run.state, run.racer
-    begun, best = racer.steps, -np.inf
+    begun = racer.steps
     for item in _training(run, "dqn"):
         if isinstance(item, Expert):
             run.trained_expert = item
             break
-        racer.steps, best = begun + item.steps, item.value
+        racer.steps, state.trained_return = begun + item.steps, item.value
         yield run.snapshot(f"training dqn, now about {item.value:.4g}")
-    if best < state.expert_return and run.settings.expert is None:
+    if state.trained_return <= state.linear_return and run.settings.expert is None:
         run.trained_expert = None
-    else:
-        state.expert_return = best
     state.has_trained_expert = run.trained_expert is not None
 
 
@@ -126,7 +172,7 @@ def teacher(run: DirectSearch) -> Teacher | None:
         *_, run.trained_expert = _training(run, "dqn")
     if run.trained_expert is not None:
         return _teacher_of_expert(run, run.trained_expert)
-    if not len(run.state.expert_weights) or run.settings.expert == "none":
+    if not len(run.state.linear_weights) or run.settings.expert == "none":
         return None
     policy = run.linear_policy
     scores = policy.scores if actions.discrete else None

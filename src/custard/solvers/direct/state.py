@@ -47,15 +47,21 @@ class SearchState:
     chosen_form: str = ""  # at the end
     linear_search: dict[str, np.ndarray] = field(default_factory=dict)  # of the search for a linear policy
     linear_plan: dict[str, Any] = field(default_factory=dict)  # its settings
-    expert_weights: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))  # [k, n_raw + 1], the bias last
-    expert_return: float = -np.inf
-    has_linear_policy: bool = False  # whether the search for it is over
-    has_trained_expert: bool = False  # whether trees imitate another expert than the linear policy
-    linear_return: float = -np.inf  # of the linear policy
+    expert_step: str = "linear"  # what is done next to find an expert
+    linear_weights: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))  # [k, n_raw + 1], the bias last
+    linear_return: float = -np.inf  # of the best linear policy
+    is_guided: bool = False  # whether the search for it began near the trained expert
+    trained_return: float = -np.inf  # of the DQN
+    has_trained_expert: bool = False  # whether trees imitate the DQN
     arms: list[Arm] = field(default_factory=list)  # trees that race
     rung: int = 0  # how often the worse half dropped out
     rounds: dict[str, int] = field(default_factory=dict)  # by form: attempts to improve its tree
     failures: dict[str, int] = field(default_factory=dict)  # by form: searches for all numbers in a row without success
+
+    @property
+    def expert_return(self) -> float:
+        """The mean return of the best expert; minus infinity if there is none yet."""
+        return max(self.linear_return, self.trained_return)
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Return everything as arrays."""

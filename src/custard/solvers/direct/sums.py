@@ -24,7 +24,7 @@ ROUNDING_DIGITS = 3, 2  # to which numbers are rounded if the return allows
 def search(run: DirectSearch) -> Iterator[Snapshot]:
     """Search for a small tree of sums that acts as well as the linear policy; not where that is far behind."""
     state = run.state
-    if not run.forms.has_sums or not len(state.expert_weights):
+    if not run.forms.has_sums or not len(state.linear_weights):
         return
     if SUMS not in state.incumbents:
         if run.forms.has_plain and not run.is_worth_improving(state.linear_return):

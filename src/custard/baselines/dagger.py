@@ -1,0 +1,108 @@
+"""DAgger (Ross et al. 2011): the states that a student visits, with what an expert does there; for VIPER and MoËT."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from custard.core.errors import CustardError
+from custard.experts import dqn
+from custard.experts.expert import Expert
+from custard.task.problem import Problem
+from custard.task.runners import run_episodes, visited_states
+from custard.task.settings import settings_for
+from custard.tree.tree import Tree
+
+__all__ = ["WEIGHTS", "Rollouts", "expert_training", "state_weights"]
+
+WEIGHTS = ("auto", "q", "policy", "none")
+
+# What the expert itself may use of a budget: for training, and for its checks.
+EXPERT_TRAINING_SHARE, EXPERT_CHECK_SHARE = 1 / 2, 1 / 8
+
+
+class ImitationSettings(Protocol):
+    """The settings that say how the expert is trained."""
+
+    @property
+    def expert_preset(self) -> str:
+        """The preset of the DQN expert."""
+
+    @property
+    def expert_settings(self) -> dict[str, Any]:
+        """Settings of the DQN expert over its preset's."""
+
+    @property
+    def budget(self) -> int | None:
+        """Environment steps, the expert's included; None: no limit."""
+
+
+class Rollouts:
+    """Rolls policies out and counts the environment steps; the budget is exceeded by at most one rollout."""
+
+    def __init__(self, problem: Problem, steps: int, max_episode_steps: int, budget: float) -> None:
+        self.problem, self.steps, self.max_episode_steps, self.budget = problem, steps, max_episode_steps, budget
+
+    def visited_states(self, policy: Expert | Tree, seeds: np.ndarray) -> np.ndarray:
+        """Return the states [N, n] that a policy visits in one rollout per seed."""
+        start = self.problem.base.actions.start
+        act = policy.predict if isinstance(policy, Tree) else lambda x: policy.act(x) + start
+        parts = []
+        for some in self._affordable(seeds, least=1):
+            left = max(1, int(min(self.max_episode_steps, self.budget - self.steps)))  # cut: states count, not returns
+            visited, results = visited_states(act, self.problem, some, left)
+            self.steps += int(results.lengths.sum())
+            parts.append(visited)
+        return np.concatenate(parts)
+
+    def mean_return(self, tree: Tree, seeds: np.ndarray, is_needed: bool = False) -> float | None:
+        """Return the mean return of a tree over one rollout per seed; None if the budget does not allow them all.
+
+        Where `is_needed`, it is that of the rollouts the budget allows, at least one.
+        """
+        where, features = self.problem.source, self.problem.encoder
+        returns = []
+        for some in self._affordable(seeds, least=int(is_needed)):
+            results = run_episodes(tree.predict, where, some, features=features, max_steps=self.max_episode_steps)
+            self.steps += int(results.lengths.sum())
+            returns.append(results.returns)
+        done = np.concatenate(returns) if returns else np.zeros(0)
+        return float(done.mean()) if len(done) == len(seeds) or (is_needed and len(done)) else None
+
+    def _affordable(self, seeds: np.ndarray, least: int) -> Iterator[np.ndarray]:
+        """Yield the seeds in parts, each as large as the budget allows for the longest rollouts."""
+        cap = self.problem.source.time_limit or self.max_episode_steps
+        while len(seeds) and (self.steps < self.budget or least):
+            count = int(min(len(seeds), max(1, (self.budget - self.steps) / cap)))
+            yield seeds[:count]
+            seeds, least = seeds[count:], 0
+
+
+def expert_training(problem: Problem, settings: ImitationSettings) -> dqn.Settings:
+    """Return the settings of a DQN expert, within the budget if there is one."""
+    chosen = settings_for(dqn, problem.preset_key, settings.expert_preset, settings.expert_settings, "expert setting")
+    if settings.budget is not None:
+        steps = max(1, min(chosen.steps, int(settings.budget * EXPERT_TRAINING_SHARE)))
+        check_rollouts = max(1 if steps < 1000 else 2, min(chosen.check_rollouts, steps // 1000))
+        affordable = max(1, int(EXPERT_CHECK_SHARE * settings.budget))
+        check_steps = min(problem.episode_cap(settings.budget), affordable)
+        judging = settings.budget / steps * EXPERT_CHECK_SHARE
+        chosen = replace(chosen, steps=steps, check_rollouts=check_rollouts, check_steps=check_steps, judging=judging)
+    return chosen
+
+
+def state_weights(expert: Expert, weights: str) -> Callable[[np.ndarray], np.ndarray]:
+    """Return a function to states' weights: the loss of the worst action, by Q-values or by log-probabilities."""
+    if weights == "q" and expert.q is None:
+        raise CustardError(
+            f"weights='q' needs an expert with Q-values, but {expert.name} has none: choose weights=policy or none"
+        )
+    if weights == "policy" and expert.log_policy is None:
+        raise CustardError(f"weights='policy' needs an expert with action probabilities, but {expert.name} has none")
+    rating = {"q": expert.q, "policy": expert.log_policy, "none": None, "auto": expert.q or expert.log_policy}[weights]
+    if rating is None:
+        return lambda x: np.ones(len(x))
+    return lambda x: np.ptp(rating(x), axis=1) + 1e-12  # all weights zero would leave CART nothing to fit
