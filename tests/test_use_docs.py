@@ -23,7 +23,17 @@ DOCS = ROOT / "docs"
 PAGES = [*sorted(DOCS.rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 GENERATED = {DOCS / "reference" / "cli.md", DOCS / "reference" / "settings.md"}  # by `make docs`
 TUTORIAL = ("first-tree", "read-it", "prove-something", "ship-it")
-QUICK = ("check", "explain", "export", "microcontroller", "other-libraries", "own-learner", "report", "verify")
+QUICK = (
+    "check",
+    "explain",
+    "export",
+    "history",
+    "microcontroller",
+    "other-libraries",
+    "own-learner",
+    "report",
+    "verify",
+)
 SLOW = ("bring-an-expert", "experiments", "features", "limit-size", "own-environment", "resume-log-share")
 EXPLANATION = ("linear", "planning", "tpi")
 REFERENCE = ("files",)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from custard.lab.settings_list import settings
     from custard.task.check import check_env
     from custard.task.evaluate import evaluate
+    from custard.task.history import History
     from custard.tree.balance import balance
     from custard.tree.extract import extract
     from custard.tree.loading import load
@@ -42,6 +43,7 @@ __all__ = [
     "Actions",
     "CustardError",
     "Features",
+    "History",
     "Run",
     "Tree",
     "VectorIBMDP",
@@ -62,7 +64,7 @@ __all__ = [
 _HOME = {
     "Actions": "core.actions", "CustardError": "core.errors", "Features": "core.features", "IBMDP": "ibmdp.env",
     "VectorIBMDP": "ibmdp.vector", "Tree": "tree.tree", "balance": "tree.balance",
-    "check_env": "task.check", "describe": "core.spaces",
+    "check_env": "task.check", "describe": "core.spaces", "History": "task.history",
     "evaluate": "task.evaluate", "extract": "tree.extract", "learn": "lab.learn", "prune_unvisited": "tree.simplify",
     "simplify": "tree.simplify", "Run": "lab.run", "load": "tree.loading", "methods": "lab.methods",
     "settings": "lab.settings_list",

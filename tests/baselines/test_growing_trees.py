@@ -1,4 +1,4 @@
-"""cqi, pyeatt and cutree: steps computed by hand, split tests against scipy, budgets, seeds and checkpoints."""
+"""cqi, pyeatt, cutree and utree: steps computed by hand, split tests against scipy, budgets, seeds and checkpoints."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from scipy import stats
 from scipy.special import kolmogorov
 
 import custard
-from custard.baselines import cqi, cutree, pyeatt
+from custard.baselines import cqi, cutree, pyeatt, utree
 from custard.core.spaces import describe
 from custard.task.problem import Problem
 from custard.task.source import source
 from tests.solvers.test_budgets import LONGEST, Counting
 
-MODULES = {"cqi": cqi, "pyeatt": pyeatt, "cutree": cutree}
+MODULES = {"cqi": cqi, "pyeatt": pyeatt, "cutree": cutree, "utree": utree}
 
 
 def problem_of(env, seed=0, max_depth=None, budget=None):
@@ -104,7 +104,7 @@ def test_the_candidates_of_whole_numbers_separate_something():
 
 def test_one_step_of_pyeatt_by_hand():
     """alpha 0.5, gamma 0.9: a greedy step enters the history, another one does not."""
-    tables = pyeatt.make_tables(problem_of(Line), pyeatt.Settings(alpha=0.5, gamma=0.9, history=4), seed=0)
+    tables = pyeatt.make_tables(problem_of(Line), pyeatt.Settings(alpha=0.5, gamma=0.9, leaf_history=4), seed=0)
     tables.tree.q[0] = 2.0, 1.0
     pyeatt.learn_step(tables, np.array([0.3]), 0, 1.0, np.array([0.8]), False)
     # y = 1 + 0.9 * 2 = 2.8; the change is 0.5 * (2.8 - 2) = 0.4.
@@ -117,7 +117,7 @@ def test_one_step_of_pyeatt_by_hand():
 
 def test_pyeatt_splits_between_falling_and_rising_values():
     """Rewards alternate around the value: below 0.4 it falls, above it rises; the fourth step splits at 0.5."""
-    tables = pyeatt.make_tables(problem_of(Line), pyeatt.Settings(alpha=0.1, history=4), seed=0)
+    tables = pyeatt.make_tables(problem_of(Line), pyeatt.Settings(alpha=0.1, leaf_history=4), seed=0)
     tables.tree.q[0] = 0.0, -10.0
     for x, reward in ((0.2, -5.0), (0.6, 5.0), (0.4, -5.0), (0.8, 5.0)):
         assert tables.tree.size[0] == 1
@@ -131,7 +131,7 @@ def test_pyeatt_splits_between_falling_and_rising_values():
 
 def test_pyeatt_keeps_a_leaf_whose_changes_agree():
     """Changes of 1 and a little: their mean is more than twice their deviation."""
-    tables = pyeatt.make_tables(problem_of(Line), pyeatt.Settings(alpha=0.01, history=4), seed=0)
+    tables = pyeatt.make_tables(problem_of(Line), pyeatt.Settings(alpha=0.01, leaf_history=4), seed=0)
     tables.tree.q[0] = 0.0, -10.0
     for k in range(20):
         pyeatt.learn_step(tables, np.array([0.04 * k]), 0, 100.0 + k % 2, np.array([0.0]), True)
@@ -281,7 +281,7 @@ def test_the_best_return_is_found_on_prereq_world(method):
     ("method", "settings", "message"),
     [
         ("pyeatt", {"split_test": "tt"}, "unknown split test"), ("cutree", {"split_test": "k"}, "did you mean 'ks'"),
-        ("cqi", {"alpha": 2.0}, "alpha"), ("cqi", {"candidates": 0}, "candidates"),
+        ("cqi", {"alpha": 2.0}, "alpha"), ("cqi", {"candidates": 0}, "candidates"), ("utree", {"fringe": 3}, "1 or 2"),
     ],
 )  # fmt: skip
 def test_bad_settings(method, settings, message):

@@ -48,7 +48,7 @@ class Settings:
 
     budget: int | None = None  # environment steps, judging included; None: 5 million, a tenth where Python steps
     split_test: str = "t"  # "t": Welch's t; "information": gain about the sign of a change; "squares": least squares
-    history: int = 1000  # n, greedy steps that a leaf remembers, and needs before it is split
+    leaf_history: int = 1000  # n, greedy steps that a leaf remembers, and needs before it is split
     gamma: float = 0.99  # discount
     alpha: float = 0.1  # learning rate
     epsilon: float = 0.05  # share of random actions, at least
@@ -63,14 +63,14 @@ class Settings:
         require_shares(self, "gamma", "alpha", "epsilon")
         require_least(self, 0, "epsilon_steps")
         require_least(self, 1, "max_leaves")
-        require_least(self, 4, "history")
+        require_least(self, 4, "leaf_history")
 
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "tuned": {"": {}},
     # The numbers of a published run of this learner, for comparison with Conservative Q-Improvement.
     "paper": {
-        "": {"history": 3000, "gamma": 0.8, "alpha": 0.3, "epsilon": 0.5, "epsilon_steps": 0, "keep": False},
+        "": {"leaf_history": 3000, "gamma": 0.8, "alpha": 0.3, "epsilon": 0.5, "epsilon_steps": 0, "keep": False},
     },
 }
 
@@ -104,14 +104,14 @@ class Tables(NamedTuple):
 def make_tables(problem: Problem, settings: Settings, seed: int) -> Tables:
     """Return the tables of a single leaf without a history."""
     n, s = problem.base.features.n, settings
-    affordable = max(1, MAX_HISTORY_NUMBERS // (s.history * (n + 1)))
+    affordable = max(1, MAX_HISTORY_NUMBERS // (s.leaf_history * (n + 1)))
     tree = make_growing_tree(problem, s, min(s.max_leaves, affordable), seed)
     nodes = len(tree.feature)
     leaves = (nodes + 1) // 2
     numbers = Numbers(float(s.gamma), float(s.alpha), SPLIT_TESTS.index(s.split_test))
     return Tables(
-        tree, np.zeros(nodes, dtype=np.int64), np.zeros(leaves, dtype=np.int64), np.zeros((leaves, s.history, n)),
-        np.zeros((leaves, s.history)), numbers,
+        tree, np.zeros(nodes, dtype=np.int64), np.zeros(leaves, dtype=np.int64), np.zeros((leaves, s.leaf_history, n)),
+        np.zeros((leaves, s.leaf_history)), numbers,
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from custard.commands.arguments import Count, Env, File, Flag, KeyValues, Name, WholeNumbers
+from custard.commands.arguments import Count, Env, File, Flag, KeyValues, Name, Whole, WholeNumbers
 from custard.commands.engine import Engine
 
 __all__ = ["Command"]
@@ -44,6 +44,9 @@ class Command:
     set: KeyValues = ()
     """Settings, as key=value for every method or method.key=value for one."""
 
+    history: Whole = None
+    """Past steps whose features and actions the trees may ask about too."""
+
     env_args: KeyValues = ()
     """Arguments of the environment, as key=value."""
 
@@ -61,17 +64,18 @@ class Command:
     def run(self) -> int:
         """Run, print, draw; the exit code is 1 if every trial failed."""
         from custard.commands.common import assignments
-        from custard.commands.engine import method_settings, run_and_print, split_names
+        from custard.commands.engine import method_settings, run_and_print, split_names, with_history_setting
         from custard.core.errors import CustardError
         from custard.lab.trials import grid
 
         methods = split_names(self.methods)
         if not methods or self.seeds < 1:
             raise CustardError("compare needs at least one method and one seed")
+        settings = with_history_setting(method_settings(self.set, methods, "--set"), self.history)
         trials = grid(
             [(self.env, assignments(self.env_args, "--env-args"))], methods,
             range(self.first_seed, self.first_seed + self.seeds), max_depths=self.max_depth or (None,),
-            settings=method_settings(self.set, methods, "--set"), preset=self.preset or "tuned",
+            settings=settings, preset=self.preset or "tuned",
             episodes=self.episodes, evaluation_seed=self.evaluation_seed, experiment="compare",
         )  # fmt: skip
         return run_and_print(trials, self.out, self.engine, self.plot, self.json)

@@ -14,7 +14,7 @@ from custard.commands.arguments import Flag, Whole
 if TYPE_CHECKING:
     from custard.lab.trials import Trial
 
-__all__ = ["Engine", "method_settings", "print_table", "run_and_print", "split_names"]
+__all__ = ["Engine", "method_settings", "print_table", "run_and_print", "split_names", "with_history_setting"]
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,14 @@ def method_settings(texts: Sequence[str], methods: Sequence[str], option: str) -
             raise CustardError(f"{option} {key}: {owner!r} is not among the methods {', '.join(methods)}")
         settings.setdefault(owner, {})[name] = value
     return settings
+
+
+def with_history_setting(settings: dict[str, dict[str, Any]], history: int | None) -> dict[str, dict[str, Any]]:
+    """Return settings by method with the --history that all methods share."""
+    from custard.core.history import require_history
+
+    require_history(history)
+    return settings if history is None else {**settings, "": {**settings.get("", {}), "history": history}}
 
 
 def print_table(entries: Sequence[Mapping[str, Any]]) -> None:

@@ -34,6 +34,9 @@ class Command:
     env_args: KeyValues = ()
     """Arguments of the environment, as key=value."""
 
+    history: Whole = None
+    """Past steps among the features; those the tree was learned with, unless given."""
+
     max_steps: Whole = None
     """Cut episodes after this many steps where the environment sets no limit (10,000 unless given)."""
 
@@ -53,8 +56,9 @@ class Command:
         given, arguments = one_environment(self.env, self.env_id), assignments(self.env_args, "--env-args")
         env, kwargs = environment_of(tree, given, arguments, f"custard evaluate {self.tree} CartPole-v1")
         result = evaluate(
-            tree, env, self.episodes, self.seed, env_kwargs=kwargs, max_steps=self.max_steps, gamma=self.gamma
-        )
+            tree, env, self.episodes, self.seed, env_kwargs=kwargs, max_steps=self.max_steps, gamma=self.gamma,
+            history=self.history,
+        )  # fmt: skip
         if self.json:
             print_json({"env": env, "tree": str(self.tree), **result.to_json()})
         else:

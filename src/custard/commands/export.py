@@ -74,7 +74,9 @@ class Command:
     def _model(self, tree: Tree) -> FiniteMDP:
         from custard.commands.common import assignments
         from custard.planning.model import model_of
+        from custard.task.history import remembered
         from custard.task.origin import environment_of
         from custard.task.source import source
 
-        return model_of(source(*environment_of(tree, self.env, assignments(self.env_args, "--env-args"))))
+        where = source(*environment_of(tree, self.env, assignments(self.env_args, "--env-args")))
+        return model_of(remembered(tree, where)[0])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from custard.commands.arguments import Count, Env, File, Flag, KeyValues, Method, Name
+from custard.commands.arguments import Count, Env, File, Flag, KeyValues, Method, Name, Whole
 from custard.commands.engine import Engine
 
 if TYPE_CHECKING:
@@ -48,6 +48,9 @@ class Command:
 
     set: KeyValues = ()
     """Further settings of the method, as key=value."""
+
+    history: Whole = None
+    """Past steps whose features and actions the trees may ask about too."""
 
     env_args: KeyValues = ()
     """Arguments of the environment, as key=value."""
@@ -108,6 +111,7 @@ class Command:
         import dataclasses
 
         from custard.commands.common import assignments
+        from custard.commands.engine import with_history_setting
         from custard.core.errors import CustardError
         from custard.lab.methods import method
         from custard.lab.trials import grid
@@ -122,8 +126,8 @@ class Command:
         common: dict[str, Any] = {
             "envs": [(self.env, assignments(self.env_args, "--env-args"))], "methods": [name],
             "seeds": range(self.first_seed, self.first_seed + self.seeds),
-            "settings": {"": assignments(self.set, "--set")}, "preset": self.preset or "tuned",
-            "episodes": self.episodes, "experiment": "frontier",
+            "settings": with_history_setting({"": assignments(self.set, "--set")}, self.history),
+            "preset": self.preset or "tuned", "episodes": self.episodes, "experiment": "frontier",
         }  # fmt: skip
         prices = {"zeta": self.zeta} if "zeta" in known and self.zeta else {}
         trials = grid(max_depths=self.max_depth, choices=prices, **common)

@@ -50,6 +50,9 @@ class Command:
     vary: KeyValues = ()
     """Settings to try in turn, as key=[value, value, …] or method.key=[…]; several are combined."""
 
+    history: Whole = None
+    """Past steps whose features and actions the trees may ask about too."""
+
     env_args: KeyValues = ()
     """Arguments of the environments, as key=value."""
 
@@ -79,7 +82,7 @@ class Command:
 
     def _trials(self, plan: dict[str, Any]) -> list[Trial]:
         from custard.commands.common import assignments
-        from custard.commands.engine import method_settings, split_names
+        from custard.commands.engine import method_settings, split_names, with_history_setting
         from custard.core.errors import CustardError
         from custard.lab.methods import DEFAULT
         from custard.lab.trials import grid, method_and_setting
@@ -93,6 +96,7 @@ class Command:
         if not envs or not methods or not seeds:
             raise CustardError("a sweep needs at least one environment, one method and one seed")
         settings, vary = _by_method(plan.get("settings", {})), _flat(plan.get("vary", {}))
+        settings = with_history_setting(settings, self.history)
         for name, own in method_settings(self.set, methods, "--set").items():
             if name == "":  # for every method: before what the file says of single ones
                 settings = {other: {k: v for k, v in some.items() if k not in own} for other, some in settings.items()}

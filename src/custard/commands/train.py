@@ -105,6 +105,9 @@ class Command:
     names: Names = ()
     """Names of the features, in order, where the environment's own do not suit."""
 
+    history: Whole = None
+    """Past steps whose features and actions the tree may ask about too, named position[-1], action[-1] and so on."""
+
     env_args: KeyValues = ()
     """Arguments of the environment, as key=value."""
 
@@ -143,7 +146,8 @@ class Command:
             "method": self.method, "preset": self.preset, "budget": self.budget, "max_depth": self.max_depth,
             "low": _one_or_all(self.low), "high": _one_or_all(self.high), "seed": self.seed, "seeds": self.seeds,
             "out": out, "resume": self.resume, "features": list(self.feature) or feature_function(self.features),
-            "time": self.time, "workers": self.workers, "engine": self.engine, "address": self.address,
+            "history": self.history, "time": self.time, "workers": self.workers, "engine": self.engine,
+            "address": self.address,
             **{name: getattr(self, name) for name in _OPTIONAL if getattr(self, name) is not None},
         }  # fmt: skip
         known = list(dict.fromkeys(["max_depth", "low", "high", *setting_names(module)]))

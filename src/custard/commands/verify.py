@@ -147,13 +147,16 @@ class Command:
         from custard.planning.model import model_of
         from custard.planning.reach import reach_probability
         from custard.planning.solve import optimal_value
+        from custard.task.history import remembered
         from custard.task.origin import environment_of
         from custard.task.source import source
         from custard.tree.text import one_line, plural
         from custard.tree.verify import where_holds
 
         env, kwargs = environment_of(tree, self.env, assignments(self.env_args, "--env-args"))
-        mdp = model_of(source(env, kwargs), limit=True)  # so that the value is what episodes would show
+        mdp = model_of(
+            remembered(tree, source(env, kwargs))[0], limit=True
+        )  # so that the value is what episodes would show
         results: list[dict[str, Any]] = []
         if self.value:
             value, best = tree_value(tree, mdp), optimal_value(mdp)

@@ -5,7 +5,7 @@
     product     = signed { ("*" | "/") signed }              what stands after / must be a number
     signed      = ("-" | "+") signed | primary
     primary     = number | name | "abs" "(" sum ")" | "wrap" "(" sum ")" | "(" sum ")"
-    name        = letters, digits and _, or anything between backquotes
+    name        = letters, digits and _, then perhaps a step back such as [-1]; or anything between backquotes
 
 A name stands for a feature of the observation or for a derived feature before this one. `wrap` brings an angle in
 radians, such as the difference of two, within half a turn of zero. Text can reach nothing but these rules: there are no
@@ -36,7 +36,7 @@ MAX_NUMBER_BITS = 4096  # of a collected weight; a float64 has 1,074 at most
 FUNCTIONS = ("abs", "wrap")
 TOKEN = re.compile(
     r"\s*(?:(?P<number>(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)|(?P<quoted>`[^`\n]*`)"
-    r"|(?P<name>[^\W\d]\w*)|(?P<sign>[=+\-*/()−·]))"
+    r"|(?P<name>[^\W\d]\w*(?:\[-[0-9]+\])?)|(?P<sign>[=+\-*/()−·]))"
 )
 ASCII_SIGNS = {"−": "-", "·": "*"}
 

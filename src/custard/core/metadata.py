@@ -103,7 +103,11 @@ def metadata_of(env: Any) -> EnvironmentMetadata:
 
 def feature_units(env: Any, n: int) -> tuple[str, ...]:
     """Return the unit of each of an environment's n features; "" for each where they are not known."""
-    given = getattr(representative(env).unwrapped, "feature_units", None) or metadata_of(env).units
+    one = representative(env)
+    if isinstance(one, gym.Wrapper) and one.has_wrapper_attr("declared_features"):
+        given = one.get_wrapper_attr("feature_units")
+    else:
+        given = getattr(one.unwrapped, "feature_units", None) or metadata_of(env).units
     fits = isinstance(given, (list, tuple)) and len(given) == n and all(isinstance(unit, str) for unit in given)
     return tuple(given) if fits else ("",) * n
 

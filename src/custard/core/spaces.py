@@ -94,7 +94,7 @@ def describe(
     metadata = metadata_of(env)
     expressions = features if is_expressions(features) else None
     if features is None or expressions is not None:
-        described, read = _features_of(observation_space, core, metadata)
+        described, read = _declared_features(env, observation_space) or _features_of(observation_space, core, metadata)
         read_one = lambda observation: read(observation, 1)[0]  # noqa: E731
     else:
         if not callable(features):
@@ -161,6 +161,17 @@ def estimate_bounds(env: Any, base: Base, *, seed: int = 0, steps: int = 10_000,
     high[open_ended] = (seen_high + pad)[open_ended]
     origin = {**base.features.origin, "bounds": "estimate", "seed": seed, "steps": steps, "margin": margin}
     return replace(base.features, low=low, high=high, origin=origin)
+
+
+def _declared_features(env: Any, space: gym.Space) -> tuple[Features, Encode] | None:
+    """Return the features that a wrapper (`custard.task.history.History`) declares; None without one."""
+    one = representative(env)
+    if not isinstance(one, gym.Wrapper) or not one.has_wrapper_attr("declared_features"):
+        return None
+    described = one.get_wrapper_attr("declared_features")
+    if not isinstance(described, Features) or space.shape != (described.n,):
+        return None  # another wrapper changes the observation
+    return described, lambda observations, count: _encode(space, observations, count)
 
 
 def _features_of(space: gym.Space, core: Any, metadata: EnvironmentMetadata) -> tuple[Features, Encode]:

@@ -12,6 +12,7 @@ from custard.core.spaces import describe
 from custard.lab.learn import learn
 from custard.planning.yardstick import best_return
 from custard.task.evaluate import Evaluation, evaluate
+from custard.task.history import with_history
 from custard.task.problem import Problem, final_seed
 from custard.task.source import Source, source
 from custard.tree.tree import Tree
@@ -63,10 +64,12 @@ def frontier(
     learn_kwargs.pop("method", None)
     kwargs: Mapping[str, Any] = learn_kwargs.pop("env_kwargs", None) or {}
     where = source(env, kwargs)
-    proved = best_return(where, learn_kwargs.get("max_depth"))
+    history = learn_kwargs.get("history") or 0
+    shown = with_history(where, history, learn_kwargs.get("features"), learn_kwargs.get("feature_names"))
+    proved = best_return(shown, learn_kwargs.get("max_depth"))
     best = proved
     if proved is None:
-        best = _expert_return(where, learn_kwargs.get("expert"), episodes, final_seed(seed))
+        best = _expert_return(shown, learn_kwargs.get("expert"), episodes, final_seed(seed))
     points: list[Point] = []
     leaves = 1
     while leaves <= max_leaves:

@@ -48,7 +48,11 @@ def train_command(row: Mapping[str, Any]) -> str:
     words += ["--max-depth", str(row["max_depth"])] if row["max_depth"] != "" else []
     parts = [row["env"], row["method"], row["preset"] if row["preset"] != "tuned" else ""]
     parts += ["depth", row["max_depth"]] if row["max_depth"] != "" else []
-    for option, values in (("--env-args", json.loads(row["env_args"])), ("--set", json.loads(row["settings"]))):
+    settings = json.loads(row["settings"])
+    history = settings.pop("history", None)  # an option, not a setting
+    words += ["--history", str(history)] if history else []
+    parts += ["history", history] if history else []
+    for option, values in (("--env-args", json.loads(row["env_args"])), ("--set", settings)):
         words += [option, *(f"{name}={_argument_text(value)}" for name, value in values.items())] if values else []
         parts += [part for item in values.items() for part in item]
     out = re.sub(r"[^\w.-]+", "-", "-".join(str(part) for part in [*parts, row["seed"]] if part != ""))

@@ -28,6 +28,7 @@ class LearnOptions(TypedDict, total=False):
     high: Any
     features: FeaturesArgument
     feature_names: Sequence[str] | None
+    history: int | None
     env_kwargs: Mapping[str, Any] | None
     out: str | Path | None
     resume: bool
@@ -94,18 +95,19 @@ class MethodSettings(TypedDict, total=False):
     floor: float
     followed: float
     frequencies: int | None
+    fringe: int
     gamma: float
     gamma_b: float | None
     gamma_w: float
     greedy: float
     guided: bool
     hidden: int
-    history: int
     iterations: int
     judging: float
     k: int
     kappa: float
     keep: bool
+    leaf_history: int
     leaf_ladder: bool
     learning_rate: float
     leaves: str
@@ -115,6 +117,7 @@ class MethodSettings(TypedDict, total=False):
     max_samples: int
     max_tested: int
     memory: int
+    min_instances: int
     min_leaf: int
     min_side: int
     minibatches: int
@@ -148,10 +151,12 @@ class MethodSettings(TypedDict, total=False):
     step: float
     steps_per_update: int | None
     stretch: int
+    sweep_every: int
     target: str
     target_every: int
     target_rate: float
     tau: float
+    test_every: int | None
     test_rollouts: int
     tests: str
     ties: str

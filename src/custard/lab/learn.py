@@ -15,6 +15,8 @@ import numpy as np
 from custard.core.clusters import require_engine
 from custard.core.errors import CustardError, from_interrupt, one_line, one_of, require_whole
 from custard.core.features import is_expressions
+from custard.core.history import require_history
+from custard.core.metadata import representative
 from custard.core.spaces import FeaturesArgument, describe
 from custard.core.version import VERSION
 from custard.lab.keywords import LearnKeywords, LearnOptions
@@ -23,6 +25,7 @@ from custard.lab.multi_seed import learn_seeds
 from custard.lab.progress import Display
 from custard.lab.run import Run, RunDirectory
 from custard.task.budget import budget_of_time, parse_time
+from custard.task.history import spread_bounds, with_history
 from custard.task.problem import DEFAULT_STEP_TIMEOUT, Problem, Snapshot
 from custard.task.recipes import function_recipe
 from custard.task.settings import setting_names, settings_for
@@ -59,6 +62,7 @@ def learn(
     high: Any = None,
     features: FeaturesArgument = None,
     feature_names: Sequence[str] | None = None,
+    history: int | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     resume: bool = False,
@@ -81,7 +85,8 @@ def learn(
     stored in a directory and can be resumed; an interrupt (Ctrl-C) ends the run with the best tree so far.
 
     `features` replaces the observation's entries (a function of one observation) or adds to them (expressions such as
-    "tilt = angle + 0.5*rate"; see `custard.core.expressions`).
+    "tilt = angle + 0.5*rate"; see `custard.core.expressions`). `history` adds the features and actions of so many past
+    steps, named "angle[-1]", "action[-1]", … (`custard.core.history`).
 
     With `seeds` (a number of seeds, counted from `seed`, or a list of them) there is one run per seed, side by side in
     the `workers` processes, and a list is returned; each run is the one that its seed gives alone.
@@ -104,13 +109,14 @@ def learn(
         given = {
             "max_depth": max_depth, "budget": budget, "preset": preset, "low": _plain_data(low),
             "high": _plain_data(high), "feature_names": _plain_data(feature_names), "env_kwargs": env_kwargs,
-            "features": _plain_data(features),
+            "features": _plain_data(features), "history": history,
             "resume": resume, "time": time, "step_timeout": step_timeout, **settings,
         }  # fmt: skip
         return learn_seeds(env, method, seeds=numbers, workers=workers, out=out, **given)
     name, module = find_method(method)
     _require_known(settings, module)
-    where = source(env, env_kwargs)
+    require_history(history)
+    where = with_history(source(env, env_kwargs), history or 0, features, feature_names)
     require_whole(0, workers=workers)
     if time is not None and budget is not None:
         raise CustardError("give a budget or a time, not both: the time stands for a number of steps")
@@ -122,12 +128,15 @@ def learn(
     # A preset may know bounds that suit its environment; the user's own come first.
     low = getattr(chosen, "low", None) if low is None else low
     high = getattr(chosen, "high", None) if high is None else high
-    venv = where.make_vec(1)
-    base = describe(venv, low=low, high=high, features=features, feature_names=feature_names, seed=seed)
+    venv, encoder, names = where.make_vec(1), features, feature_names
+    if history:  # a function of the user's, and the names, are those of the present observation
+        low, high = (spread_bounds(bound, representative(venv)) for bound in (low, high))
+        encoder, names = features if is_expressions(features) else None, None
+    base = describe(venv, low=low, high=high, features=encoder, feature_names=names, seed=seed)
     if not where.is_single_instance:
         venv.close()
     problem = Problem(
-        where, base, seed, max_depth, features, workers, step_timeout, engine=engine, address=address
+        where, base, seed, max_depth, encoder, workers, step_timeout, engine=engine, address=address
     )  # fmt: skip
     if where.vector is not None and not hasattr(module, "searches_directly"):
         raise CustardError(
@@ -149,7 +158,7 @@ def learn(
         "env": where.name, "env_kwargs": _plain_data(dict(where.kwargs)), "method": name, "preset": preset or "tuned",
         "seed": seed, "max_depth": max_depth, "low": _plain_data(low), "high": _plain_data(high),
         "features": _plain_data(features) if is_expressions(features) else _importable_name(features),
-        "feature_names": _plain_data(feature_names),
+        "feature_names": _plain_data(feature_names), "history": history or None,
         "settings": _plain_data(dataclasses.asdict(chosen)),
         "versions": {"custard": VERSION, "python": platform.python_version(), "numpy": np.__version__},
     }  # fmt: skip
@@ -267,19 +276,22 @@ def _follow(
     if last is None or last.tree is None:
         raise CustardError("no tree was found" + (" before the interrupt" if message else "")) from stopped
     message = message or last.message
-    keys = ("env", "env_kwargs", "method", "preset", "seed", "max_depth", "features", "feature_names", "versions")
-    optional = ("features", "feature_names")
+    keys = (
+        "env", "env_kwargs", "method", "preset", "seed", "max_depth", "features", "feature_names", "history", "versions"
+    )  # fmt: skip
+    optional = ("features", "feature_names", "history")
     origin = {key: config[key] for key in keys if key not in optional or config[key] is not None}
     raw = last.tree.with_origin(**origin, steps=last.steps)
+    final = None if last.final is None else last.final.with_origin(**origin, steps=last.steps)
     run = Run(
         tree=_as_learned(balance(raw).keep_used_sums()), value=last.value, steps=last.steps, seconds=seconds,
-        config=config, metrics=rows, raw=raw, final=last.final, message=message,
+        config=config, metrics=rows, raw=raw, final=final, message=message,
         directory=directory.path if directory else None,
     )  # fmt: skip
     if directory is not None:
         run.tree.save(directory.path / "tree.json")
-        if last.final is not None:
-            last.final.with_origin(**origin, steps=last.steps).save(directory.path / "final.json")
+        if final is not None:
+            final.save(directory.path / "final.json")
     return run
 
 

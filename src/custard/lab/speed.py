@@ -97,7 +97,7 @@ def _best_seconds(call: Callable[[], object]) -> float:
 def c_nanoseconds(tree: Tree, x: np.ndarray, repeats: int = 30, layout: str = "auto") -> float | None:
     """Return nanoseconds per decision of the exported C on rows of states; None where there is no C compiler.
 
-    The sum of its decisions is compared with the tree's own.
+    The sum of its decisions is compared with the tree's own. Rows of a tree with a history hold its past steps too.
     """
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
@@ -109,7 +109,7 @@ def c_nanoseconds(tree: Tree, x: np.ndarray, repeats: int = 30, layout: str = "a
     head = f"#define _POSIX_C_SOURCE 199309L\n#define N {tree.features.n_raw}\n#define DECIDE(X) {decide}\n"
     with tempfile.TemporaryDirectory() as folder:
         where = Path(folder)
-        (where / "speed.c").write_text(head + to_c(tree, layout) + TIMING_LOOP_C)
+        (where / "speed.c").write_text(head + to_c(tree.with_origin(history=None), layout) + TIMING_LOOP_C)
         flags = ["-O2", "-std=c99", "-Wall", "-Wextra", "-Werror"]
         built = subprocess.run(
             [compiler, *flags, "-o", where / "speed", where / "speed.c", "-lm"], capture_output=True, text=True

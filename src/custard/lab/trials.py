@@ -198,6 +198,7 @@ def _measure(trial: Trial) -> dict[str, Any]:
     from custard.lab.learn import learn
     from custard.planning.yardstick import exact_return
     from custard.task.evaluate import evaluate
+    from custard.task.history import remembered
     from custard.task.source import source
 
     wall, cpu = time.perf_counter(), time.process_time()
@@ -218,8 +219,9 @@ def _measure(trial: Trial) -> dict[str, Any]:
     )
     result, tree, raw = judge(run.tree), run.tree, run.raw or run.tree
     low, high = result.ci95
-    where = source(trial.env, trial.env_kwargs)
-    bound, exact = _proved_bound(trial.env, _json_text(trial.env_kwargs), trial.max_depth), exact_return(where, tree)
+    where, _ = remembered(tree, source(trial.env, trial.env_kwargs))
+    limit = None if where.history else trial.max_depth  # a bound for a depth is one for trees without memory
+    bound, exact = _proved_bound(trial.env, _json_text(trial.env_kwargs), limit), exact_return(where, tree)
     gap = None if bound is None else bound - (result.mean if exact is None else exact)
     final = None if run.final is None else judge(run.final)
     return {
@@ -266,7 +268,7 @@ def _fingerprint(root: Path) -> str:
 
 
 _PARTS_THAT_ONLY_SHOW = ("report", "commands", "cli.py", "__main__.py")
-_LEARN_ARGUMENTS = ("low", "high", "features", "feature_names")  # `learn` takes these itself
+_LEARN_ARGUMENTS = ("low", "high", "features", "feature_names", "history")  # `learn` takes these itself
 
 
 def _number_or_empty(value: float | None) -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 from custard.core.errors import CustardError
 from custard.core.mdp import FiniteMDP
 from custard.core.spaces import Base, describe
+from custard.planning.history_model import remembering_model
 from custard.task.source import Source
 
 __all__ = ["from_table", "model_of"]
@@ -29,7 +30,10 @@ def model_of(source: Source, base: Base | None = None, *, gamma: float = 1.0, li
     core: Any = env.unwrapped
     try:
         base = base or describe(env)
-        if callable(getattr(core, "mdp", None)):
+        if source.without_history is not None:
+            inner = model_of(source.without_history, env.get_wrapper_attr("inner"), gamma=gamma)
+            mdp = remembering_model(inner, source.history)
+        elif callable(getattr(core, "mdp", None)):
             mdp = core.mdp()
             if base.features.origin.get("features") == "custom":
                 raise CustardError("the exact model has features of its own: features= is not possible")

@@ -27,6 +27,8 @@ def best_return(source: Source, max_depth: int | None = None) -> float | None:
     >>> best_return(source("custard/PrereqWorld-v0", {"m": 7}), max_depth=3), best_return(source("CartPole-v1"))
     (-4.0, 500.0)
     """
+    if source.without_history is not None:  # no policy with memory is better than the best one that knows the state
+        return best_return(source.without_history)
     name = _bare_name(source)
     if name == "CartPole" and source.time_limit is not None:
         return float(source.time_limit)  # a reward of one per step
@@ -52,6 +54,8 @@ def exact_return(source: Source, tree: Tree) -> float | None:
     45.0
     """
     if _bare_name(source) == "PotholeWorld":
+        if source.history:
+            return None  # what is exact about its model holds for trees of the position alone
         import numpy as np
 
         from custard.planning.pothole import GRID_STEP, expected_rewards, position_visits

@@ -105,6 +105,9 @@ def _data(tree: Tree, config: Mapping[str, Any], steps: float | None, seconds: s
     items = [["Source", f"{source}; no data set was read."]]
     if steps is not None:
         items.append(["Amount", f"{int(steps):,} environment steps{f' in {seconds}' if seconds else ''}"])
+    if steps_back := config.get("history") or tree.origin.get("history"):
+        what = "the features and actions of so many past steps, which whoever runs it must keep"
+        items.append(["Memory", f"{steps_back}: {what}; exported C, Rust and Python files do."])
     seed = config.get("seed", tree.origin.get("seed"))
     again = "" if seed is None else f", seed {seed}: the same command gives the same tree"
     items.append(["Method", f"{method}{again}"])

@@ -135,7 +135,7 @@ def _optimum(where: Source) -> float | None:
     from custard.planning.solve import optimal_value
 
     try:
-        mdp = model_of(where, limit=True)  # within the time limit: what episodes show
+        mdp = model_of(where.without_history or where, limit=True)  # within the time limit: what episodes show
         return float(optimal_value(mdp)) if mdp.n_states <= MAX_PLANNED_STATES else None
     except CustardError:
         return None

@@ -15,6 +15,7 @@ from custard.lab.run import Run
 from custard.planning.evaluate import states_visited
 from custard.planning.model import model_of
 from custard.task.evaluate import Evaluation, evaluate
+from custard.task.history import remembered
 from custard.task.problem import final_seed
 from custard.task.runners import run_episodes
 from custard.task.source import episode_seeds, source
@@ -76,7 +77,8 @@ def complete_run(
 
     picture = run.directory / "tree.svg"
     if is_discounted:
-        met = states_visited(run.tree, model_of(source(env, kwargs), gamma=certificate["gamma"]))
+        where, _ = remembered(run.tree, source(env, kwargs))
+        met = states_visited(run.tree, model_of(where, gamma=certificate["gamma"]))
     else:
         met = states_met(run.tree, env, kwargs, run.config["seed"])
     save_picture(run.tree, picture, node_visits(run.tree, met))

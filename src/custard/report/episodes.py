@@ -59,11 +59,11 @@ def record_episodes(
 
     from custard.core.spaces import describe
     from custard.task.guard import Guarded
-    from custard.task.origin import features_of
+    from custard.task.history import remembered
     from custard.task.runners import require_fit
     from custard.task.source import episode_seeds, source
 
-    where = source(env, kwargs)
+    where, features = remembered(tree, source(env, kwargs))
     made, every = where.make(), 0
     if pictures and "rgb_array" in (made.metadata.get("render_modes") or ()):  # others only warn
         quiet = os.environ.get("SDL_VIDEODRIVER")
@@ -81,9 +81,9 @@ def record_episodes(
                 os.environ.pop("SDL_VIDEODRIVER", None)
         if every:
             made.close()
-            made = rendered
+            made = where.around(rendered)
     try:
-        base = describe(made, features=features_of(tree))
+        base = describe(made, features=features)
         require_fit(tree, base)
         return [_episode(tree, made, base, int(s), max_steps, every) for s in episode_seeds(seed, episodes)]
     finally:

@@ -155,10 +155,11 @@ def _watch(
 ) -> _Watched:
     """Run the tree in its environment; only the given evaluation is there if the environment cannot run here."""
     from custard.task.evaluate import evaluate
+    from custard.task.history import remembered
     from custard.task.source import source
 
     try:
-        where = source(env, kwargs)
+        where, _ = remembered(tree, source(env, kwargs))
         if judged is None:
             count = episodes or (1000 if where.make_compiled is not None else 100)
             judged = evaluate(tree, where, count, seed).to_json()

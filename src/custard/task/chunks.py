@@ -46,14 +46,15 @@ def serve_episodes(setup: Mapping[str, Any], tick: Callable[[], None]) -> Callab
     """Make the environment that `setup` describes; returns the function that runs episodes in it.
 
     `setup` holds "env" (an id, or where a function that makes it is imported from), "registration" (of the id, if this
-    process may not know it), "kwargs" and "features" (where the user's features= function is imported from, their
-    expressions, or None).
+    process may not know it), "kwargs", "history" (if past steps are features, as `with_history` writes it) and
+    "features" (where the user's features= function is imported from, their expressions, or None).
     """
+    from custard.task.history import history_from_recipe
     from custard.task.source import source
 
     register_again(setup["registration"])
     env = setup["env"] if isinstance(setup["env"], str) else recipe_function(setup["env"])
-    made = source(env, setup["kwargs"]).make()
+    made = history_from_recipe(source(env, setup["kwargs"]), setup.get("history")).make()
     encoder = recipe_encoder(setup["features"])
     base = describe(made, features=encoder)
 

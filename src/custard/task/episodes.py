@@ -13,10 +13,11 @@ import numpy as np
 from custard.core.spaces import Base
 from custard.task.policies import Policy
 from custard.tree.leaf_actions import LeafActions
+from custard.tree.tree import Tree
 
 __all__ = [
     "EpisodeRequest", "Episodes", "InProcess", "Runner", "action_mask", "joined_masks", "mask_rows", "observer",
-    "play_episodes", "random_action",
+    "play_episodes", "random_action", "raw_act",
 ]  # fmt: skip
 
 MAX_CACHED_OBSERVATIONS = 100_000
@@ -83,6 +84,14 @@ def action_mask(env: gym.Env, info: dict[str, Any]) -> Any:
     return mask
 
 
+def raw_act(policy: Policy, base: Base) -> Callable[[np.ndarray], Any]:
+    """Return a policy's function from one feature vector [n]; a tree's sums may differ from the environment's."""
+    act, n_raw = policy.act, base.features.n_raw
+    if not base.features.derived or not isinstance(policy, Tree):
+        return act
+    return lambda x: act(x[:n_raw])
+
+
 def random_action(leaf_actions: LeafActions, rng: Any, mask: Any = None) -> Any:
     """Draw any action, or one of those that a mask [A] allows."""
     allowed = None if mask is None else np.flatnonzero(mask)
@@ -96,7 +105,7 @@ def play_episodes(
 ) -> Episodes:
     """Run one episode per seed; an episode depends on its seed and the policy alone. `tick` is called at every step."""
     observe, action_of, start = observer(env, base), base.action, base.actions.start
-    leaf_actions, act, limit = LeafActions(base.actions), request.policy.act, request.max_steps or np.inf
+    leaf_actions, act, limit = LeafActions(base.actions), raw_act(request.policy, base), request.max_steps or np.inf
     count = len(request.seeds)
     returns, lengths = np.zeros(count), np.zeros(count, dtype=np.int64)
     terminated, truncated = np.zeros(count, dtype=bool), np.zeros(count, dtype=bool)

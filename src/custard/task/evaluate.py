@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 
 from custard.core.errors import CustardError, require_whole
+from custard.core.history import require_history
 from custard.core.number_format import format_numbers, html_table
 from custard.core.spaces import FeaturesArgument, describe
 from custard.ibmdp.env import IBMDP
 from custard.task.episodes import EpisodeRequest, Episodes, play_episodes
+from custard.task.history import remembered
 from custard.task.origin import environment_of
 from custard.task.problem import Problem
 from custard.task.runners import require_fit, run_episodes
@@ -128,6 +130,7 @@ def evaluate(
     num_envs: int = 1024,
     workers: int | None = None,
     gamma: float = 1.0,
+    history: int | None = None,
 ) -> Evaluation:
     """Run a policy for a number of episodes.
 
@@ -137,7 +140,8 @@ def evaluate(
     so policies judged with the same `seed` meet the same episodes, and the result does not depend on `num_envs`, how
     many environments run side by side, nor on `workers`, the processes that step a tree's environment where Python
     steps it and it takes long (one per core). `max_steps` cuts episodes of environments that set no limit themselves
-    (default 10,000). `gamma` below 1 discounts the returns, per step.
+    (default 10,000). `gamma` below 1 discounts the returns, per step. `history` adds as many past steps to the features
+    of a function; a tree says itself how many it was learned with.
 
     >>> import custard
     >>> tree = custard.Tree.stump(2, 0.0, 0, 1, *_cartpole())
@@ -161,7 +165,9 @@ def evaluate(
         if not isinstance(policy, Tree):
             return _on_ibmdp(policy, env, episodes, seed, gamma)
         env = env.env
-    seeds, where = episode_seeds(seed, episodes), source(env, env_kwargs)
+    require_history(history)
+    seeds = episode_seeds(seed, episodes)
+    where, features = remembered(policy, source(env, env_kwargs), features, history)
     unlimited = np.zeros(episodes, dtype=bool)
     if isinstance(policy, Tree) and where.make_compiled is None:
         runs = _with_workers(policy, where, seeds, features, max_steps, workers, gamma)

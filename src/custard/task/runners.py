@@ -24,7 +24,7 @@ from custard.core.errors import CustardError
 from custard.core.spaces import Base, FeaturesArgument, describe
 from custard.ibmdp.base_environments import BaseEnvironments, base_environments_of
 from custard.task.episodes import EpisodeRequest, observer
-from custard.task.origin import features_of
+from custard.task.history import remembered
 from custard.task.problem import Problem
 from custard.task.source import Source
 from custard.task.vector_episodes import play_side_by_side, require_seeds
@@ -74,9 +74,8 @@ def run_episodes(
     record_states  whether to report the states met
     gamma          discount of the returns, per step
     """
+    source, features = remembered(policy, source, features)
     is_compiled = source.make_compiled is not None
-    if features is None and isinstance(policy, Tree):
-        features = features_of(policy)
     if source.vector is not None:
         return _side_by_side(policy, source, seeds, features, max_steps, record_states, gamma)
     venv = source.make_vec(min(len(seeds), num_envs if is_compiled else MAX_STEPPED_ENVIRONMENTS))

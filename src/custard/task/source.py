@@ -59,6 +59,9 @@ class Source:
     is_wrapped: bool = False  # whether wrappers change the observation or action space
     spec: EnvSpec | None = None  # what Gymnasium registers under the id, if an id was given
     vector: VectorEnv | None = None  # the user's finished vector environment; `make` then gives its first part
+    history: int = 0  # past steps among the features (`custard.task.history`)
+    without_history: Source | None = None  # the source of the same environments without past steps, where it is known
+    around: Callable[[gym.Env], gym.Env] = lambda env: env  # puts the wrapper that shows past steps around one
 
     @property
     def preset_key(self) -> str:
@@ -248,7 +251,10 @@ def _declarations(env: gym.Env) -> dict[str, Any]:
     inner = env.unwrapped
     changed = env.observation_space != inner.observation_space or env.action_space != inner.action_space
     threshold = env.spec.reward_threshold if env.spec is not None else None
-    return {"time_limit": _time_limit(env), "reward_threshold": threshold, "is_wrapped": changed}
+    declared = {"time_limit": _time_limit(env), "reward_threshold": threshold, "is_wrapped": changed}
+    if env.has_wrapper_attr("history_steps"):  # `custard.task.history.History` is among the wrappers
+        declared["history"] = env.get_wrapper_attr("history_steps")
+    return declared
 
 
 def _time_limit(env: gym.Env) -> int | None:

@@ -20,7 +20,7 @@ from custard.core.errors import CustardError, one_line
 from custard.core.metadata import representative
 from custard.core.spaces import Base
 from custard.ibmdp.base_environments import autoreset_mode
-from custard.task.episodes import EpisodeRequest, Episodes, mask_rows, random_action
+from custard.task.episodes import EpisodeRequest, Episodes, mask_rows, random_action, raw_act
 from custard.task.guard import MAX_REWARD
 from custard.tree.leaf_actions import LeafActions
 
@@ -78,7 +78,7 @@ class VectorRunner:
         return [self._run(request) for request in requests]
 
     def _run(self, request: EpisodeRequest) -> Episodes:
-        act = request.policy.act
+        act = raw_act(request.policy, self.base)
         return play_side_by_side(self.venv, self.base, lambda x: [act(row) for row in x], request, self.name)
 
     def close(self) -> None:

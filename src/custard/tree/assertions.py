@@ -9,7 +9,7 @@
     product     = signed { ("*" | "/") signed }                 one side of * and the right of / must be a number
     signed      = "-" signed | primary
     primary     = number | "true" | "false" | name | "abs" "(" assertion ")" | "(" assertion ")"
-    name        = letters, digits and _, or anything between backquotes
+    name        = letters, digits and _, then perhaps a step back such as [-1]; or anything between backquotes
 
 A feature's name stands for its value. An action's name is true where the tree takes it (`action.NAME` where a feature
 has the same name); of a vector action `action.NAME` is a component's value. ≤, ≥, ≠, = and → are accepted too. A number
@@ -53,7 +53,7 @@ class Term:
         return self.kind in ("true", "false", "takes", "not", "and", "or", "<", "<=", "==")
 
 
-NAME_PATTERN = r"[^\W\d]\w*(?:\.[^\W\d]\w*)?"
+NAME_PATTERN = r"[^\W\d]\w*(?:\.[^\W\d]\w*|\[-[0-9]+\])?"
 TOKEN = re.compile(
     r"\s*(?:(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)|(?P<quoted>(?:action\.)?`[^`]*`)"
     rf"|(?P<name>{NAME_PATTERN})|(?P<sign>->|→|<=|>=|==|!=|[<>=≤≥≠()+\-*/−]))"

@@ -53,4 +53,7 @@ def checked_vector(features: Features, observation: Any) -> np.ndarray:
 def shape_message(features: Features, shape: tuple[int, ...]) -> str:
     """Return what to say of observations of a wrong shape."""
     n = features.n_raw
-    return f"this tree takes observations of {n} features ([B, {n}] for predict, [{n}] for act), got shape {shape}"
+    past = ", past steps included," if any(name.endswith("[-1]") for name in features.raw.names) else ""
+    return (
+        f"this tree takes observations of {n} features{past} ([B, {n}] for predict, [{n}] for act), got shape {shape}"
+    )

@@ -1,4 +1,4 @@
-"""A C99 file that defines `int custard_act(const double *obs)`: no allocation, no library, no state.
+"""A C99 file that defines `int custard_act(const double *obs)`: no allocation, no library; no state without a history.
 
 For vector actions it is `void custard_act(const double *obs, double *action)` (`long long *action` for whole numbers).
 A second function, `custard_act_f`, takes float observations. Of a feature it compares in float only, which small
@@ -6,6 +6,9 @@ processors do in hardware; its thresholds are rounded down, so that it decides e
 would. Sums and linear leaves are computed in double in both. Compiling with -ffast-math (or -ffinite-math-only) gives
 up the promise for NaN and infinities, and fused multiply-adds would change the last bits of sums: a file with sums
 turns them off where the compiler listens, and says which option does it.
+
+A tree with a history keeps its last steps in a `struct custard_memory`: `custard_reset()` begins an episode, and
+`custard_act` takes the present observation only, once per step (`custard.tree.export.memory`).
 
 There are two layouts. Nested ifs are fastest where one observation resembles the one before, as in a control loop:
 branches are then foreseen. A table and a loop without branches is fastest on observations in random order.
@@ -24,11 +27,13 @@ from custard.tree.export.formula import (
     sum_expression,
     sum_words,
 )
+from custard.tree.export.memory import C_NAMES, c_memory
 from custard.tree.export.names import comment, heading, identifiers, rows
 from custard.tree.export.text import to_text
 from custard.tree.export.walk import MAX_NESTED_DEPTH, nested, order
+from custard.tree.memory import MemoryLayout, memory_of
 from custard.tree.rounding import round_down
-from custard.tree.text import number
+from custard.tree.text import number, plural
 from custard.tree.tree import LEAF, Tree
 
 __all__ = ["LAYOUTS", "to_c"]
@@ -88,10 +93,13 @@ def to_c(tree: Tree, layout: str = "auto") -> str:
     tree = tree.keep_used_sums()
     used = [c for c in order(tree) if c < tree.features.n_raw]
     constants = dict(zip(used, identifiers((tree.features.names[c].upper() for c in used), "CUSTARD_"), strict=True))
+    memory, seen = memory_of(tree), tree.features.raw.names
+    n = len(seen) if memory is None else memory.n
     lines = [
-        f"/* {heading(tree)}",
-        f" * It takes {tree.features.n_raw} features, in this order:",
-        *(f" *   obs[{i}]  {comment(name)}" for i, name in enumerate(tree.features.raw.names)),
+        f"/* {heading(tree, remembers=True)}",
+        f" * It takes {n} features, in this order:",
+        *(f" *   obs[{i}]  {comment(name)}" for i, name in enumerate(seen[:n])),
+        *_remembered_comment(memory, seen),
         " * NaN goes right (the else branch) at every question. */",
         "",
     ]
@@ -105,6 +113,7 @@ def to_c(tree: Tree, layout: str = "auto") -> str:
         names = {int(node): f"return {words[tree.value[node] - tree.actions.start]};" for node in tree.leaves()}
         answers = [names, names]
         heads = [f"int custard_act{end}(const {kind} *obs)" for end, kind in (("", "double"), ("_f", "float"))]
+        decide = "static int custard_decide(const double *obs)"
     else:
         kind = "double" if tree.actions.kind == "box" else "long long"
         lines += [f"/* action[{i}] is {comment(name)} */" for i, name in enumerate(tree.actions.names)] + [""]
@@ -112,19 +121,38 @@ def to_c(tree: Tree, layout: str = "auto") -> str:
         heads = [
             f"void custard_act{end}(const {x} *obs, {kind} *action)" for end, x in (("", "double"), ("_f", "float"))
         ]
-    sums, functions = _sum_functions(tree)
+        decide = f"static void custard_decide(const double *obs, {kind} *action)"
+    after: list[str] = []
+    if memory is not None:
+        heads, answers = [decide], answers[:1]
+        after = ["", *c_memory(tree, memory, lambda value: _float_literal(value, "double"))]
+    sums, functions = _sum_functions(tree, len(heads))
     is_nested = layout == "nested" or tree.depth == 0 or (layout == "auto" and tree.depth <= MAX_NESTED_DEPTH)
     body = (
         _nested_ifs(tree, heads, constants, sums, answers) if is_nested else _table_and_loop(tree, heads, sums, answers)
     )
-    return "\n".join(lines + functions + body) + "\n"
+    return "\n".join(lines + functions + body + after) + "\n"
 
 
-def _sum_functions(tree: Tree) -> tuple[dict[int, str], list[str]]:
-    """Return what each derived feature's function is called, and the lines that sums and linear leaves need."""
+def _remembered_comment(memory: MemoryLayout | None, seen: tuple[str, ...]) -> list[str]:
+    """Return comment lines that say what is remembered."""
+    if memory is None:
+        return []
+    steps = plural("step", memory.steps)
+    return [
+        f" * Of the last {memory.steps} {steps} it remembers what follows: call custard_reset before each episode.",
+        *(f" *   x[{i}]  {comment(name)}" for i, name in enumerate(seen) if i >= memory.n),
+    ]
+
+
+def _sum_functions(tree: Tree, forms: int) -> tuple[dict[int, str], list[str]]:
+    """Return what each derived feature's function is called, and the lines that sums and linear leaves need.
+
+    `forms` is 1 for functions of doubles, 2 for those of floats too.
+    """
     if not tree.is_linear:
         return {}, []
-    words = sum_words(tree, "custard_", ("custard_act", "custard_act_f", "custard_wrap", "custard_clip"))
+    words = sum_words(tree, "custard_", ("custard_act", "custard_act_f", "custard_wrap", "custard_clip", *C_NAMES))
     lines = ["#include <math.h>", ""] if is_nonlinear(tree) else []
     lines += [*SUM_GUARD.splitlines(), ""]
     lines += [*WRAP.splitlines(), ""] if has_wrap(tree) else []
@@ -132,7 +160,7 @@ def _sum_functions(tree: Tree) -> tuple[dict[int, str], list[str]]:
     for c, word in words.items():
         total = tree.features.sum_of(c)
         lines.append(f"/* {comment(total.text(tree.features.names, number).replace('*', '·'))} */")
-        for kind, end in zip(FLOAT_TYPES, ("", "_f"), strict=True):
+        for kind, end in [*zip(FLOAT_TYPES, ("", "_f"), strict=True)][:forms]:
             returned = sum_expression(total, _language(kind))
             lines += [f"static double {word}{end}(const {kind} *obs)", "{", f"    return {returned};", "}", ""]
     return words, lines
@@ -171,7 +199,7 @@ def _nested_ifs(
     if tree.depth > MAX_READABLE_DEPTH and tree.n_nodes <= 1000:
         lines += ["/*", *(comment(line) for line in to_text(tree).splitlines()), "*/", ""]
     limits = (tree.threshold, round_down(tree.threshold))
-    for head, threshold, kind, answer in zip(heads, limits, FLOAT_TYPES, answers, strict=True):
+    for head, threshold, kind, answer in zip(heads, limits, FLOAT_TYPES, answers, strict=False):
         lines += [head, "{"]
         if tree.n_nodes == 1:
             lines.append("    (void)obs;")
@@ -208,7 +236,7 @@ def _table_and_loop(tree: Tree, heads: list[str], sums: dict[int, str], answers:
         f"{_smallest_type(tree.n_nodes)} custard_child[]": [str(v) for v in children.reshape(-1).tolist()],
         "double custard_threshold[]": [_float_literal(v, "double") for v in tree.threshold],
     }
-    if not sums:
+    if not sums and len(heads) > 1:
         columns["float custard_threshold_f[]"] = [_float_literal(v, "float") for v in round_down(tree.threshold)]
     if tree.actions.discrete:
         kind = _smallest_type(int(tree.value.max()) + 1) if tree.actions.start >= 0 else "int"
@@ -221,7 +249,7 @@ def _table_and_loop(tree: Tree, heads: list[str], sums: dict[int, str], answers:
         lines += ["/*", *(comment(line) for line in to_text(tree).splitlines()), "*/", ""]
     for name, values in columns.items():
         lines += [f"static const {name} = {{", rows(values).rstrip(","), "};", ""]
-    for head, end, answer in zip(heads, ("", "_f"), answers, strict=True):
+    for head, end, answer in zip(heads, ("", "_f"), answers, strict=False):
         read, limits = ("x", "") if sums else ("obs", end)
         step = f"node = custard_child[2 * node + !({read}[custard_feature[node]] <= custard_threshold{limits}[node])];"
         loop = (

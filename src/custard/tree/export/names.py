@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from custard.core.errors import CustardError
+from custard.tree.memory import history_of
 from custard.tree.text import plural
 
 if TYPE_CHECKING:
@@ -28,12 +29,16 @@ RESERVED_WORDS = {word.lower() for word in keyword.kwlist}.union(
 )  # fmt: skip
 
 
-def heading(tree: Tree) -> str:
-    """Return the first line of a file that holds a tree."""
+def heading(tree: Tree, remembers: bool = False) -> str:
+    """Return the first line of a file that holds a tree; `remembers` says that the file keeps past steps by itself."""
     size = f"{tree.n_leaves} {plural('leaf', tree.n_leaves)}"
     if tree.is_linear:
         size += f" and {tree.n_coefficients} {plural('coefficient', tree.n_coefficients)}"
-    return f"A decision tree of depth {tree.depth} with {size}, written by custard."
+    said = f"A decision tree of depth {tree.depth} with {size}, written by custard."
+    steps = history_of(tree)
+    if steps and not remembers:
+        said += f" It is to be given its last {steps} {plural('step', steps)} too, in the order of its features."
+    return said
 
 
 def identifiers(names: Iterable[str], prefix: str = "", taken: Iterable[str] = ()) -> list[str]:

@@ -16,7 +16,8 @@ import numpy as np
 
 from custard.core.errors import CustardError
 from custard.core.sums import FULL_TURN, HALF_TURN, Part, Sum
-from custard.tree.export.names import missing_package
+from custard.tree.export.names import heading, missing_package
+from custard.tree.memory import history_of
 from custard.tree.rounding import round_down
 from custard.tree.tree import LEAF, Tree
 
@@ -69,6 +70,8 @@ def to_onnx(tree: Tree, dtype: str = "float64") -> bytes:
     )  # fmt: skip
     opsets = [helper.make_opsetid("", 13), helper.make_opsetid("ai.onnx.ml", 3)]
     model = helper.make_model(graph, opset_imports=opsets, producer_name="custard", ir_version=8)
+    if history_of(tree):
+        model.doc_string = f"{heading(tree)} {', '.join(tree.features.raw.names)}"
     said = {"features": list(tree.features.raw.names), "actions": list(tree.actions.names), "start": tree.actions.start}
     helper.set_model_props(model, {key: json.dumps(value) for key, value in said.items()})
     return model.SerializeToString()

@@ -1,4 +1,4 @@
-"""A Python file without dependencies that defines `act(obs)`."""
+"""A Python file without dependencies that defines `act(obs)`; for a tree with a history also `reset()`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from custard.tree.export.formula import (
     sum_expression,
     sum_words,
 )
+from custard.tree.export.memory import python_memory
 from custard.tree.export.names import comment, heading, identifiers, rows
 from custard.tree.export.walk import MAX_NESTED_DEPTH, nested
+from custard.tree.memory import memory_of
 from custard.tree.tree import Tree
 
 __all__ = ["to_python"]
@@ -48,14 +50,17 @@ def to_python(tree: Tree) -> str:
     <BLANKLINE>
     """
     tree = tree.keep_used_sums()
-    title = heading(tree)
+    memory, names = memory_of(tree), tree.features.raw.names
+    past = [] if memory is None else [f"PAST = {names[memory.n :]!a}"]
     lines = [
-        f'"""{title}',
+        f'"""{heading(tree, remembers=True)}',
         "",
         "act(obs) takes the features in the order of FEATURES and returns the action. NaN goes right everywhere.",
+        *(["It remembers those in PAST by itself: call reset() before each episode."] if past else []),
         '"""',
         "",
-        f"FEATURES = {tree.features.raw.names!a}",
+        f"FEATURES = {names[: len(names) if memory is None else memory.n]!a}",
+        *past,
         f"ACTIONS = {tree.actions.names!a}",
         "",
         "",
@@ -64,7 +69,11 @@ def to_python(tree: Tree) -> str:
         lines += ["from math import floor, isfinite", "", "", *WRAP.splitlines(), "", ""]
     if tree.gains is not None:
         lines += [*CLIP.splitlines(), "", ""]
-    return "\n".join(lines + (_nested_ifs(tree) if tree.depth <= MAX_NESTED_DEPTH else _table_and_loop(tree))) + "\n"
+    body = _nested_ifs(tree) if tree.depth <= MAX_NESTED_DEPTH else _table_and_loop(tree)
+    if memory is not None:
+        body = ["def decide(obs):" if line == "def act(obs):" else line for line in body]
+        body += ["", "", *python_memory(tree, memory, lambda value: repr(value).replace("inf", "1e999"))]
+    return "\n".join(lines + body) + "\n"
 
 
 def _nested_ifs(tree: Tree) -> list[str]:

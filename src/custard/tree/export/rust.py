@@ -1,4 +1,7 @@
-"""A Rust file that defines `pub fn act(obs: &[f64; N])`: no crate, no allocation, fit for `no_std`."""
+"""A Rust file that defines `pub fn act(obs: &[f64; N])`: no crate, no allocation, fit for `no_std`.
+
+A tree with a history comes with a `Memory`, whose `act` takes the present observation only.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,10 @@ from custard.tree.export.formula import (
     sum_expression,
     sum_words,
 )
+from custard.tree.export.memory import rust_memory
 from custard.tree.export.names import comment, heading, identifiers, rows
 from custard.tree.export.walk import MAX_NESTED_DEPTH, nested, order
+from custard.tree.memory import memory_of
 from custard.tree.text import number
 from custard.tree.tree import Tree
 
@@ -48,8 +53,14 @@ def to_rust(tree: Tree) -> str:
     tree = tree.keep_used_sums()
     kind = "f64" if tree.actions.kind == "box" else "i64"
     result = kind if tree.actions.discrete else f"[{kind}; {tree.actions.size}]"
+    memory = memory_of(tree)
     lines = [
-        f"// {heading(tree)}",
+        f"// {heading(tree, remembers=True)}",
+        *(
+            ["// It has a history: Memory keeps its last steps and takes the present observation only."]
+            if memory
+            else []
+        ),
         "// Its features, in order:",
         *(f"//   obs[{i}]  {comment(name)}" for i, name in enumerate(tree.features.raw.names)),
         "// NaN goes right (the else branch) at every question.",
@@ -59,6 +70,8 @@ def to_rust(tree: Tree) -> str:
     ]
     lines += _sum_functions(tree)
     lines += _nested_ifs(tree, result) if tree.depth <= MAX_NESTED_DEPTH else _table_and_loop(tree, result)
+    if memory is not None:
+        lines += ["", *rust_memory(tree, memory, result, _real_literal)]
     return "\n".join(lines) + "\n"
 
 

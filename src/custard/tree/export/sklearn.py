@@ -17,6 +17,7 @@ from custard.core.errors import CustardError
 from custard.core.features import Features
 from custard.tree.export.names import rows
 from custard.tree.linear import require_constant_leaves
+from custard.tree.memory import history_of
 from custard.tree.tree import LEAF, Tree
 
 __all__ = ["from_sklearn", "to_sklearn", "to_sklearn_source"]
@@ -50,6 +51,7 @@ def to_sklearn_source(tree: Tree) -> str:
         "",
         "scikit-learn reads float32; on float32 observations it decides exactly as the tree does. predict() refuses",
         "infinities, predict(X, check_input=False) takes them. NaN goes right.",
+        *(["The features of past steps, such as position[-1], are to be given too."] if history_of(tree) else []),
         '"""',
         "",
         "import numpy as np",
