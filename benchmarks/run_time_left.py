@@ -97,6 +97,7 @@ def measured(method: str, env: str, kwargs: dict[str, Any], number: int) -> dict
     half = run.seconds / 2
     before = [report for report in reports if report.seconds <= half]
     shown = before[-1].seconds_left if before else None
+    shown = None if shown is None else max(0.0, shown - (half - before[-1].seconds))
     last = reports[-1]
     is_python = env in ("FrozenLake-v1",) or method == "direct"
     gamma = run.config["settings"].get("gamma", 1.0) if method in ("tpi", "direct") else 1.0

@@ -17,6 +17,7 @@ from custard.baselines import random_search
 from custard.lab import callbacks, progress
 from custard.lab.callbacks import COMPILING, Callbacks, judging_of
 from custard.lab.progress import Display, is_shown
+from custard.lab.time_left import TimeLeft
 from custard.task.problem import Snapshot
 
 WORLD = dict(env_kwargs={"m": 4}, seed=0, budget=60_000)
@@ -119,6 +120,22 @@ def test_functions_are_called_while_nothing_new_comes(monkeypatch):
     assert all(one.metrics is after[0].metrics for one in after)  # by which loggers know what they have seen
 
 
+def test_the_time_left_is_shown_where_estimates_agree():
+    limit, estimate = TimeLeft(may_stop_early=True), TimeLeft(may_stop_early=False)
+    for seconds, steps in [(10.0, 0), (12.0, 100), (14.0, 200), (16.0, 400)]:
+        for one in (limit, estimate):
+            one.note(Snapshot(steps, None, math.nan, budget=1000), seconds)
+    assert estimate.seconds(16.0) == 9.0  # 600 steps at 400 in 6 s; compiling took the first 10 s
+    assert limit.seconds(16.0) == 14.0  # by the speed until 14 s the run ends at 30 s
+    for one in (limit, estimate):
+        one.note(Snapshot(900, None, math.nan, budget=1000), 17.0)
+    assert estimate.seconds(17.0) is None  # 0.8 s by the latest speed, 13 s by an earlier one
+    assert limit.seconds(17.0) == 13.0
+    for one in (limit, estimate):
+        one.note(Snapshot(1000, None, math.nan, budget=1000), 18.0)
+        assert one.seconds(18.0) is None
+
+
 def test_what_the_value_is_the_mean_of():
     returns = np.array([8.0, 10.0, 12.0])
     judged = Snapshot(10, stump(), 10.0, state=lambda: {"best.returns": returns})
@@ -175,7 +192,9 @@ def test_a_notebook_has_one_line_that_changes(notebook, monkeypatch, capsys):
         time.sleep(0.2)
         display.show(Snapshot(100, None, math.nan, budget=1000), 1.0)
         display.show(Snapshot(200, None, math.nan, budget=1000), 2.0)
+        time.sleep(0.2)
     assert notebook.shown[0] == ""
     assert notebook.shown[1].startswith(f"title: {COMPILING}")
-    assert notebook.shown[-1] == "title: 200 steps, no tree yet, 2.0 s, at most 8 s left"
+    assert "title: 200 steps, no tree yet, 2.0 s, at most 8 s left" in notebook.shown
+    assert notebook.shown[-1] == "title: 200 steps, no tree yet, 2.0 s"  # a run that is over has no time left
     assert capsys.readouterr() == ("", "")

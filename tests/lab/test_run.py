@@ -177,7 +177,7 @@ def test_plain_lines_where_there_is_no_terminal(capsys):
         display.show(Snapshot(100, None, float("nan"), budget=1000), 1.0)
         display.show(Snapshot(200, None, float("nan"), budget=1000), 2.0)
     lines = capsys.readouterr().err.splitlines()
-    assert lines == ["title: 100 steps, no tree yet, 1.0 s", "title: 200 steps, no tree yet, 2.0 s, at most 8 s left"]
+    assert lines == ["title: 100 steps, no tree yet, 1.0 s", "title: 200 steps, no tree yet, 2.0 s"]
 
 
 def test_no_silence_while_code_is_compiled_or_a_unit_of_work_takes_long(capsys, monkeypatch):

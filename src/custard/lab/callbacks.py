@@ -36,7 +36,8 @@ class Progress:
     leaves: int  # of the best tree; 0 before the first tree
     message: str  # what is being done, or why the method stopped; may be empty
     seconds: float  # passed since the run began, those before an interrupt included
-    seconds_left: float | None  # at most, by the recent speed; None where it is not known
+    seconds_left: float | None  # by the recent speed; None where it is not known
+    may_stop_early: bool  # whether `seconds_left` is the most it can be, since the method has a patience
     metrics: Mapping[str, float] = field(default_factory=dict)  # the method's own numbers, as in metrics.csv
     tree: Tree | None = None  # the best tree so far
 
@@ -47,15 +48,18 @@ class Callbacks:
     `report` calls them in the caller's thread. Where no snapshot comes for a while, a thread of its own calls them with
     the last one. A function that returns True ends the run as Ctrl-C does; one that raises ends it with an error.
 
-    functions  by the name that an error shows
-    budget     environment steps of the run, if that is known before the first snapshot
+    functions       by the name that an error shows
+    budget          environment steps of the run, if that is known before the first snapshot
+    may_stop_early  whether the method may stop before its budget is used
     """
 
-    def __init__(self, functions: Mapping[str, Callable[[Progress], Any]], budget: int | None = None) -> None:
+    def __init__(
+        self, functions: Mapping[str, Callable[[Progress], Any]], budget: int | None = None, may_stop_early: bool = True
+    ) -> None:
         self.functions = functions
-        self.last = Progress(0, budget, math.nan, math.nan, 0, 0, COMPILING, 0.0, None)
+        self.last = Progress(0, budget, math.nan, math.nan, 0, 0, COMPILING, 0.0, None, may_stop_early)
         self.failure: BaseException | None = None  # why the functions' thread ended the run
-        self._time_left = TimeLeft()
+        self._time_left = TimeLeft(may_stop_early)
         self._caller = threading.current_thread()
         self._started_at = self._called_at = time.monotonic()
         self._calling = threading.Lock()
@@ -82,7 +86,8 @@ class Callbacks:
             self.last = Progress(
                 snapshot.steps, snapshot.budget, snapshot.value, error, episodes,
                 snapshot.tree.n_leaves if snapshot.tree is not None else 0, snapshot.message, seconds,
-                self._time_left.seconds(seconds), MappingProxyType(dict(snapshot.metrics)), snapshot.tree,
+                self._time_left.seconds(seconds), self._time_left.may_stop_early,
+                MappingProxyType(dict(snapshot.metrics)), snapshot.tree,
             )  # fmt: skip
             self._call(self.last)
 

@@ -24,6 +24,7 @@ from custard.lab.methods import method as find_method
 from custard.lab.multi_seed import learn_seeds
 from custard.lab.progress import Display, is_shown
 from custard.lab.run import Run, RunDirectory
+from custard.lab.time_left import may_stop_early
 from custard.task.budget import budget_of_time, parse_time
 from custard.task.problem import DEFAULT_STEP_TIMEOUT, Problem, Snapshot
 from custard.task.recipes import function_recipe
@@ -170,13 +171,14 @@ def learn(
     directory, state, done = _open_directory(out, resume, config)
     try:
         last = directory.last(done) if directory is not None else None
-        display = Display(f"{name} on {where.name}", enabled=shown)
+        early = may_stop_early(chosen)
+        display = Display(f"{name} on {where.name}", shown, early)
         solving = iter(()) if done.get("finished") and last is not None else module.solve(problem, chosen, state)
         if state is not None:
             solving = _resumed(solving, directory)
         with loggers(names, config, out) as functions:
             told = {**functions, **({} if on_progress is None else {"on_progress": on_progress})}
-            callbacks = Callbacks(told, problem.budget)
+            callbacks = Callbacks(told, problem.budget, early)
             return _follow(solving, config, directory, float(done.get("seconds", 0.0)), last, display, callbacks)
     except Exception as error:
         if directory is not None:

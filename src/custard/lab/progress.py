@@ -59,15 +59,15 @@ class Display:
     seconds.
     """
 
-    def __init__(self, title: str, enabled: bool) -> None:
+    def __init__(self, title: str, enabled: bool, may_stop_early: bool = True) -> None:
         self.title, self.enabled = title, enabled
         self.live: Any = None
         self.notebook_line: NotebookLine | None = None
-        self.started_at = time.monotonic()
+        self.started_at = self.shown_at = time.monotonic()
         self.printed_at = -PLAIN_LINE_SECONDS
         self.last: tuple[Snapshot, float] | None = None
         self.last_printed: tuple[Snapshot, float] | None = None  # the last one that was printed
-        self.time_left = TimeLeft()
+        self.time_left = TimeLeft(may_stop_early)
         self._over = threading.Event()
         self._printing = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -94,7 +94,7 @@ class Display:
         """Update the display."""
         self.time_left.note(snapshot, seconds)
         is_first = self.last is None
-        self.last = (snapshot, seconds)
+        self.last, self.shown_at = (snapshot, seconds), time.monotonic()
         if self.enabled and self.live is None and is_first:
             self._print_line(snapshot, seconds)
 
@@ -123,7 +123,8 @@ class Display:
         facts = [(0, COMPILING)] if snapshot is None else _ranked_facts(snapshot, short=True)
         fields += [(rank, Text(fact)) for rank, fact in facts]
         fields.append((6, Text(duration_text(time.monotonic() - self.started_at), "cyan")))
-        if self.last is not None and (left := self._time_left_text(self.last[1])):
+        since = time.monotonic() - self.shown_at
+        if self.last is not None and (left := self._time_left_text(self.last[1] + since)):
             fields.append((2, Text(left, "cyan")))
         while len(fields) > 1 and sum(field.cell_len + 2 for _, field in fields) - 2 > width:
             fields.remove(max(fields, key=lambda field: field[0]))
@@ -137,7 +138,9 @@ class Display:
             self._thread.join()
         if self.live is not None:
             self.live.stop()
-        elif self.enabled and self.last is not None and kind is None and self.last is not self.last_printed:
+            return
+        has_news = self.last is not self.last_printed or self.notebook_line is not None  # which shows a time left
+        if self.enabled and self.last is not None and kind is None and has_news:
             self._print_line(*self.last)
 
     def _print_line(self, snapshot: Snapshot, seconds: float) -> None:
@@ -154,9 +157,10 @@ class Display:
             print(line, file=sys.stderr, flush=True)  # noqa: T201
 
     def _time_left_text(self, passed: float) -> str:
-        """Return the time left at most, by the recent speed; an empty text where that is not known."""
-        left = self.time_left.seconds(passed)
-        return "" if left is None else f"at most {duration_text(left)} left"
+        """Return the time left, or the most it can be; an empty text where that is not known or the run is over."""
+        left = None if self._over.is_set() else self.time_left.seconds(passed)
+        word = "at most" if self.time_left.may_stop_early else "about"
+        return "" if left is None else f"{word} {duration_text(left)} left"
 
 
 def snapshot_text(snapshot: Snapshot) -> str:
