@@ -2,7 +2,7 @@
 
     python benchmarks/run_time_left.py [--page]
 
-Runs each method on one or several environments for about twenty seconds and writes a row per run into
+Runs each method on one or several environments for 10 to 30 seconds and writes a row per run into
 results/time_left.csv; the same command goes on where the file ends. `--page` only writes results/time_left.md anew.
 With CUSTARD_TRACES=DIRECTORY it also keeps there what each run reported, as JSON.
 
@@ -52,19 +52,27 @@ RUNS: list[tuple[str, str, dict[str, Any]]] = [
     ("random", "CartPole-v1", {}),
     ("tpi", "FrozenLake-v1", {}),
 ]
-#: environment steps where a time is not turned into a budget that fits
-BUDGETS = {("tpi", "FrozenLake-v1"): 50_000}
+#: environment steps for those whose budget by time takes far longer than that
+BUDGETS = {
+    ("tpi", "FrozenLake-v1"): 50_000,
+    ("dqn", "CartPole-v1"): 150_000,
+    ("dqn", PREREQ): 100_000,
+    ("ppo", "CartPole-v1"): 100_000,
+    ("ppo", POTHOLE): 100_000,
+    ("viper-dqn", "CartPole-v1"): 100_000,
+}
 COLUMNS = (
-    "method", "env", "env_kwargs", "budget", "steps", "seconds", "left_shown", "left_true", "factor", "value", "error",
+    "method", "env", "env_kwargs", "budget", "steps", "seconds", "kind", "left_shown", "left_true", "factor", "value", "error",
     "episodes", "fresh", "fresh_error", "noise", "message",
 )  # fmt: skip
 
-ABOUT = f"""\
-`python benchmarks/run_time_left.py` writes [time_left.csv](time_left.csv) and this page. Each run is given about
-{TIME.removesuffix("s")} seconds; methods with a rule of their own for stopping may end earlier. *Left shown* is the
-time left shown at half of the time the run took, *left* what was left then, *factor* their ratio. Where there is a
-dash, the time left was not known and nothing was shown. *Value* is the one shown at the end (± its standard error where
-it is known), *fresh* the mean over fresh episodes, *noise* their difference in standard errors of both.
+ABOUT = """\
+`python benchmarks/run_time_left.py` writes [time_left.csv](time_left.csv) and this page. Each run is given 10 to 30
+seconds on an idle machine; methods with a rule of their own for stopping may end earlier. *Shown* is the time left that
+was shown at half of the time the run took, *left* what was left then, *factor* their ratio. Methods that may stop early
+show a limit, "at most"; the others an estimate, "about"; nothing (a dash) is shown where it is not known. *Value* is the
+one shown at the end (± its standard error where it is known), *fresh* the mean over fresh episodes, *noise* their
+difference in standard errors of both.
 """
 
 
@@ -108,7 +116,7 @@ def measured(method: str, env: str, kwargs: dict[str, Any], number: int) -> dict
     excess = last.value - fresh.mean
     return {
         "method": method, "env": env, "env_kwargs": json.dumps(kwargs), "budget": last.budget, "steps": run.steps,
-        "seconds": round(run.seconds, 2), "left_shown": "" if shown is None else round(shown, 2),
+        "seconds": round(run.seconds, 2), "kind": "at most" if last.may_stop_early else "about", "left_shown": "" if shown is None else round(shown, 2),
         "left_true": round(run.seconds - half, 2), "factor": "" if shown is None else round(shown / half, 3),
         "value": round(last.value, 4), "error": round(last.error, 4), "episodes": last.episodes,
         "fresh": round(fresh.mean, 4), "fresh_error": round(fresh_error, 4),
@@ -132,22 +140,27 @@ def keep_trace(name: str, run: custard.Run, reports: list[custard.Progress]) -> 
 
 def page(rows: list[dict[str, str]]) -> str:
     """Return the page about the rows."""
-    shown = [row for row in rows if row["factor"]]
-    near = [row for row in shown if 1 / MAX_FACTOR <= float(row["factor"]) <= MAX_FACTOR]
+    estimates, limits = ([row for row in rows if row["factor"] and row["kind"] == kind] for kind in ("about", "at most"))
+    near = [row for row in estimates if 1 / MAX_FACTOR <= float(row["factor"]) <= MAX_FACTOR]
+    close = [row for row in limits if 1 / MAX_FACTOR <= float(row["factor"]) <= MAX_FACTOR]
+    held = [row for row in limits if float(row["factor"]) >= 1.0]
     high = [row for row in rows if float(row["noise"]) > MAX_NOISE]
     lines = [
         "# Progress: the time left and the value shown", "", ABOUT,
-        f"- The time left was shown in {len(shown)} of {len(rows)} runs at half time, and within a factor of "
-        f"{MAX_FACTOR:g} in {len(near)} of them.",
+        f"- {len(estimates)} of {len(rows)} runs show an estimate at half time; {len(near)} of them within a factor of "
+        f"{MAX_FACTOR:g} of the truth.",
+        f"- {len(limits)} show a limit; it held in {len(held)}, and {len(close)} of them are within a factor of "
+        f"{MAX_FACTOR:g}.",
         f"- The value shown exceeds the fresh evaluation by more than {MAX_NOISE:g} standard errors in {len(high)} of "
         f"{len(rows)} runs.", "",
-        "| method | environment | seconds | left shown | left | factor | value | fresh | noise | stopped |",
+        "| method | environment | seconds | shown | left | factor | value | fresh | noise | stopped |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]  # fmt: skip
     for row in rows:
         error = "" if row["error"] == "nan" else f" ± {float(row['error']):.3g}"
+        shown = f"{row['kind']} {float(row['left_shown']):.1f}" if row["left_shown"] else "–"
         lines.append(
-            f"| {row['method']} | {row['env']} | {float(row['seconds']):.1f} | {row['left_shown'] or '–'} "
+            f"| {row['method']} | {row['env']} | {float(row['seconds']):.1f} | {shown} "
             f"| {float(row['left_true']):.1f} | {row['factor'] or '–'} | {float(row['value']):.4g}{error} "
             f"| {float(row['fresh']):.4g} ± {float(row['fresh_error']):.3g} | {row['noise']} | {row['message']} |"
         )

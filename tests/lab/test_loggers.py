@@ -86,9 +86,10 @@ def mlflow(monkeypatch):
     client = types.SimpleNamespace(
         get_experiment_by_name=module.note("get_experiment_by_name"),
         create_experiment=module.note("create_experiment", "7"), create_run=module.note("create_run", run),
-        **{name: module.note(name) for name in ("log_param", "log_metric", "set_terminated")},
+        **{name: module.note(name) for name in ("log_batch", "set_terminated")},
     )  # fmt: skip
     module.MlflowClient = lambda: client
+    module.entities = types.SimpleNamespace(Param=lambda *given: given, Metric=lambda *given: given)
     monkeypatch.setitem(sys.modules, "mlflow", module)
     monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
     return module
@@ -114,9 +115,11 @@ def test_mlflow_has_settings_and_metrics(mlflow, tmp_path):
     run = learn(("mlflow", "mlflow"), out=tmp_path / "run")
     assert mlflow.of("create_experiment") == [(("custard",), {})]
     assert mlflow.of("create_run") == [(("7",), {"run_name": "custard-PrereqWorld-v0-mfec-0"})]
-    assert (("r1", "settings.budget", "60000"), {}) in mlflow.of("log_param")
-    values = [(given[2], named["step"]) for given, named in mlflow.of("log_metric") if given[1] == "value"]
-    assert values == [(row["value"], row["steps"]) for row in run.metrics]
+    (given, settings), *points = mlflow.of("log_batch")
+    assert given == ("r1",)
+    assert ("settings.budget", "60000") in settings["params"]
+    values = [metric for _, named in points for metric in named["metrics"] if metric[0] == "value"]
+    assert [(value, steps) for _, value, _, steps in values] == [(row["value"], row["steps"]) for row in run.metrics]
     assert mlflow.of("set_terminated") == [(("r1", "FINISHED"), {})]
 
 
@@ -124,7 +127,8 @@ def test_a_logger_that_fails_is_one_line(wandb, mlflow, tmp_path, capsys, monkey
     def fail(*given, **named):
         raise ConnectionError("no\nserver")
 
-    mlflow.MlflowClient().log_metric = fail
+    log_batch = mlflow.MlflowClient().log_batch
+    mlflow.MlflowClient().log_batch = lambda run_id, params=(), metrics=(): fail() if metrics else None
     code, _, said = call(capsys, *WORDS, "--out", tmp_path / "a", "--log", "wandb", "mlflow", "--json")
     assert (code, said) == (2, "custard: mlflow raised ConnectionError: no server\n")
     assert mlflow.of("set_terminated") == [(("r1", "FAILED"), {})]
@@ -132,7 +136,7 @@ def test_a_logger_that_fails_is_one_line(wandb, mlflow, tmp_path, capsys, monkey
     wandb.init = fail
     code, _, said = call(capsys, *WORDS, "--out", tmp_path / "b", "--log", "wandb", "--json")
     assert (code, said) == (2, "custard: wandb cannot start a run (ConnectionError: no server)\n")
-    mlflow.MlflowClient().log_metric = lambda *given, **named: None
+    mlflow.MlflowClient().log_batch = log_batch
     mlflow.MlflowClient().set_terminated = fail
     with pytest.warns(UserWarning, match=r"mlflow could not end its run \(ConnectionError: no server\)"):
         assert learn("mlflow").tree.n_leaves == 3  # a tree that is learned is not lost
