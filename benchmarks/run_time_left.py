@@ -62,17 +62,17 @@ BUDGETS = {
     ("viper-dqn", "CartPole-v1"): 100_000,
 }
 COLUMNS = (
-    "method", "env", "env_kwargs", "budget", "steps", "seconds", "kind", "left_shown", "left_true", "factor", "value", "error",
-    "episodes", "fresh", "fresh_error", "noise", "message",
+    "method", "env", "env_kwargs", "budget", "steps", "seconds", "kind", "left_shown", "left_true", "factor", "value",
+    "error", "episodes", "fresh", "fresh_error", "noise", "message",
 )  # fmt: skip
 
 ABOUT = """\
-`python benchmarks/run_time_left.py` writes [time_left.csv](time_left.csv) and this page. Each run is given 10 to 30
-seconds on an idle machine; methods with a rule of their own for stopping may end earlier. *Shown* is the time left that
-was shown at half of the time the run took, *left* what was left then, *factor* their ratio. Methods that may stop early
-show a limit, "at most"; the others an estimate, "about"; nothing (a dash) is shown where it is not known. *Value* is the
-one shown at the end (± its standard error where it is known), *fresh* the mean over fresh episodes, *noise* their
-difference in standard errors of both.
+`python benchmarks/run_time_left.py` writes [time_left.csv](time_left.csv) and this page. Each run is meant to take
+10 to 30 seconds; methods with a rule of their own for stopping may end earlier. The runs shared two cores with other
+work. *Shown* is the time left that was shown at half of the time the run took, *left* what was left then, *factor* their
+ratio. Methods that may stop early show a limit, "at most"; the others an estimate, "about"; nothing (a dash) is shown
+where it is not known. *Value* is the one shown at the end (± its standard error where it is known), *fresh* the mean
+over fresh episodes, *noise* their difference in standard errors of both.
 """
 
 
@@ -116,11 +116,12 @@ def measured(method: str, env: str, kwargs: dict[str, Any], number: int) -> dict
     excess = last.value - fresh.mean
     return {
         "method": method, "env": env, "env_kwargs": json.dumps(kwargs), "budget": last.budget, "steps": run.steps,
-        "seconds": round(run.seconds, 2), "kind": "at most" if last.may_stop_early else "about", "left_shown": "" if shown is None else round(shown, 2),
+        "seconds": round(run.seconds, 2), "kind": "at most" if last.may_stop_early else "about",
+        "left_shown": "" if shown is None else round(shown, 2),
         "left_true": round(run.seconds - half, 2), "factor": "" if shown is None else round(shown / half, 3),
         "value": round(last.value, 4), "error": round(last.error, 4), "episodes": last.episodes,
         "fresh": round(fresh.mean, 4), "fresh_error": round(fresh_error, 4),
-        "noise": round(excess / max(spread, 1e-9), 2),
+        "noise": round(max(-99.0, min(99.0, excess / max(spread, 1e-9))), 2),
         "message": run.message,
     }  # fmt: skip
 
@@ -140,7 +141,9 @@ def keep_trace(name: str, run: custard.Run, reports: list[custard.Progress]) -> 
 
 def page(rows: list[dict[str, str]]) -> str:
     """Return the page about the rows."""
-    estimates, limits = ([row for row in rows if row["factor"] and row["kind"] == kind] for kind in ("about", "at most"))
+    estimates, limits = (
+        [row for row in rows if row["factor"] and row["kind"] == kind] for kind in ("about", "at most")
+    )
     near = [row for row in estimates if 1 / MAX_FACTOR <= float(row["factor"]) <= MAX_FACTOR]
     close = [row for row in limits if 1 / MAX_FACTOR <= float(row["factor"]) <= MAX_FACTOR]
     held = [row for row in limits if float(row["factor"]) >= 1.0]

@@ -108,6 +108,7 @@ def test_functions_are_called_while_nothing_new_comes(monkeypatch):
     with Callbacks({"heard": heard.append}, budget=1000) as told:
         time.sleep(0.3)
         told.report(Snapshot(100, None, math.nan, budget=1000), 1.0)
+        told.report(Snapshot(150, None, math.nan, budget=1000), 1.5)
         told.report(Snapshot(200, None, math.nan, budget=1000, metrics={"k": 1.0}), 2.0)
         time.sleep(0.3)
         told.finish()
@@ -129,11 +130,11 @@ def test_the_time_left_is_shown_where_estimates_agree():
     assert limit.seconds(16.0) == 14.0  # by the speed until 14 s the run ends at 30 s
     for one in (limit, estimate):
         one.note(Snapshot(900, None, math.nan, budget=1000), 17.0)
-    assert estimate.seconds(17.0) is None  # 0.8 s by the latest speed, 13 s by an earlier one
-    assert limit.seconds(17.0) == 13.0
-    for one in (limit, estimate):
-        one.note(Snapshot(1000, None, math.nan, budget=1000), 18.0)
-        assert one.seconds(18.0) is None
+        assert one.seconds(17.0) is None  # 0.8 s by the latest speed, 13 s by an earlier one
+        for seconds in (20.0, 40.0):
+            one.note(Snapshot(900 + int(seconds), None, math.nan, budget=1000), seconds)
+        one.note(Snapshot(1000, None, math.nan, budget=1000), 41.0)
+        assert one.seconds(41.0) is None  # it is over
 
 
 def test_what_the_value_is_the_mean_of():
@@ -191,6 +192,7 @@ def test_a_notebook_has_one_line_that_changes(notebook, monkeypatch, capsys):
     with Display("title", enabled=True) as display:
         time.sleep(0.2)
         display.show(Snapshot(100, None, math.nan, budget=1000), 1.0)
+        display.show(Snapshot(150, None, math.nan, budget=1000), 1.5)
         display.show(Snapshot(200, None, math.nan, budget=1000), 2.0)
         time.sleep(0.2)
     assert notebook.shown[0] == ""

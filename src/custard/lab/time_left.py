@@ -10,7 +10,8 @@ from custard.task.problem import Snapshot
 __all__ = ["TimeLeft", "may_stop_early"]
 
 SPEED_SECONDS = 20.0  # over which the speed is measured that tells the time left
-MAX_DISAGREEMENT = 2.0  # factor between estimates made since half of the time; beyond it the time left is not known
+MAX_DISAGREEMENT = 2.0  # factor between the latest estimate and others; beyond it the time left is not known
+MIN_ESTIMATES = 2  # that must agree
 
 
 def may_stop_early(settings: Any) -> bool:
@@ -22,11 +23,12 @@ class TimeLeft:
     """Estimates the seconds until a run's budget is used, by the speed of recent snapshots.
 
     The first snapshot is no measure: code was compiled before it. Phases of a run differ in speed, so the estimates
-    made since half of the time that has passed are compared. For a method that may stop early the longest of them is
-    returned, which is a limit. For others it is the latest one, and nothing where they disagree.
+    made since half of the time that has passed are compared: where they disagree, the time left is not known. Otherwise
+    it is the latest estimate or, for a method that may stop early, the longest, which is a limit.
 
     >>> left = TimeLeft(may_stop_early=False)
     >>> left.note(Snapshot(steps=100, tree=None, value=0.0, budget=1000), 50.0)
+    >>> left.note(Snapshot(steps=350, tree=None, value=0.0, budget=1000), 52.5)
     >>> left.note(Snapshot(steps=600, tree=None, value=0.0, budget=1000), 55.0)
     >>> left.seconds(55.0), left.seconds(56.0)
     (4.0, 3.0)
@@ -57,8 +59,10 @@ class TimeLeft:
         ends = list(self._ends)  # another thread may note a snapshot meanwhile
         if self._is_over or not ends:
             return None
-        lefts = [max(0.0, end - passed) for noted, end in ends if noted >= passed / 2] or [ends[-1][1] - passed]
-        if self.may_stop_early:
-            return max(lefts)
-        agree = max(lefts) <= MAX_DISAGREEMENT * lefts[-1] and lefts[-1] <= MAX_DISAGREEMENT * min(lefts)
-        return lefts[-1] if agree else None
+        lefts = [max(0.0, end - passed) for noted, end in ends if noted >= passed / 2]
+        if len(lefts) < MIN_ESTIMATES:
+            return None
+        latest = lefts[-1]
+        if max(lefts) > MAX_DISAGREEMENT * latest or latest > MAX_DISAGREEMENT * min(lefts):
+            return None
+        return max(lefts) if self.may_stop_early else latest
