@@ -67,12 +67,12 @@ COLUMNS = (
 )  # fmt: skip
 
 ABOUT = """\
-`python benchmarks/run_time_left.py` writes [time_left.csv](time_left.csv) and this page. Each run is meant to take
-10 to 30 seconds; methods with a rule of their own for stopping may end earlier. The runs shared two cores with other
-work. *Shown* is the time left that was shown at half of the time the run took, *left* what was left then, *factor* their
-ratio. Methods that may stop early show a limit, "at most"; the others an estimate, "about"; nothing (a dash) is shown
-where it is not known. *Value* is the one shown at the end (± its standard error where it is known), *fresh* the mean
-over fresh episodes, *noise* their difference in standard errors of both.
+`python benchmarks/run_time_left.py` writes [time_left.csv](time_left.csv) and this page. Each run is meant to take 10
+to 30 seconds; methods with a rule of their own for stopping may end earlier. The runs shared two cores with other
+work. *Shown* is the time left that was shown at half of the time the run took, *left* what was left then, *factor*
+their ratio. Methods that may stop early show a limit, "at most"; the others an estimate, "about"; nothing (a dash) is
+shown where it is not known. *Value* is the one shown at the end (± its standard error where it is known), *fresh* the
+mean over fresh episodes, *noise* their difference in standard errors of both.
 """
 
 
