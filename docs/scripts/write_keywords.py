@@ -19,7 +19,8 @@ NOT_OPTIONS = ("env", "method", "seeds", "settings")
 def options() -> dict[str, str]:
     """Return the options of `learn` with their types as written."""
     parameters = inspect.signature(learn).parameters
-    return {name: str(entry.annotation) for name, entry in parameters.items() if name not in NOT_OPTIONS}
+    kinds = {name: str(entry.annotation).replace("'", '"') for name, entry in parameters.items()}
+    return {name: kind for name, kind in kinds.items() if name not in NOT_OPTIONS}
 
 
 def settings() -> dict[str, str]:

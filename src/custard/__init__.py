@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from custard.core.spaces import describe
     from custard.ibmdp.env import IBMDP
     from custard.ibmdp.vector import VectorIBMDP
+    from custard.lab.callbacks import Progress
     from custard.lab.learn import learn
     from custard.lab.methods import methods
     from custard.lab.run import Run
@@ -44,6 +45,7 @@ __all__ = [
     "CustardError",
     "Features",
     "History",
+    "Progress",
     "Run",
     "Tree",
     "VectorIBMDP",
@@ -66,8 +68,8 @@ _HOME = {
     "VectorIBMDP": "ibmdp.vector", "Tree": "tree.tree", "balance": "tree.balance",
     "check_env": "task.check", "describe": "core.spaces", "History": "task.history",
     "evaluate": "task.evaluate", "extract": "tree.extract", "learn": "lab.learn", "prune_unvisited": "tree.simplify",
-    "simplify": "tree.simplify", "Run": "lab.run", "load": "tree.loading", "methods": "lab.methods",
-    "settings": "lab.settings_list",
+    "simplify": "tree.simplify", "Progress": "lab.callbacks", "Run": "lab.run", "load": "tree.loading",
+    "methods": "lab.methods", "settings": "lab.settings_list",
 }  # fmt: skip
 
 

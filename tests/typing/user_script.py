@@ -14,6 +14,7 @@ def correct() -> None:
     assert_type(run, custard.Run)
     assert_type(custard.learn("CartPole-v1", "mfec", seeds=3, splits=7), list[custard.Run])
     assert_type(custard.evaluate(run.tree, episodes=10).mean, float)
+    custard.learn("CartPole-v1", progress="auto", log="tensorboard", on_progress=lambda told: told.value > 400)
     assert_type(custard.load("runs/cartpole"), custard.Tree)
 
 
@@ -21,4 +22,6 @@ def misspelt() -> None:
     custard.learn("CartPole-v1", max_detph=2)  # type: ignore[call-overload]
     custard.learn("CartPole-v1", "mfec", split=7)  # type: ignore[call-overload]
     custard.learn("CartPole-v1", max_depth="two")  # type: ignore[call-overload]
+    custard.learn("CartPole-v1", progress="yes")  # type: ignore[call-overload]
+    custard.learn("CartPole-v1", on_progress=lambda told: told.leafs)  # type: ignore[attr-defined]
     custard.evaluate("tree.json", episode=10)  # type: ignore[call-arg, arg-type]

@@ -120,6 +120,10 @@ class Command:
     resume: Flag = False
     """Resume the run in the directory."""
 
+    log: Annotated[tuple[Literal["tensorboard", "wandb", "mlflow"], ...], tyro.conf.arg(help_behavior_hint="")] = ()
+    """Log the progress there too. TensorBoard's files go into the run directory; wandb is offline unless WANDB_MODE
+    says otherwise."""
+
     episodes: Whole = None
     """Episodes for the final evaluation, 0 for none; 1,000 unless given, fewer if they take a tenth of the learning."""
 
@@ -146,7 +150,7 @@ class Command:
             "method": self.method, "preset": self.preset, "budget": self.budget, "max_depth": self.max_depth,
             "low": _one_or_all(self.low), "high": _one_or_all(self.high), "seed": self.seed, "seeds": self.seeds,
             "out": out, "resume": self.resume, "features": list(self.feature) or feature_function(self.features),
-            "history": self.history, "time": self.time, "workers": self.workers, "engine": self.engine,
+            "history": self.history, "log": self.log, "time": self.time, "workers": self.workers, "engine": self.engine,
             "address": self.address,
             **{name: getattr(self, name) for name in _OPTIONAL if getattr(self, name) is not None},
         }  # fmt: skip

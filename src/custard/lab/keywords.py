@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from custard.core.spaces import FeaturesArgument
+from custard.lab.callbacks import Progress
 
 __all__ = ["LearnKeywords", "LearnOptions", "MethodSettings"]
 
@@ -32,7 +33,9 @@ class LearnOptions(TypedDict, total=False):
     env_kwargs: Mapping[str, Any] | None
     out: str | Path | None
     resume: bool
-    progress: bool
+    progress: bool | Literal["auto"]
+    on_progress: Callable[[Progress], Any] | None
+    log: str | Sequence[str] | None
     workers: int | None
     step_timeout: float | None
     engine: str

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import platform
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from types import ModuleType
-from typing import Any, Unpack, overload
+from typing import Any, Literal, Unpack, overload
 
 import numpy as np
 
@@ -19,11 +19,14 @@ from custard.core.history import require_history
 from custard.core.metadata import representative
 from custard.core.spaces import FeaturesArgument, describe
 from custard.core.version import VERSION
+from custard.lab.callbacks import Callbacks, Progress
 from custard.lab.keywords import LearnKeywords, LearnOptions
+from custard.lab.loggers import logger_names, loggers
 from custard.lab.methods import method as find_method
 from custard.lab.multi_seed import learn_seeds
-from custard.lab.progress import Display
+from custard.lab.progress import Display, is_shown
 from custard.lab.run import Run, RunDirectory
+from custard.lab.time_left import may_stop_early
 from custard.task.budget import budget_of_time, parse_time
 from custard.task.history import spread_bounds, with_history
 from custard.task.problem import DEFAULT_STEP_TIMEOUT, Problem, Snapshot
@@ -66,7 +69,9 @@ def learn(
     env_kwargs: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     resume: bool = False,
-    progress: bool = False,
+    progress: bool | Literal["auto"] = "auto",
+    on_progress: Callable[[Progress], Any] | None = None,
+    log: str | Sequence[str] | None = None,
     seeds: int | Sequence[int] | None = None,
     workers: int | None = None,
     step_timeout: float | None = DEFAULT_STEP_TIMEOUT,
@@ -88,6 +93,11 @@ def learn(
     "tilt = angle + 0.5*rate"; see `custard.core.expressions`). `history` adds the features and actions of so many past
     steps, named "angle[-1]", "action[-1]", … (`custard.core.history`).
 
+    `progress` shows how far the run is: "auto" in terminals and notebooks, True or False always or never. `on_progress`
+    is called with a `custard.Progress` for every snapshot and at least every five seconds, one call at a time, between
+    snapshots from another thread; if it returns True, the run ends as if interrupted. `log` names one or several of
+    "tensorboard", "wandb" and "mlflow".
+
     With `seeds` (a number of seeds, counted from `seed`, or a list of them) there is one run per seed, side by side in
     the `workers` processes, and a list is returned; each run is the one that its seed gives alone.
 
@@ -98,7 +108,12 @@ def learn(
     """
     require_whole(0, seed=seed, max_depth=max_depth)
     require_engine(engine, address)
+    names, shown = logger_names(log), is_shown(progress)
+    if on_progress is not None and not callable(on_progress):
+        raise CustardError(f"on_progress must be a function of one argument, not {type(on_progress).__name__}")
     if seeds is not None:
+        if on_progress is not None:
+            raise CustardError("several seeds at once cannot do with on_progress=, since other processes run them")
         if engine != "local":
             raise CustardError("several seeds at once run on this machine: custard sweep runs them on a Ray cluster")
         if features is not None and not is_expressions(features):
@@ -110,7 +125,7 @@ def learn(
             "max_depth": max_depth, "budget": budget, "preset": preset, "low": _plain_data(low),
             "high": _plain_data(high), "feature_names": _plain_data(feature_names), "env_kwargs": env_kwargs,
             "features": _plain_data(features), "history": history,
-            "resume": resume, "time": time, "step_timeout": step_timeout, **settings,
+            "resume": resume, "time": time, "step_timeout": step_timeout, "log": names, **settings,
         }  # fmt: skip
         return learn_seeds(env, method, seeds=numbers, workers=workers, out=out, **given)
     name, module = find_method(method)
@@ -128,11 +143,11 @@ def learn(
     # A preset may know bounds that suit its environment; the user's own come first.
     low = getattr(chosen, "low", None) if low is None else low
     high = getattr(chosen, "high", None) if high is None else high
-    venv, encoder, names = where.make_vec(1), features, feature_names
+    venv, encoder, own_names = where.make_vec(1), features, feature_names
     if history:  # a function of the user's, and the names, are those of the present observation
         low, high = (spread_bounds(bound, representative(venv)) for bound in (low, high))
-        encoder, names = features if is_expressions(features) else None, None
-    base = describe(venv, low=low, high=high, features=encoder, feature_names=names, seed=seed)
+        encoder, own_names = features if is_expressions(features) else None, None
+    base = describe(venv, low=low, high=high, features=encoder, feature_names=own_names, seed=seed)
     if not where.is_single_instance:
         venv.close()
     problem = Problem(
@@ -165,11 +180,15 @@ def learn(
     directory, state, done = _open_directory(out, resume, config)
     try:
         last = directory.last(done) if directory is not None else None
-        display = Display(f"{name} on {where.name}", enabled=progress)
+        early = may_stop_early(chosen)
+        display = Display(f"{name} on {where.name}", shown, early)
         solving = iter(()) if done.get("finished") and last is not None else module.solve(problem, chosen, state)
         if state is not None:
             solving = _resumed(solving, directory)
-        return _follow(solving, config, directory, float(done.get("seconds", 0.0)), last, display)
+        with loggers(names, config, out) as functions:
+            told = {**functions, **({} if on_progress is None else {"on_progress": on_progress})}
+            callbacks = Callbacks(told, problem.budget, early)
+            return _follow(solving, config, directory, float(done.get("seconds", 0.0)), last, display, callbacks)
     except Exception as error:
         if directory is not None:
             directory.discard_if_empty()
@@ -237,7 +256,7 @@ def _resumed(solving: Iterator[Snapshot], directory: Any) -> Iterator[Snapshot]:
 
 def _follow(
     solving: Any, config: dict[str, Any], directory: RunDirectory | None, before: float, known: Snapshot | None,
-    display: Any,
+    display: Any, callbacks: Callbacks,
 ) -> Run:  # fmt: skip
     """Run a method to its end while displaying, logging and saving; an interrupt keeps the best tree so far.
 
@@ -247,12 +266,13 @@ def _follow(
     before     seconds that earlier parts of a resumed run took
     known      the snapshot an earlier part ended with, if there is one
     display    the progress display
+    callbacks  the functions that hear of the progress
     """
     started = perf_counter() - before
     saved_at = float("-inf")  # so that the first tree is saved at once
     rows: list[dict[str, float]] = directory.rows if directory else []
     last, message, stopped, finished = known, "", None, False
-    with display:
+    with display, callbacks:
         try:
             for last in solving:
                 seconds = perf_counter() - started
@@ -264,6 +284,8 @@ def _follow(
                         directory.checkpoint(last, seconds)
                         saved_at = perf_counter()
                 display.show(last, seconds)
+                callbacks.report(last, seconds)
+            callbacks.finish()
             finished = True
         except (KeyboardInterrupt, SystemError) as error:
             if not from_interrupt(error):
@@ -273,6 +295,8 @@ def _follow(
             seconds = perf_counter() - started
             if directory is not None and last is not None and last is not known:
                 directory.checkpoint(last, seconds, finished)
+    if isinstance(callbacks.failure, Exception):  # not the interrupt by which its thread ended the run
+        raise callbacks.failure
     if last is None or last.tree is None:
         raise CustardError("no tree was found" + (" before the interrupt" if message else "")) from stopped
     message = message or last.message

@@ -66,7 +66,7 @@ def run_seed(job: dict[str, Any]) -> dict[str, Any]:
     from custard.lab.learn import learn
 
     try:
-        run = learn(**job)
+        run = learn(**job, progress=False)  # several runs side by side would write over each other's lines
     except CustardError as error:
         return {"error": str(error)}
     row = {name: getattr(run, name) for name in ("value", "steps", "seconds", "config", "message")}

@@ -1,4 +1,4 @@
-"""Display progress while a tree is learned: one live line in a terminal, plain lines elsewhere."""
+"""Display progress while a tree is learned: one live line in a terminal or notebook, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -6,37 +6,68 @@ import math
 import sys
 import threading
 import time
-from collections import deque
-from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
+from custard.core.errors import CustardError
 from custard.core.number_format import format_numbers
+from custard.lab.callbacks import COMPILING, judging_of
+from custard.lab.time_left import TimeLeft
 from custard.lab.trial_table import duration_text
 from custard.task.problem import Snapshot
 from custard.tree.text import plural
 
-__all__ = ["Display"]
+__all__ = ["Display", "is_shown"]
 
 PLAIN_LINE_SECONDS = 5.0  # between lines where there is no terminal
-SPEED_SECONDS = 20.0  # over which the speed is measured that tells the time left
-COMPILING = "compiling (once, about 20 s)"
+NOTEBOOK_LINE_SECONDS = 0.5  # between updates of a notebook's line
+
+
+def is_shown(progress: bool | str) -> bool:
+    """Return whether progress is displayed: "auto" means in terminals and notebooks."""
+    if progress == "auto":
+        return _in_notebook() or (sys.stderr is not None and sys.stderr.isatty())
+    if not isinstance(progress, bool):
+        raise CustardError(f"progress={progress!r} must be True, False or 'auto'")
+    return progress
+
+
+def _in_notebook() -> bool:
+    """Return whether this is a notebook's kernel; IPython is not imported for that."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return shell is not None and hasattr(shell, "kernel")
+
+
+class NotebookLine:
+    """One line of a notebook's output, which the next replaces."""
+
+    def __init__(self) -> None:
+        from IPython.display import display
+
+        self._handle: Any = display({"text/plain": ""}, raw=True, display_id=True)
+
+    def write(self, text: str) -> None:
+        """Show a text instead of the last one."""
+        self._handle.update({"text/plain": text}, raw=True)
 
 
 class Display:
     """Shows steps, the best tree's return, depth and leaves, what is being done and the time left, on standard error.
 
-    In a terminal it is one live line. Elsewhere a line is printed at least every five seconds, by a thread of its own.
+    In a terminal or a notebook it is one live line. Elsewhere a thread of its own prints a line at least every five
+    seconds.
     """
 
-    def __init__(self, title: str, enabled: bool) -> None:
+    def __init__(self, title: str, enabled: bool, may_stop_early: bool = True) -> None:
         self.title, self.enabled = title, enabled
         self.live: Any = None
-        self.started_at = time.monotonic()
+        self.notebook_line: NotebookLine | None = None
+        self.started_at = self.shown_at = time.monotonic()
         self.printed_at = -PLAIN_LINE_SECONDS
         self.last: tuple[Snapshot, float] | None = None
         self.last_printed: tuple[Snapshot, float] | None = None  # the last one that was printed
-        self.speeds: deque[tuple[float, int]] = deque()  # seconds and steps of recent snapshots
+        self.time_left = TimeLeft(may_stop_early)
         self._over = threading.Event()
         self._printing = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -47,34 +78,35 @@ class Display:
             from rich.live import Live
 
             console = Console(stderr=True)
-            if console.is_terminal:
+            if _in_notebook():
+                self.notebook_line = NotebookLine()
+            if self.notebook_line is None and console.is_terminal:
                 picture = lambda: self._renderable(console.width)  # noqa: E731
                 self.live = Live(console=console, get_renderable=picture, refresh_per_second=8)
                 self.live.start()
             else:
-                self.printed_at = time.monotonic()
+                self.printed_at = time.monotonic() if self.notebook_line is None else 0.0
                 self._thread = threading.Thread(target=self._print_regularly, daemon=True)
                 self._thread.start()
         return self
 
     def show(self, snapshot: Snapshot, seconds: float) -> None:
         """Update the display."""
-        self.speeds.append((seconds, snapshot.steps))
-        while seconds - self.speeds[0][0] > SPEED_SECONDS and len(self.speeds) > 2:
-            self.speeds.popleft()
+        self.time_left.note(snapshot, seconds)
         is_first = self.last is None
-        self.last = (snapshot, seconds)
+        self.last, self.shown_at = (snapshot, seconds), time.monotonic()
         if self.enabled and self.live is None and is_first:
             self._print_line(snapshot, seconds)
 
     def _print_regularly(self) -> None:
-        while not self._over.wait(PLAIN_LINE_SECONDS / 10):
-            if time.monotonic() - self.printed_at < PLAIN_LINE_SECONDS:
+        interval = PLAIN_LINE_SECONDS if self.notebook_line is None else NOTEBOOK_LINE_SECONDS
+        while not self._over.wait(interval / 10):
+            if time.monotonic() - self.printed_at < interval:
                 continue
             if self.last is None:
                 self.printed_at = time.monotonic()
                 passed = duration_text(self.printed_at - self.started_at)
-                print(f"{self.title}: {COMPILING}, {passed}", file=sys.stderr, flush=True)  # noqa: T201
+                self._write(f"{self.title}: {COMPILING}, {passed}")
             else:
                 self._print_line(*self.last)
 
@@ -91,7 +123,8 @@ class Display:
         facts = [(0, COMPILING)] if snapshot is None else _ranked_facts(snapshot, short=True)
         fields += [(rank, Text(fact)) for rank, fact in facts]
         fields.append((6, Text(duration_text(time.monotonic() - self.started_at), "cyan")))
-        if snapshot is not None and (left := _time_left_text(snapshot, self.speeds)):
+        since = time.monotonic() - self.shown_at
+        if self.last is not None and (left := self._time_left_text(self.last[1] + since)):
             fields.append((2, Text(left, "cyan")))
         while len(fields) > 1 and sum(field.cell_len + 2 for _, field in fields) - 2 > width:
             fields.remove(max(fields, key=lambda field: field[0]))
@@ -105,31 +138,29 @@ class Display:
             self._thread.join()
         if self.live is not None:
             self.live.stop()
-        elif self.enabled and self.last is not None and kind is None and self.last is not self.last_printed:
+            return
+        has_news = self.last is not self.last_printed or self.notebook_line is not None  # which shows a time left
+        if self.enabled and self.last is not None and kind is None and has_news:
             self._print_line(*self.last)
 
     def _print_line(self, snapshot: Snapshot, seconds: float) -> None:
         with self._printing:
             self.printed_at, self.last_printed = time.monotonic(), self.last
-            left = _time_left_text(snapshot, self.speeds)
+            left = self._time_left_text(seconds)
             said = [self.title + ": " + snapshot_text(snapshot), f"{seconds:.1f} s", *([left] if left else [])]
-            print(", ".join(said), file=sys.stderr, flush=True)  # noqa: T201
+            self._write(", ".join(said))
 
+    def _write(self, line: str) -> None:
+        if self.notebook_line is not None:
+            self.notebook_line.write(line)
+        else:
+            print(line, file=sys.stderr, flush=True)  # noqa: T201
 
-def _time_left_text(snapshot: Snapshot, speeds: Sequence[tuple[float, int]]) -> str:
-    """Return the time left at most, by the speed of late; an empty text where that is not known.
-
-    A method may stop before its budget is used. The first snapshot is no measure: code was compiled before it.
-
-    >>> _time_left_text(Snapshot(steps=600, tree=None, value=0.0, budget=1000), [(50.0, 100), (55.0, 600)])
-    'at most 4 s left'
-    """
-    if not snapshot.budget or snapshot.steps >= snapshot.budget or len(speeds) < 2:
-        return ""
-    seconds, steps = speeds[-1][0] - speeds[0][0], speeds[-1][1] - speeds[0][1]
-    if seconds <= 0 or steps <= 0:
-        return ""
-    return f"at most {duration_text((snapshot.budget - snapshot.steps) * seconds / steps)} left"
+    def _time_left_text(self, passed: float) -> str:
+        """Return the time left, or the most it can be; an empty text where that is not known or the run is over."""
+        left = None if self._over.is_set() else self.time_left.seconds(passed)
+        word = "at most" if self.time_left.may_stop_early else "about"
+        return "" if left is None else f"{word} {duration_text(left)} left"
 
 
 def snapshot_text(snapshot: Snapshot) -> str:
@@ -165,7 +196,7 @@ def _ranked_facts(snapshot: Snapshot, short: bool = False) -> list[tuple[int, st
 
 def _interval_text(snapshot: Snapshot) -> str:
     """Return the 95 % interval of the best tree's value and of how many episodes, where a method tells them."""
-    error, episodes = snapshot.metrics.get("error", math.nan), snapshot.metrics.get("judged", 0.0)
-    if not math.isfinite(error) or not episodes:
+    error, episodes = judging_of(snapshot)
+    if not math.isfinite(error):
         return ""
-    return f" ± {format_numbers(1.96 * error)[0]} ({int(episodes)} episodes)"
+    return f" ± {format_numbers(1.96 * error)[0]} ({episodes} episodes)"

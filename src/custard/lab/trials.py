@@ -204,7 +204,7 @@ def _measure(trial: Trial) -> dict[str, Any]:
     wall, cpu = time.perf_counter(), time.process_time()
     run = learn(
         trial.env, trial.method, max_depth=trial.max_depth, seed=trial.seed, preset=trial.preset,
-        env_kwargs=trial.env_kwargs, workers=0, **trial.settings,  # other cores run other trials
+        env_kwargs=trial.env_kwargs, workers=0, progress=False, **trial.settings,  # other cores run other trials
     )  # fmt: skip
     seconds, cpu = time.perf_counter() - wall, time.process_time() - cpu
     if run.message == "interrupted":

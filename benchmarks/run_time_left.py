@@ -1,0 +1,174 @@
+"""Measure whether progress can be trusted: the time left shown at half time, and the value shown at the end.
+
+    python benchmarks/run_time_left.py [--page]
+
+Runs each method on one or several environments for 10 to 30 seconds and writes a row per run into
+results/time_left.csv; the same command goes on where the file ends. `--page` only writes results/time_left.md anew.
+With CUSTARD_TRACES=DIRECTORY it also keeps there what each run reported, as JSON.
+
+Half time is half of the seconds that the run took. The time left shown then is compared with what was left. The value
+shown at the end is compared with the mean return of fresh episodes: the difference is divided by the standard error of
+both together, so that more than 3 is more than noise explains.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import custard
+
+RESULTS = Path(__file__).parents[1] / "results"
+TIME = "20s"
+FRESH_SEED, FRESH_EPISODES, MAX_PYTHON_EPISODES = 4242, 1000, 200
+MAX_FACTOR, MAX_NOISE = 2.0, 3.0
+
+POTHOLE, PREREQ = "custard/PotholeWorld-v0", "custard/PrereqWorld-v0"
+RUNS: list[tuple[str, str, dict[str, Any]]] = [
+    ("tpi", "CartPole-v1", {}),
+    ("tpi", POTHOLE, {}),
+    ("tpi", "MountainCar-v0", {}),
+    ("direct", "CartPole-v1", {}),
+    ("direct", "Acrobot-v1", {}),
+    ("direct", "Pendulum-v1", {}),
+    ("mfec", "CartPole-v1", {}),
+    ("mfec", PREREQ, {"m": 7}),
+    ("mfec", POTHOLE, {}),
+    ("dqn", "CartPole-v1", {}),
+    ("dqn", PREREQ, {"m": 6}),
+    ("ppo", "CartPole-v1", {}),
+    ("ppo", POTHOLE, {}),
+    ("viper-dqn", "CartPole-v1", {}),
+    ("viper-bi", PREREQ, {"m": 7}),
+    ("cqi", "CartPole-v1", {}),
+    ("pyeatt", "CartPole-v1", {}),
+    ("cutree", POTHOLE, {}),
+    ("random", "CartPole-v1", {}),
+    ("tpi", "FrozenLake-v1", {}),
+]
+#: environment steps for those whose budget by time takes far longer than that
+BUDGETS = {
+    ("tpi", "FrozenLake-v1"): 50_000,
+    ("dqn", "CartPole-v1"): 150_000,
+    ("dqn", PREREQ): 100_000,
+    ("ppo", "CartPole-v1"): 100_000,
+    ("ppo", POTHOLE): 100_000,
+    ("viper-dqn", "CartPole-v1"): 100_000,
+}
+COLUMNS = (
+    "method", "env", "env_kwargs", "budget", "steps", "seconds", "kind", "left_shown", "left_true", "factor", "value",
+    "error", "episodes", "fresh", "fresh_error", "noise", "message",
+)  # fmt: skip
+
+ABOUT = """\
+`python benchmarks/run_time_left.py` writes [time_left.csv](time_left.csv) and this page. Each run is meant to take 10
+to 30 seconds; methods with a rule of their own for stopping may end earlier. The runs shared two cores with other
+work. *Shown* is the time left that was shown at half of the time the run took, *left* what was left then, *factor*
+their ratio. Methods that may stop early show a limit, "at most"; the others an estimate, "about"; nothing (a dash) is
+shown where it is not known. *Value* is the one shown at the end (± its standard error where it is known), *fresh* the
+mean over fresh episodes, *noise* their difference in standard errors of both.
+"""
+
+
+def main(words: list[str]) -> None:
+    """Run what is missing, row by row, and write the page."""
+    warnings.simplefilter("ignore")
+    path = RESULTS / "time_left.csv"
+    rows = list(csv.DictReader(path.open())) if path.exists() else []
+    done = {(row["method"], row["env"]) for row in rows}
+    for number, (method, env, kwargs) in enumerate(RUNS):
+        if "--page" in words or (method, env) in done:
+            continue
+        row = measured(method, env, kwargs, number)
+        with path.open("a", newline="") as file:
+            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+            if not file.tell():
+                writer.writeheader()
+            writer.writerow(row)
+        print(row, flush=True)
+    (RESULTS / "time_left.md").write_text(page(list(csv.DictReader(path.open()))))
+
+
+def measured(method: str, env: str, kwargs: dict[str, Any], number: int) -> dict[str, Any]:
+    """Learn once and return a row."""
+    reports: list[custard.Progress] = []
+    budget = BUDGETS.get((method, env))
+    limit: Any = {"time": TIME} if budget is None else {"budget": budget}
+    run = custard.learn(env, method, seed=number, env_kwargs=kwargs, on_progress=reports.append, **limit)
+    keep_trace(f"{number}-{method}", run, reports)
+    half = run.seconds / 2
+    before = [report for report in reports if report.seconds <= half]
+    shown = before[-1].seconds_left if before else None
+    shown = None if shown is None else max(0.0, shown - (half - before[-1].seconds))
+    last = reports[-1]
+    is_python = env in ("FrozenLake-v1",) or method == "direct"
+    gamma = run.config["settings"].get("gamma", 1.0) if method in ("tpi", "direct") else 1.0
+    episodes = MAX_PYTHON_EPISODES if is_python else FRESH_EPISODES
+    fresh = custard.evaluate(run.tree, env, episodes, FRESH_SEED, env_kwargs=kwargs, gamma=gamma)
+    fresh_error = fresh.std / math.sqrt(fresh.episodes)
+    spread = math.hypot(0.0 if math.isnan(last.error) else last.error, fresh_error)
+    excess = last.value - fresh.mean
+    return {
+        "method": method, "env": env, "env_kwargs": json.dumps(kwargs), "budget": last.budget, "steps": run.steps,
+        "seconds": round(run.seconds, 2), "kind": "at most" if last.may_stop_early else "about",
+        "left_shown": "" if shown is None else round(shown, 2),
+        "left_true": round(run.seconds - half, 2), "factor": "" if shown is None else round(shown / half, 3),
+        "value": round(last.value, 4), "error": round(last.error, 4), "episodes": last.episodes,
+        "fresh": round(fresh.mean, 4), "fresh_error": round(fresh_error, 4),
+        "noise": round(max(-99.0, min(99.0, excess / max(spread, 1e-9))), 2),
+        "message": run.message,
+    }  # fmt: skip
+
+
+def keep_trace(name: str, run: custard.Run, reports: list[custard.Progress]) -> None:
+    """Keep what a run reported, where that is asked for."""
+    if (directory := os.environ.get("CUSTARD_TRACES")) is None:
+        return
+    kept = [
+        {"steps": one.steps, "budget": one.budget, "value": one.value, "leaves": one.leaves, "seconds": one.seconds,
+         "left": one.seconds_left, "message": one.message, "metrics": {k: float(v) for k, v in one.metrics.items()}}
+        for one in reports
+    ]  # fmt: skip
+    told = {"seconds": run.seconds, "settings": run.config["settings"], "message": run.message, "reports": kept}
+    (Path(directory) / f"{name}.json").write_text(json.dumps(told))
+
+
+def page(rows: list[dict[str, str]]) -> str:
+    """Return the page about the rows."""
+    estimates, limits = (
+        [row for row in rows if row["factor"] and row["kind"] == kind] for kind in ("about", "at most")
+    )
+    near = [row for row in estimates if 1 / MAX_FACTOR <= float(row["factor"]) <= MAX_FACTOR]
+    close = [row for row in limits if 1 / MAX_FACTOR <= float(row["factor"]) <= MAX_FACTOR]
+    held = [row for row in limits if float(row["factor"]) >= 1.0]
+    high = [row for row in rows if float(row["noise"]) > MAX_NOISE]
+    lines = [
+        "# Progress: the time left and the value shown", "", ABOUT,
+        f"- {len(estimates)} of {len(rows)} runs show an estimate at half time; {len(near)} of them within a factor of "
+        f"{MAX_FACTOR:g} of the truth.",
+        f"- {len(limits)} show a limit; it held in {len(held)}, and {len(close)} of them are within a factor of "
+        f"{MAX_FACTOR:g}.",
+        f"- The value shown exceeds the fresh evaluation by more than {MAX_NOISE:g} standard errors in {len(high)} of "
+        f"{len(rows)} runs.", "",
+        "| method | environment | seconds | shown | left | factor | value | fresh | noise | stopped |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]  # fmt: skip
+    for row in rows:
+        error = "" if row["error"] == "nan" else f" ± {float(row['error']):.3g}"
+        shown = f"{row['kind']} {float(row['left_shown']):.1f}" if row["left_shown"] else "–"
+        lines.append(
+            f"| {row['method']} | {row['env']} | {float(row['seconds']):.1f} | {shown} "
+            f"| {float(row['left_true']):.1f} | {row['factor'] or '–'} | {float(row['value']):.4g}{error} "
+            f"| {float(row['fresh']):.4g} ± {float(row['fresh_error']):.3g} | {row['noise']} | {row['message']} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
