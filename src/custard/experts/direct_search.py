@@ -35,7 +35,7 @@ class DirectSearchSettings:
     initial_deviation: float = 0.5  # of every parameter
     judge_every: int = 5  # generations between two judgements of the search's centre
     judge_episodes: int = 20
-    finalists: int = 4  # best centres that are judged again at the end
+    finalists: int = 4  # centres that are judged again at the end: the best ones, and the last one
     final_episodes: int = 30  # fresh episodes that choose among them, and as many that judge the chosen one
     patience: float = 0.4  # share of the steps without a better centre after which the search stops
 
@@ -173,8 +173,9 @@ def direct_search(
     if not centres:
         yield progress(is_final=True)
         return
-    ranked = sorted(history.judged, key=lambda entry: -entry[1]) or [(len(centres), -np.inf)]
-    finalists = [centres[generation] for generation, _ in ranked[: settings.finalists]]
+    ranked = [generation for generation, _ in sorted(history.judged, key=lambda entry: -entry[1])]
+    last = len(centres)  # few episodes judged the others, so the last one may well be the best
+    finalists = [centres[k] for k in dict.fromkeys([*ranked[: settings.finalists - 1], last])]
     chosen = finalists[0]
     if len(finalists) > 1:
         results = run(finalists, seeds(3, 0, settings.final_episodes))

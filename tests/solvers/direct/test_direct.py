@@ -10,8 +10,9 @@ import custard
 from custard.core.actions import Actions
 from custard.core.features import Features
 from custard.core.spaces import describe
+from custard.experts.direct_search import DirectSearchSettings
 from custard.solvers import direct, tpi
-from custard.solvers.common.evolve import parametrise
+from custard.solvers.common.evolve import Arm, parametrise
 from custard.solvers.common.linear_trees import grown, linear_tree, readable, rounded, smaller_trees
 from custard.solvers.common.race import BudgetUsed, Racer, number_count
 from custard.task.budget import parse_time, rounded_budget
@@ -78,6 +79,20 @@ def test_the_budget_is_kept(env, budget):
     run = custard.learn(env, seed=0, budget=budget, workers=0, expert="linear")
     assert run.steps <= budget + 10  # an episode has ten steps
     assert np.isfinite(run.value)
+
+
+def test_a_search_for_numbers_goes_on_as_it_began():
+    problem = problem_of(Choose)
+    tree = Tree.stump(0, 2.0, 2, 0, problem.base.features, problem.base.actions)
+    settings = DirectSearchSettings(2000, population=8, episodes=1, judge_every=2, judge_episodes=5, final_episodes=5)
+    arm, met = Arm.begin(tree, 1, 2), RNG.normal(size=(100, 2))
+    racer = Racer(InProcess(problem.source.make(), problem.base), 0, None, 10**9)
+    list(arm.improve(racer, settings, met))
+    found = arm.tree
+    assert found != tree
+    assert arm.steps <= 2100
+    list(arm.improve(racer, settings, met))  # no steps are left, so the same centres are judged again
+    assert arm.tree == found
 
 
 def test_a_racer_stops_at_its_limit():

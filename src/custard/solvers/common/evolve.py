@@ -100,18 +100,24 @@ class Arm:
 
     start: Tree  # at parameters zero
     tree: Tree  # the best so far
+    seed: int  # of the search, as long as it goes on
     steps: int = 0  # environment steps spent on it
     search: dict[str, np.ndarray] = field(default_factory=dict)  # what the search needs to go on
 
+    @classmethod
+    def begin(cls, tree: Tree, *seed: int) -> Arm:
+        """Return a search that begins at a tree; the numbers are its seed."""
+        return cls(tree, tree, int(np.random.SeedSequence(seed).generate_state(1)[0]))
+
     def improve(
-        self, racer: Racer, settings: DirectSearchSettings, states: np.ndarray, seed: int, moves_sums: bool = False
+        self, racer: Racer, settings: DirectSearchSettings, states: np.ndarray, moves_sums: bool = False
     ) -> Iterator[SearchProgress]:
         """Search on until `settings.steps` are spent in all; yields where the search stands. See `parametrise`."""
         policy_of, size = parametrise(self.start, states, moves_sums)
         if size == 0:
             return
         for progress in direct_search(
-            policy_of, size, racer, settings, seed, racer.max_steps, None, self.search or None
+            policy_of, size, racer, settings, self.seed, racer.max_steps, None, self.search or None
         ):
             if progress.parameters is not None:
                 self.tree = policy_of(progress.parameters)

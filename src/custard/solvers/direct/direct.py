@@ -51,7 +51,6 @@ SEARCH_END = 0.93  # share of the budget; judging has the rest
 CONSTANT_EPISODES, MAX_CONSTANTS, CONSTANTS_SHARE = 8, 8, 0.03
 COMPARISON_SHARE, MIN_COMPARISON, MAX_COMPARISON = 0.01, 8, 64  # of the budget for one tree's episodes; episodes
 GENERATIONS = 30  # that a search should have: where the budget allows fewer, they are made smaller
-MAX_POPULATION, MAX_FIRST_EPISODES = 20, 2  # policies of a generation; episodes of each, before noise asks for more
 FINAL_SHARE = 0.1  # of the steps of a search, for judging its best centres at the end
 MAX_KEPT_STATES = 4000  # that show where thresholds may lie
 MAX_JUDGING_EPISODES = 200
@@ -130,8 +129,8 @@ class Ends(NamedTuple):
 
 #: By whether plain trees and whether sums are searched.
 ENDS = {
-    (True, True): Ends(0.25, 0.3, 0.45, 0.65, 0.88),
-    (True, False): Ends(0.25, 0.3, 0.7, 0.7, 0.88),
+    (True, True): Ends(0.25, 0.28, 0.45, 0.65, 0.88),
+    (True, False): Ends(0.25, 0.28, 0.78, 0.78, 0.88),
     (False, True): Ends(0.4, 0.4, 0.4, 0.88, 0.88),
 }
 
@@ -152,7 +151,7 @@ def solve(
         search = DirectSearch(problem, settings, runner, state)
         if state is None:
             search.racer.steps = used_steps
-            search.state.arms = [] if start is None else [Arm(start, start)]
+            search.state.arms = [] if start is None else [Arm.begin(start)]
         yield from search.run()
     finally:
         runner.close()
@@ -309,13 +308,12 @@ class DirectSearch:
         return mean - self.state.constant_return >= MIN_WORTH * (best - self.state.constant_return)
 
     def evolve(
-        self, arm: Arm, steps: float, seed: list[int], message: str, moves_sums: bool = False
+        self, arm: Arm, steps: float, message: str, moves_sums: bool = False, deviation: float = 0.5
     ) -> Iterator[Snapshot]:
         """Search for the numbers of one tree until so many steps were spent on it."""
         size = arm.start.n_nodes + arm.start.n_coefficients
-        settings = self.search_settings(int(steps), size, finalists=1, final_episodes=self.judging_episodes)
-        number = int(np.random.SeedSequence(seed).generate_state(1)[0])
-        for progress in arm.improve(self.racer, settings, self.state.states, number, moves_sums):
+        settings = replace(self.search_settings(int(steps), size, 40, 3), initial_deviation=deviation, patience=1.0)
+        for progress in arm.improve(self.racer, settings, self.state.states, moves_sums):
             yield self.snapshot(f"{message}, now about {progress.value:.4g}")
 
     def allowed(self, trees: list[Tree]) -> list[Tree]:
@@ -383,17 +381,24 @@ class DirectSearch:
         """Return the environment steps left until a share of the budget is used."""
         return int(share * self.budget) - self.racer.steps
 
-    def search_settings(self, steps: int, size: int, **more: int) -> DirectSearchSettings:
-        """Return settings of a direct search for so many parameters that make the most of so many steps."""
+    def search_settings(
+        self, steps: int, size: int, max_population: int = 20, max_episodes: int = 2
+    ) -> DirectSearchSettings:
+        """Return settings of a direct search for so many parameters that make the most of so many steps.
+
+        Where the budget allows fewer, generations have less than `max_population` policies and `max_episodes` of each.
+        """
         length = self.racer.recent_length
         affordable = max(1.0, steps / (GENERATIONS * length))  # episodes per generation
-        population = int(np.clip(affordable / 2, 8 + np.log(size), MAX_POPULATION))
-        episodes = int(np.clip(affordable / population, 1, MAX_FIRST_EPISODES))
-        judge_episodes = int(np.clip(population * episodes / 2, 5, 20))
-        final = {"finalists": 4, "final_episodes": int(np.clip(FINAL_SHARE * steps / (5 * length), 4, 30))}
+        population = int(np.clip(affordable / 2, 8 + np.log(size), max_population))
+        episodes = int(np.clip(affordable / population, 1, max_episodes))
+        generations = steps / (population * episodes * length)
+        judge_every = int(np.clip(generations / 20, 2, 10))
         return DirectSearchSettings(
-            max(1, steps), population, episodes, 3 * episodes, judge_episodes=judge_episodes, **final | more
-        )
+            max(1, steps), population, episodes, 3 * episodes if max_episodes == 2 else 2 * episodes,
+            judge_every=judge_every, judge_episodes=int(np.clip(population * episodes * judge_every / 10, 4, 40)),
+            final_episodes=int(np.clip(FINAL_SHARE * steps / (5 * length), 4, 40)),
+        )  # fmt: skip
 
     @property
     def linear_policy(self) -> Any:

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = ["imitate", "improve", "prefer_allowed", "race", "shrink", "with_allowed_leaves"]
 
-ARMS, FINALISTS_PER_SIZE = 6, 3  # trees that race, and those of one size that they are chosen from
+ARMS, FINALISTS_PER_SIZE = 4, 3  # trees that race, and those of one size that they are chosen from
 RUNGS = 3  # times the worse half drops out
+FIRST_DEVIATION = 1.0  # of the search for all numbers of a tree that only imitates, in its units
 RANDOM_DEPTH = 3  # of random trees, where there is no expert
 CHALLENGERS = 24  # changed trees that are compared with the present one at a time
 SECOND_CHANGE_SHARE = 0.3  # share of them with a further change
@@ -58,7 +59,7 @@ def imitate(run: DirectSearch) -> Iterator[Snapshot]:
             finalists += [tree for _, tree in entries[:FINALISTS_PER_SIZE]]
     finalists += [arm.tree for arm in state.arms]
     ranked = run.racer.rank(finalists, ARMS, max(2, run.comparison_episodes // 4))
-    state.arms = [Arm(finalists[i], finalists[i]) for i in ranked]
+    state.arms = [Arm.begin(finalists[i], run.seed, 1, k) for k, i in enumerate(ranked)]
     run.challenge(PLAIN, [state.arms[0].tree])
     yield run.snapshot("imitating the expert")
 
@@ -68,8 +69,8 @@ def race(run: DirectSearch) -> Iterator[Snapshot]:
     state = run.state
     while state.rung < RUNGS and state.arms:
         share = run.steps_left(run.ends.race) / (RUNGS - state.rung) / len(state.arms)
-        for k, arm in enumerate(state.arms):
-            yield from run.evolve(arm, arm.steps + share, [run.seed, 1, k, state.rung], "racing trees")
+        for arm in state.arms:
+            yield from run.evolve(arm, arm.steps + share, "racing trees", deviation=FIRST_DEVIATION)
         keep = max(1, len(state.arms) // 2)
         episodes = max(4, run.comparison_episodes // 2)
         ranked = run.racer.rank([arm.tree for arm in state.arms], keep, episodes, rounds=1)
@@ -84,8 +85,8 @@ def improve(run: DirectSearch, number: int, end: float) -> Iterator[Snapshot]:
     """Search for all numbers of the best tree, every so many rounds, or for a better shape."""
     tree = run.state.incumbents[PLAIN].tree
     if run.is_evolution(number):
-        arm = Arm(tree, tree)
-        yield from run.evolve(arm, run.steps_left(end) / 3, [run.seed, 3, number], "refining")
+        arm = Arm.begin(tree, run.seed, 3, number)
+        yield from run.evolve(arm, run.steps_left(end) / 3, "refining")
         run.challenge(PLAIN, [arm.tree])
     else:
         rng = np.random.default_rng([run.seed, 2, number])

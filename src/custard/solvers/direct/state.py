@@ -65,7 +65,7 @@ class SearchState:
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Return everything as arrays."""
-        data = {"arm_steps": np.array([arm.steps for arm in self.arms], dtype=np.int64)}
+        data = {"arm_counts": np.array([(arm.seed, arm.steps) for arm in self.arms], dtype=np.int64).reshape(-1, 2)}
         for k, arm in enumerate(self.arms):
             data |= _tree_arrays(f"arm{k}.start", arm.start) | _tree_arrays(f"arm{k}.tree", arm.tree)
             data |= {f"arm{k}.search/{key}": entry for key, entry in arm.search.items()}
@@ -91,9 +91,9 @@ class SearchState:
             setattr(state, name, {key: entry.item() for key, entry in _below(f"{name}/", data).items()})
         for form, judged in _below("judged/", data).items():
             state.incumbents[form] = Incumbent(_tree(f"incumbent.{form}", data, base), judged)
-        for k, steps in enumerate(data["arm_steps"].tolist()):
+        for k, (seed, steps) in enumerate(data["arm_counts"].tolist()):
             start, tree = (_tree(f"arm{k}.{part}", data, base) for part in ("start", "tree"))
-            state.arms.append(Arm(start, tree, steps, _below(f"arm{k}.search/", data)))
+            state.arms.append(Arm(start, tree, seed, steps, _below(f"arm{k}.search/", data)))
         return state
 
 

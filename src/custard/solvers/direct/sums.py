@@ -49,10 +49,10 @@ def improve(run: DirectSearch, number: int, end: float) -> Iterator[Snapshot]:
     can_grow = run.forms.leaves_are_linear and tree.n_leaves < min(MAX_LINEAR_LEAVES, run.max_leaves)
     if can_grow and run.max_depth > 0:
         starts += [grown(tree, state.states, rng, run.max_depth) for _ in range(GROWN_TREES)]
-    arms = [Arm(start, start) for start in starts]
+    arms = [Arm.begin(start, run.seed, 6, number, k) for k, start in enumerate(starts)]
     steps = run.steps_left(end) / 5 / len(arms)
-    for k, arm in enumerate(arms):
-        yield from run.evolve(arm, steps, [run.seed, 6, number, k], "searching sums", moves_sums=True)
+    for arm in arms:
+        yield from run.evolve(arm, steps, "searching sums", moves_sums=True)
     run.challenge(SUMS, [arm.tree for arm in arms])
 
 
