@@ -37,7 +37,7 @@ class DirectSearchSettings:
     judge_episodes: int = 20
     finalists: int = 4  # centres that are judged again at the end: the best ones, and the last one
     final_episodes: int = 30  # fresh episodes that choose among them, and as many that judge the chosen one
-    patience: float = 0.4  # share of the steps without a better centre after which the search stops
+    patience: float = 0.6  # share of the steps without a better centre after which the search stops
 
     def __post_init__(self) -> None:
         require_least(self, 1, "population", "episodes", "max_episodes", "judge_every", "judge_episodes", "finalists")

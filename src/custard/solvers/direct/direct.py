@@ -129,8 +129,8 @@ class Ends(NamedTuple):
 
 #: By whether plain trees and whether sums are searched.
 ENDS = {
-    (True, True): Ends(0.25, 0.28, 0.45, 0.65, 0.88),
-    (True, False): Ends(0.25, 0.28, 0.78, 0.78, 0.88),
+    (True, True): Ends(0.4, 0.43, 0.55, 0.72, 0.88),
+    (True, False): Ends(0.3, 0.33, 0.78, 0.78, 0.88),
     (False, True): Ends(0.4, 0.4, 0.4, 0.88, 0.88),
 }
 
