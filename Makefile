@@ -36,7 +36,7 @@ $(VENV)/base: pyproject.toml
 $(VENV)/ready: $(VENV)/base
 	@echo "installing what the tests need (a few minutes) …"
 	@$(PIP) install torch==2.13.0
-	@$(PIP) install --editable ".[all,dev]"
+	@$(PIP) install --editable ".[neural,box2d,sb3,verify,storm,onnx,ray,tensorboard,dev]"
 	@touch $@
 
 $(VENV)/docs: $(VENV)/base

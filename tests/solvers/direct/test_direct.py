@@ -253,3 +253,12 @@ def test_a_discount_decides_what_is_best(method):
         assert custard.evaluate(run.tree, Patience, 3, gamma=gamma).mean == pytest.approx(value)
     with pytest.raises(custard.CustardError, match="gamma must be above 0"):
         custard.learn(Patience, "direct", gamma=0.0)
+
+
+@pytest.mark.parametrize(("depth", "leaves"), [(1, None), (2, None), (None, 2), (None, 3), (0, None)])
+def test_a_tournament_keeps_the_limits_of_a_tree(depth, leaves):
+    tree = custard.learn(
+        Choose, seed=1, budget=6000, workers=0, tests="linear", max_depth=depth, max_leaves=leaves
+    ).tree
+    assert tree.depth <= (99 if depth is None else depth)
+    assert tree.n_leaves <= (leaves or 99)

@@ -28,13 +28,18 @@ DROPPED_AT_ONCE = 2, 4, 8, 16, 32  # coefficients of all sums
 DROPPED_COEFFICIENTS = 3  # of each sum or leaf component, those that matter least, are tried without
 
 
-def linear_tree(policy: LinearPolicy, features: Features, states: np.ndarray) -> Tree:
-    """Return a tree that acts as a linear policy does, but for actions that it hardly ever takes in states [M, n]."""
+def linear_tree(
+    policy: LinearPolicy, features: Features, states: np.ndarray, max_actions: int = MAX_TOURNAMENT_ACTIONS
+) -> Tree:
+    """Return a tree that acts as a linear policy does, but for actions that it hardly ever takes in states [M, n].
+
+    Of many actions only the `max_actions` that it takes most often are left: a tree of depth d has room for d + 1.
+    """
     if not policy.actions.discrete:
         return build_tree(LinearLeaf(policy.bias, policy.weights), features.raw, policy.actions)
     chosen = np.bincount(policy.scores(states).argmax(axis=1), minlength=policy.actions.n)
     order = np.argsort(-chosen, kind="stable")
-    order = order[: max(1, min(MAX_TOURNAMENT_ACTIONS, int((chosen > MIN_ACTION_SHARE * len(states)).sum())))]
+    order = order[: max(1, min(max_actions, int((chosen > MIN_ACTION_SHARE * len(states)).sum())))]
     sums: dict[tuple[int, int], int] = {}  # of two actions -> number of the sum that compares them
     weights: list[np.ndarray] = []
 

@@ -47,7 +47,7 @@ from custard.tree.tree import Tree
 __all__ = ["PRESETS", "Settings", "is_state", "solve"]
 
 DEFAULT_MAX_LEAVES = 32
-SEARCH_END = 0.93  # share of the budget; judging has the rest
+SEARCH_END, CHOICE_END = 0.91, 0.95  # shares of the budget; judging has the rest
 CONSTANT_EPISODES, MAX_CONSTANTS, CONSTANTS_SHARE = 8, 8, 0.03
 COMPARISON_SHARE, MIN_COMPARISON, MAX_COMPARISON = 0.01, 8, 64  # of the budget for one tree's episodes; episodes
 GENERATIONS = 30  # that a search should have: where the budget allows fewer, they are made smaller
@@ -193,22 +193,23 @@ class DirectSearch:
         """Run the phases that are left."""
         phases: dict[str, Callable[[], Iterator[Snapshot]]] = {
             "constants": self.try_constants, "expert": lambda: experts.search(self),
+            "linear tree": lambda: sums.begin(self),
             "imitation": lambda: plain.imitate(self), "race": lambda: plain.race(self),
             "sums": lambda: sums.search(self), "refinement": self.refine, "masks": lambda: plain.prefer_allowed(self),
             "shrinking": lambda: plain.shrink(self), "rounding": lambda: sums.round_numbers(self),
             "choice": self.choose_form, "judging": self.judge_finally,
         }  # fmt: skip
         names = list(phases)
-        try:
-            for name in names[names.index(self.state.phase) : -1]:
-                self.state.phase = name
-                self.save()
-                yield from phases[name]()
-        except BudgetUsed:
-            self.state.chosen_form = self.state.chosen_form or self.best_form
-        self.state.phase, self.racer.limit = names[-1], self.budget
-        self.save()
-        yield from self.judge_finally()
+        at = names.index(self.state.phase)
+        while at < len(names):
+            self.state.phase = names[at]
+            self.racer.limit = int(self.budget * {"choice": CHOICE_END, "judging": 1.0}.get(names[at], SEARCH_END))
+            self.save()
+            try:
+                yield from phases[names[at]]()
+            except BudgetUsed:  # what is left is for choosing and judging
+                at = max(at, names.index("choice") - 1)
+            at += 1
         yield self.snapshot(message=self.closing_message())
 
     # -- phases -----------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ __all__ = ["imitate", "improve", "prefer_allowed", "race", "shrink", "with_allow
 ARMS, FINALISTS_PER_SIZE = 4, 3  # trees that race, and those of one size that they are chosen from
 RUNGS = 3  # times the worse half drops out
 FIRST_DEVIATION = 1.0  # of the search for all numbers of a tree that only imitates, in its units
-RANDOM_DEPTH = 3  # of random trees, where there is no expert
+MAX_RANDOM_TREES, RANDOM_TREE_EPISODES, RANDOM_DEPTH = 32, 6, 3  # where there is no expert
 CHALLENGERS = 24  # changed trees that are compared with the present one at a time
 SECOND_CHANGE_SHARE = 0.3  # share of them with a further change
 
@@ -43,7 +43,8 @@ def imitate(run: DirectSearch) -> Iterator[Snapshot]:
     finalists: list[Tree] = []
     teacher = experts.teacher(run)
     if teacher is None:
-        finalists = _random_trees(run, 2 * ARMS, sizes[-1])
+        affordable = int(steps / (RANDOM_TREE_EPISODES * run.racer.recent_length))
+        finalists = _random_trees(run, int(np.clip(affordable, ARMS, MAX_RANDOM_TREES)), sizes[-1])
     else:
         pool: dict[int, list[tuple[float, Tree]]] = {}
         for found in imitations(teacher, base, run.racer, sizes, run.max_depth, run.seed, steps):

@@ -8,32 +8,45 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from custard.solvers.common.evolve import Arm
-from custard.solvers.common.linear_trees import grown, linear_tree, readable, rounded, smaller_trees
+from custard.solvers.common.linear_trees import (
+    MAX_TOURNAMENT_ACTIONS,
+    grown,
+    linear_tree,
+    readable,
+    rounded,
+    smaller_trees,
+)
 from custard.solvers.direct.state import SUMS
 from custard.task.problem import Snapshot
 
 if TYPE_CHECKING:
     from custard.solvers.direct.direct import DirectSearch
 
-__all__ = ["improve", "round_numbers", "search"]
+__all__ = ["begin", "improve", "round_numbers", "search"]
 
+FIRST_EPISODES = 4  # of the linear policy: which actions it takes, and where features lie
 MAX_LINEAR_LEAVES, GROWN_TREES = 4, 4  # leaves that trees with linear leaves grow to, and ways that are tried at a time
 ROUNDING_DIGITS = 3, 2  # to which numbers are rounded if the return allows
+
+
+def begin(run: DirectSearch) -> Iterator[Snapshot]:
+    """Turn the linear policy into a tree, so that there is a first result."""
+    state = run.state
+    if not run.forms.has_sums or not len(state.linear_weights):
+        return
+    run.keep_states(run.racer.screen([run.linear_policy], FIRST_EPISODES, keep_states=True)[0].states)
+    most = min(MAX_TOURNAMENT_ACTIONS, run.max_depth + 1, 1 + int(np.log2(run.max_leaves)))
+    tree = linear_tree(run.linear_policy, run.problem.base.features, state.states, most)
+    run.take(SUMS, readable(tree))
+    run.save()
+    yield run.snapshot("the linear policy as a tree")
 
 
 def search(run: DirectSearch) -> Iterator[Snapshot]:
     """Search for a small tree of sums that acts as well as the linear policy; not where that is far behind."""
     state = run.state
-    if not run.forms.has_sums or not len(state.linear_weights):
+    if SUMS not in state.incumbents or (run.forms.has_plain and not run.is_worth_improving(state.linear_return)):
         return
-    if SUMS not in state.incumbents:
-        if run.forms.has_plain and not run.is_worth_improving(state.linear_return):
-            return
-        run.keep_states(run.racer.screen([run.linear_policy], 4, keep_states=True)[0].states)
-        tree = linear_tree(run.linear_policy, run.problem.base.features, state.states)
-        run.take(SUMS, readable(tree))
-        run.save()
-        yield run.snapshot("the linear policy as a tree")
     while run.steps_left(run.ends.sums) > 0 and not run.is_stuck(SUMS):
         yield from run.improve(SUMS, run.ends.sums)
 

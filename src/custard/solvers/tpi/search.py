@@ -105,13 +105,21 @@ class Settings:
     def for_direct_search(self) -> direct.Settings:
         """Return the settings of direct search; one that it does not read is an error."""
         read = [entry.name for entry in fields(direct.Settings)]
-        for entry in fields(self):
-            if entry.name not in read and getattr(self, entry.name) != entry.default:
-                raise CustardError(
-                    f"setting {entry.name!r} is not read here: this environment is searched directly, which reads "
-                    f"{', '.join(read)}"
-                )
+        for name in self.not_for_direct_search:
+            raise CustardError(
+                f"setting {name!r} is not read here: this environment is searched directly, which reads "
+                f"{', '.join(read)}"
+            )
         return direct.Settings(**{name: getattr(self, name) for name in read})
+
+    @property
+    def not_for_direct_search(self) -> list[str]:
+        """The settings that are given and that direct search does not read."""
+        read = [entry.name for entry in fields(direct.Settings)]
+        return [
+            entry.name for entry in fields(self)
+            if entry.name not in read and getattr(self, entry.name) != entry.default
+        ]  # fmt: skip
 
 
 def searches_directly(problem: Problem, settings: Settings) -> bool:
@@ -122,19 +130,19 @@ def searches_directly(problem: Problem, settings: Settings) -> bool:
     if asks_for_it or problem.source.vector is not None or settings.gamma != 1.0:
         return True
     if problem.is_compiled:
-        return not can_survey(problem, settings.budget)
+        return not can_survey(problem, settings.budget) and not settings.not_for_direct_search
     return not can_have_table(problem, settings.budget)
 
 
 def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | None = None) -> Iterator[Snapshot]:
     """Run rounds of tree policy iteration until nothing better is found, or search directly."""
-    if searches_directly(problem, settings) or direct.is_state(state):
+    if searches_directly(problem, settings) if state is None else direct.is_state(state):
         yield from direct.solve(problem, settings.for_direct_search(), state)
         return
     search = Search(problem, settings)
     if state is not None:
         search.restore(state)
-    elif problem.is_compiled:
+    elif problem.is_compiled and not settings.not_for_direct_search:
         search.arena.survey()
         if not search.arena.affords_a_round:
             yield from direct.solve(problem, settings.for_direct_search(), used_steps=search.arena.environment.steps)
