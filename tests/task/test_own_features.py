@@ -37,7 +37,7 @@ def settings(method):
 def test_features_of_a_function_on_an_environment_with_presets_and_a_compiled_twin(method, preset, budget):
     given = settings(method) | {"max_depth": 2, "preset": preset, "budget": budget}
     run = custard.learn("CartPole-v1", method, features=lean, **given)
-    assert run.tree.features.n == 2
+    assert run.tree.features.n_raw == 2
     assert custard.evaluate(run.tree, "CartPole-v1", 10, features=lean).mean >= 8.0
 
 
@@ -45,5 +45,5 @@ def test_features_of_a_function_on_an_environment_with_presets_and_a_compiled_tw
 def test_a_wrapped_environment_is_not_the_one_that_presets_are_for(method, preset, budget):
     given = settings(method) | {"max_depth": 2, "preset": preset, "budget": budget}
     run = custard.learn(seen_in_part, method, **given)
-    assert run.tree.features.n == 2
+    assert run.tree.features.n_raw == 2
     assert custard.evaluate(run.tree, seen_in_part, 10).mean >= 8.0
