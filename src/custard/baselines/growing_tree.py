@@ -1,4 +1,4 @@
-"""A tree that grows while it learns action values in its leaves: what cqi, pyeatt and cutree share.
+"""A tree that grows while it learns action values in its leaves: what cqi, pyeatt, cutree and utree share.
 
 `GrowingTree` is a set of arrays with room for more nodes, so that compiled code can split leaves in place.
 `grown_trees` is the loop around every such learner: learn for a while, judge the tree, yield a snapshot.

@@ -48,6 +48,7 @@ __all__ = ["PRESETS", "Settings", "is_state", "solve"]
 
 DEFAULT_MAX_LEAVES = 32
 SEARCH_END, CHOICE_END = 0.91, 0.95  # shares of the budget; judging has the rest
+MAX_OVERRUN = 0.05  # share of the budget by which a phase may exceed its end
 CONSTANT_EPISODES, MAX_CONSTANTS, CONSTANTS_SHARE = 8, 8, 0.03
 COMPARISON_SHARE, MIN_COMPARISON, MAX_COMPARISON = 0.01, 8, 64  # of the budget for one tree's episodes; episodes
 GENERATIONS = 30  # that a search should have: where the budget allows fewer, they are made smaller
@@ -203,14 +204,21 @@ class DirectSearch:
         at = names.index(self.state.phase)
         while at < len(names):
             self.state.phase = names[at]
-            self.racer.limit = int(self.budget * {"choice": CHOICE_END, "judging": 1.0}.get(names[at], SEARCH_END))
+            self.racer.limit = int(self.budget * self.limit_of(names[at]))
             self.save()
             try:
                 yield from phases[names[at]]()
-            except BudgetUsed:  # what is left is for choosing and judging
-                at = max(at, names.index("choice") - 1)
+            except BudgetUsed:
+                if self.steps_left(SEARCH_END) <= 0:  # what is left is for choosing and judging
+                    at = max(at, names.index("choice") - 1)
             at += 1
         yield self.snapshot(message=self.closing_message())
+
+    def limit_of(self, phase: str) -> float:
+        """Return the share of the budget at which a phase is broken off, if episodes become longer than expected."""
+        if phase in ("choice", "judging"):
+            return CHOICE_END if phase == "choice" else 1.0
+        return min(SEARCH_END, getattr(self.ends, phase, 1.0) + MAX_OVERRUN)
 
     # -- phases -----------------------------------------------------------------------------------------------------
 
@@ -265,16 +273,16 @@ class DirectSearch:
 
     def judge_finally(self) -> Iterator[Snapshot]:
         """Judge the tree on as many fresh episodes as the budget has left."""
-        form = self.best_form
-        while (judged := len(self.state.incumbents[form].judged)) < MAX_JUDGING_EPISODES:
+        incumbent = self.state.incumbents[self.best_form]
+        while (judged := len(incumbent.judged)) < MAX_JUDGING_EPISODES:
             if judged and self.steps_left(1.0) < self.judging_episodes * self.racer.recent_length:
                 break
             if not judged:
                 self.racer.limit = self.racer.steps + 1  # one episode, whatever it takes
-                self.judge(form, 1)
+                self.judge(incumbent, 1)
                 break
             try:
-                self.judge(form)
+                self.judge(incumbent)
             except BudgetUsed:  # episodes were longer than those before
                 break
             self.save()
@@ -334,13 +342,13 @@ class DirectSearch:
             self.take(form, winner.tree)
 
     def take(self, form: str, tree: Tree) -> None:
-        """Make a tree the best one of its form; a few fresh episodes judge it."""
-        self.state.incumbents[form] = Incumbent(tree)
-        self.judge(form)
+        """Make a tree the best one of its form once a few fresh episodes have judged it."""
+        incumbent = Incumbent(tree)
+        self.judge(incumbent)
+        self.state.incumbents[form] = incumbent
 
-    def judge(self, form: str, episodes: int | None = None) -> None:
-        """Run fresh episodes of the best tree of a form; they choose nothing."""
-        incumbent = self.state.incumbents[form]
+    def judge(self, incumbent: Incumbent, episodes: int | None = None) -> None:
+        """Run fresh episodes of a best tree; they choose nothing."""
         result = self.racer.screen([incumbent.tree], episodes or self.judging_episodes)[0]
         incumbent.judged = np.append(incumbent.judged, result.returns)
 

@@ -65,14 +65,17 @@ def _search_linear(run: DirectSearch, end: float, guide: Guide | None = None) ->
         planned = run.search_settings(run.steps_left(end), run.problem.base.features.n_raw + 1)
         state.linear_plan = asdict(planned)
     settings, begun = DirectSearchSettings(**state.linear_plan), state.linear_search or None
-    for found in search_linear_policy(run.problem, racer, settings, run.seed, racer.max_steps, begun, guide):
-        state.linear_search, value = found.state, found.search.value
-        if found.policy is not None and found.search.is_final and value > state.linear_return:
+    found = None
+    try:
+        for found in search_linear_policy(run.problem, racer, settings, run.seed, racer.max_steps, begun, guide):
+            state.linear_search = found.state
+            if not found.search.is_final:
+                run.save()
+            yield run.snapshot(f"searching a linear policy, now about {found.search.value:.4g}")
+    finally:  # also where the budget ends before the last judgements
+        if found is not None and found.policy is not None and found.search.value > state.linear_return:
             state.linear_weights = np.column_stack([found.policy.weights, found.policy.bias])
-            state.linear_return = value
-        if not found.search.is_final:
-            run.save()
-        yield run.snapshot(f"searching a linear policy, now about {value:.4g}")
+            state.linear_return = found.search.value
 
 
 def _search_linear_again(run: DirectSearch) -> Iterator[Snapshot]:

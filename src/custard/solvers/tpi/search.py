@@ -105,21 +105,17 @@ class Settings:
     def for_direct_search(self) -> direct.Settings:
         """Return the settings of direct search; one that it does not read is an error."""
         read = [entry.name for entry in fields(direct.Settings)]
-        for name in self.not_for_direct_search:
-            raise CustardError(
-                f"setting {name!r} is not read here: this environment is searched directly, which reads "
-                f"{', '.join(read)}"
-            )
+        for name in self.not_for_direct_search[:1]:
+            reads = f"this environment is searched directly, which reads {', '.join(read)}"
+            raise CustardError(f"setting {name!r} is not read here: {reads}")
         return direct.Settings(**{name: getattr(self, name) for name in read})
 
     @property
     def not_for_direct_search(self) -> list[str]:
         """The settings that are given and that direct search does not read."""
-        read = [entry.name for entry in fields(direct.Settings)]
-        return [
-            entry.name for entry in fields(self)
-            if entry.name not in read and getattr(self, entry.name) != entry.default
-        ]  # fmt: skip
+        own = {entry.name: entry.default for entry in fields(self)}
+        others = own.keys() - {entry.name for entry in fields(direct.Settings)}
+        return [name for name in own if name in others and getattr(self, name) != own[name]]
 
 
 def searches_directly(problem: Problem, settings: Settings) -> bool:
@@ -145,7 +141,7 @@ def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | N
     elif problem.is_compiled and not settings.not_for_direct_search:
         search.arena.survey()
         if not search.arena.affords_a_round:
-            yield from direct.solve(problem, settings.for_direct_search(), used_steps=search.arena.environment.steps)
+            yield from search.hand_over(None)
             return
     while not search.state.message:
         if search.is_mending:
@@ -153,9 +149,7 @@ def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | N
         else:
             yield from search.round()
         if search.has_lost_its_table:
-            given = replace(settings.for_direct_search(), budget=search.arena.budget)
-            used, start = search.arena.environment.steps, search.state.best
-            yield from direct.solve(problem, given, used_steps=used, start=start)
+            yield from search.hand_over(search.state.best)
             return
         yield search.snapshot()
 
@@ -435,19 +429,19 @@ class Search:
         facts = {"round": float(self.state.round)}
         yield Snapshot(self.arena.environment.steps, tree, value, self.arena.budget, facts)
 
+    def hand_over(self, start: Tree | None) -> Iterator[Snapshot]:
+        """Search directly with the rest of the budget, from a tree if there is one."""
+        settings = replace(self.settings.for_direct_search(), budget=self.arena.budget)
+        yield from direct.solve(self.problem, settings, used_steps=self.arena.environment.steps, start=start)
+
     def snapshot(self) -> Snapshot:
         """Return where the search stands after a round."""
         state, arrays = self.state, self._to_arrays()  # as they are now, also if the next round is broken off
         facts = {"round": state.round, "stale": state.rounds_without_progress, "leaves": state.best.n_leaves}
         return Snapshot(
-            self.arena.environment.steps,
-            centre_integer_thresholds(state.best),
-            state.best_return,
-            self.arena.budget,
-            {name: float(value) for name, value in facts.items()},
-            message=state.message,
-            state=lambda: arrays,
-        )
+            self.arena.environment.steps, centre_integer_thresholds(state.best), state.best_return, self.arena.budget,
+            {name: float(value) for name, value in facts.items()}, message=state.message, state=lambda: arrays,
+        )  # fmt: skip
 
     def _to_arrays(self) -> dict[str, np.ndarray]:
         """Return all that the next round depends on."""
