@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from custard.core.clusters import cluster_cores, connected
 from custard.core.errors import CustardError
 from custard.core.processes import cores
 from custard.task.episodes import action_mask, random_action
-from custard.task.problem import Problem
+from custard.task.problem import Problem, Snapshot
 from custard.tree.leaf_actions import LeafActions
 
 __all__ = ["budget_for", "budget_of_time", "parse_time", "rounded_budget", "seconds_per_step"]
@@ -25,7 +26,8 @@ __all__ = ["budget_for", "budget_of_time", "parse_time", "rounded_budget", "seco
 DEFAULT_SECONDS = 300.0  # that a run may take where steps are taken by Python
 MEASURED_SECONDS, MAX_MEASURED_STEPS = 0.7, 20_000  # for measuring what a step costs
 SEARCH_EFFICIENCY = 0.55  # steps per second of a search with its policies and comparisons, per step of the environment
-CALIBRATION_SECONDS, CALIBRATION_BUDGET = 2.0, 10**9  # of a method that runs to show how many steps it takes a second
+FIRST_TRIAL_BUDGET, TRIAL_FACTOR = 1000, 10  # of runs that show what a method's steps cost
+TRIALS_SHARE = 0.35  # of the time for such runs
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 
 
@@ -76,26 +78,57 @@ def seconds_per_step(problem: Problem) -> float:
 def budget_of_time(module: Any, problem: Problem, settings: Any, seconds: float) -> int | None:
     """Return the environment steps that a method takes in so many seconds; None if it is done before.
 
-    Direct search has its own way to know; others run for a moment to find out, and begin again afterwards.
+    Direct search has its own way to know. Other methods run with small budgets to find out, each ten times the one
+    before, and begin again afterwards.
     """
     if not hasattr(settings, "budget"):
         name = module.__name__.rpartition(".")[2]
         raise CustardError(f"{name} has no budget of environment steps, so a time cannot be given for it")
     if hasattr(module, "searches_directly") and module.searches_directly(problem, settings):
-        return budget_for(problem, seconds)
-    solving = iter(module.solve(problem, dataclasses.replace(settings, budget=CALIBRATION_BUDGET)))
-    first = next(solving, None)
-    begun = time.perf_counter()
+        return int(module.budget_for_time(problem, settings, seconds))
+    begun, runs, budget = time.perf_counter(), list[_Trial](), FIRST_TRIAL_BUDGET
+    while not runs or (runs[-1].is_whole and time.perf_counter() - begun + runs[-1].seconds < TRIALS_SHARE * seconds):
+        solving = module.solve(problem, dataclasses.replace(settings, budget=budget))
+        runs.append(_trial(solving, TRIALS_SHARE * seconds - (time.perf_counter() - begun)))
+        is_done = runs[-1].is_whole and runs[-1].steps < budget / 2
+        if is_done and len(runs) > 1 and runs[-1].steps < 2 * runs[-2].steps:
+            return None  # a larger budget changes nothing
+        budget *= TRIAL_FACTOR
+    last = runs[-1]
+    per_step = last.seconds_per_step
+    if len(runs) > 1 and last.steps > runs[-2].steps and last.seconds > runs[-2].seconds:
+        per_step = (last.seconds - runs[-2].seconds) / (last.steps - runs[-2].steps)
+    fixed = max(0.0, last.seconds - per_step * last.steps)
+    return rounded_budget(max(last.steps, (seconds - (time.perf_counter() - begun) - fixed) / per_step))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Trial:
+    """A run of a method that only shows what its steps cost."""
+
+    steps: int
+    seconds: float
+    seconds_per_step: float  # after what is done once
+    is_whole: bool
+
+
+def _trial(solving: Iterator[Snapshot], seconds: float) -> _Trial:
+    """Run a method for so many seconds, or to its end."""
+    begun, times = time.perf_counter(), list[tuple[int, float]]()
     for snapshot in solving:
-        passed = time.perf_counter() - begun
-        if first is not None and passed > CALIBRATION_SECONDS and snapshot.steps > first.steps:
-            rate = (snapshot.steps - first.steps) / passed
-            return rounded_budget(rate * max(1.0, seconds - CALIBRATION_SECONDS))
-    return None
+        times.append((snapshot.steps, time.perf_counter() - begun))
+        if times[-1][1] > seconds:
+            break
+    passed, (first, first_time), (last, last_time) = time.perf_counter() - begun, times[0], times[-1]
+    per_step = (last_time - first_time) / (last - first) if last > first else passed / max(1, last)
+    return _Trial(last, passed, per_step, is_whole=last_time <= seconds)
 
 
-def budget_for(problem: Problem, seconds: float | None) -> int:
-    """Return the environment steps that a search can take in so many seconds (by default five minutes), rounded."""
+def budget_for(problem: Problem, seconds: float | None, training_seconds: Callable[[int], float]) -> int:
+    """Return the environment steps that a search can take in so many seconds (by default five minutes), rounded.
+
+    `training_seconds` says what a budget spends on networks, beside the environment's steps.
+    """
     available = cores()
     if problem.engine == "ray":
         with connected(problem.address) as ray:
@@ -104,4 +137,8 @@ def budget_for(problem: Problem, seconds: float | None) -> int:
     if problem.source.vector is not None:  # measured with all of its parts, which step side by side
         processes = available = problem.source.vector.num_envs
     rate = SEARCH_EFFICIENCY * min(processes, available) / seconds_per_step(problem)
-    return rounded_budget(rate * (DEFAULT_SECONDS if seconds is None else seconds))
+    seconds = DEFAULT_SECONDS if seconds is None else seconds
+    budget = rounded_budget(rate * seconds)
+    while budget > 1 and budget / rate + training_seconds(budget) > seconds:
+        budget = rounded_budget(budget - 1)
+    return budget

@@ -15,7 +15,7 @@ from custard.solvers import direct, tpi
 from custard.solvers.common.evolve import Arm, parametrise
 from custard.solvers.common.linear_trees import grown, linear_tree, readable, rounded, smaller_trees
 from custard.solvers.common.race import BudgetUsed, Racer, number_count
-from custard.task.budget import parse_time, rounded_budget
+from custard.task.budget import rounded_budget
 from custard.task.episodes import EpisodeRequest, InProcess
 from custard.task.policies import LinearPolicy
 from custard.task.problem import Problem
@@ -182,23 +182,6 @@ def test_settings_that_do_not_fit_are_one_line():
         custard.learn(Choose, budget=1000, cuts=5)
     with pytest.raises(custard.CustardError, match="a budget or a time, not both"):
         custard.learn(Choose, budget=1000, time="1m")
-
-
-def test_times_and_budgets():
-    assert [parse_time(text) for text in ("90", "45s", "10m", "1.5h", 3)] == [90, 45, 600, 5400, 3]
-    for bad in ("", "ten", "-3", "0", "5d", float("nan"), -1):
-        with pytest.raises(custard.CustardError, match="time"):
-            parse_time(bad)
-    assert [rounded_budget(steps) for steps in (0.1, 1, 4.9, 5, 19, 20, 499, 5.1e6)] == [
-        1,
-        1,
-        2,
-        5,
-        10,
-        20,
-        200,
-        5 * 10**6,
-    ]
 
 
 def test_a_time_becomes_steps_once(tmp_path):

@@ -2,9 +2,9 @@
 judging), `experts` (what trees imitate), `imitate`, `plain` (trees with plain tests), `sums` (trees over weighted
 sums), `state` (between two units of work); in `solvers/common`: `race`, `evolve`, `linear_trees`."""
 
-from custard.solvers.direct.direct import PRESETS, Settings, is_state, solve
+from custard.solvers.direct.direct import PRESETS, Settings, budget_for_time, is_state, solve
 
-__all__ = ["PRESETS", "Settings", "is_state", "searches_directly", "solve"]
+__all__ = ["PRESETS", "Settings", "budget_for_time", "is_state", "searches_directly", "solve"]
 
 
 def searches_directly(problem: object, settings: Settings) -> bool:

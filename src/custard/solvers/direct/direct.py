@@ -44,7 +44,7 @@ from custard.tree.leaf_actions import LeafActions
 from custard.tree.simplify import centre_integer_thresholds, simplify
 from custard.tree.tree import Tree
 
-__all__ = ["PRESETS", "Settings", "is_state", "solve"]
+__all__ = ["PRESETS", "Settings", "budget_for_time", "is_state", "solve"]
 
 DEFAULT_MAX_LEAVES = 32
 SEARCH_END, CHOICE_END = 0.91, 0.95  # shares of the budget; judging has the rest
@@ -131,7 +131,7 @@ class Ends(NamedTuple):
 #: By whether plain trees and whether sums are searched.
 ENDS = {
     (True, True): Ends(0.4, 0.43, 0.55, 0.72, 0.88),
-    (True, False): Ends(0.3, 0.33, 0.78, 0.78, 0.88),
+    (True, False): Ends(0.22, 0.26, 0.74, 0.74, 0.88),
     (False, True): Ends(0.4, 0.4, 0.4, 0.88, 0.88),
 }
 
@@ -158,6 +158,11 @@ def solve(
         runner.close()
 
 
+def budget_for_time(problem: Problem, settings: Settings, seconds: float | None) -> int:
+    """Return the environment steps that a search takes in so many seconds, by default five minutes."""
+    return budget_for(problem, seconds, lambda budget: experts.training_seconds(problem, settings, budget))
+
+
 def is_state(state: dict[str, np.ndarray] | None) -> bool:
     """Return whether a checkpoint is one of direct search."""
     return state is not None and "phase" in state
@@ -179,7 +184,7 @@ class DirectSearch:
         self.max_depth = self.max_leaves - 1 if problem.max_depth is None else problem.max_depth
         self.leaf_actions = LeafActions(problem.base.actions)
         if data is None:
-            self.state = SearchState(budget=settings.budget or budget_for(problem, None))
+            self.state = SearchState(budget=settings.budget or budget_for_time(problem, settings, None))
         else:
             self.state = SearchState.from_arrays(data, problem.base)
         self.budget = self.state.budget
@@ -297,15 +302,18 @@ class DirectSearch:
         yield from (sums if form == SUMS else plain).improve(self, number, end)
         if state.incumbents[form].tree is not before:
             state.failures[form] = 0
-        elif self.is_evolution(number):
+        elif self.is_evolution(form, number):
             state.failures[form] = state.failures.get(form, 0) + 1
         state.rounds[form] = number + 1
         self.save()
         yield self.snapshot("searching sums" if form == SUMS else "refining")
 
-    def is_evolution(self, number: int) -> bool:
-        """Return whether a round is a search for all numbers, rather than for another shape."""
-        return number % (CHANGES_PER_EVOLUTION + 1) == 0
+    def is_evolution(self, form: str, number: int) -> bool:
+        """Return whether a round is a search for all numbers, rather than for another shape.
+
+        Sums begin with it, plain trees end with it: the race has searched for their numbers before.
+        """
+        return number % (CHANGES_PER_EVOLUTION + 1) == (0 if form == SUMS else CHANGES_PER_EVOLUTION)
 
     def is_stuck(self, form: str) -> bool:
         """Return whether the last searches for all numbers of a form have found nothing better."""

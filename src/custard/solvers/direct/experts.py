@@ -16,17 +16,18 @@ from custard.experts.linear import Guide, search_linear_policy
 from custard.experts.numbered_actions import choice_of_vectors, with_numbered_actions
 from custard.solvers.direct.imitate import Teacher
 from custard.task.policies import LinearPolicy
-from custard.task.problem import Snapshot
+from custard.task.problem import Problem, Snapshot
 from custard.task.runners import visited_states
 from custard.tree.tree import Tree
 
 if TYPE_CHECKING:
-    from custard.solvers.direct.direct import DirectSearch
+    from custard.solvers.direct.direct import DirectSearch, Settings
 
-__all__ = ["linear_policy", "load", "search", "teacher"]
+__all__ = ["linear_policy", "load", "search", "teacher", "training_seconds"]
 
 FIRST_LINEAR_END = 0.08  # share of the budget for a first search, where a DQN may race against what it finds
 MAX_DQN_STEPS, MIN_DQN_STEPS, DQN_SHARE = 100_000, 20_000, 0.1
+DQN_SECONDS = 5e-4  # of a step with its update, about
 NEARLY_SOLVED = 0.9  # share of the way from a constant action to the reward threshold
 MIN_SEARCH_SHARE = 0.02  # of the budget, for which a second search is begun
 GUIDE_EPISODES = 20  # of the trained expert, for a linear policy to begin near it
@@ -37,13 +38,13 @@ def search(run: DirectSearch) -> Iterator[Snapshot]:
     """Find the expert that the settings ask for: a linear policy, a DQN, a better linear policy near the DQN."""
     given, state = run.settings.expert, run.state
     wants_linear = run.problem.base.actions.kind != "multi" and (given in (None, "linear") or run.forms.has_sums)
+    may_train = given is None and _can_train(run.problem, run.settings, run.budget)
     if state.expert_step == "linear":
         if wants_linear and given in (None, "linear"):
-            may_train = given is None and _can_train(run)
             yield from _search_linear(run, FIRST_LINEAR_END if may_train else run.ends.expert)
         yield from _next_step(run, "training")
     if state.expert_step == "training":
-        if given == "dqn" or (given is None and _can_train(run) and not _is_nearly_solved(run)):
+        if given == "dqn" or (may_train and not _is_nearly_solved(run)):
             yield from _train(run)
         yield from _next_step(run, "guided")
     if state.expert_step == "guided":
@@ -105,12 +106,23 @@ def _guide(run: DirectSearch) -> Guide:
     return Guide(states, found.predict(states))
 
 
-def _can_train(run: DirectSearch) -> bool:
+def _can_train(problem: Problem, settings: Settings, budget: int) -> bool:
     """Return whether a DQN can be trained, and its returns compared."""
-    is_affordable = DQN_SHARE * run.budget >= MIN_DQN_STEPS
+    is_affordable = DQN_SHARE * budget >= MIN_DQN_STEPS
     has_jax = bool(find_spec("jax") and find_spec("optax"))
-    is_comparable = run.problem.source.vector is None and run.settings.gamma == 1.0  # its returns are undiscounted
+    is_comparable = problem.source.vector is None and settings.gamma == 1.0  # its returns are undiscounted
     return is_affordable and has_jax and is_comparable
+
+
+def training_seconds(problem: Problem, settings: Settings, budget: int) -> float:
+    """Return about what the networks of a search take, beside the environment's steps."""
+    if settings.expert == "dqn" or (settings.expert is None and _can_train(problem, settings, budget)):
+        return _dqn_steps(budget) * DQN_SECONDS
+    return 0.0
+
+
+def _dqn_steps(budget: int) -> int:
+    return int(min(MAX_DQN_STEPS, DQN_SHARE * budget))
 
 
 def _is_nearly_solved(run: DirectSearch) -> bool:
@@ -155,10 +167,9 @@ def _training(run: DirectSearch, given: Any) -> Iterator[Any]:
     if given == "dqn":
         action = run.leaf_actions.random(np.random.default_rng(0))
         problem, _ = with_numbered_actions(problem, Tree.leaf(action, problem.base.features, problem.base.actions))
-    steps = int(min(MAX_DQN_STEPS, DQN_SHARE * run.budget))
     training = {
-        "steps": steps, "steps_per_update": 1.0, "standardise": True, "checks": 8, "check_rollouts": 10, "judging": 0.4,
-        "check_steps": run.racer.max_steps,
+        "steps": _dqn_steps(run.budget), "steps_per_update": 1.0, "standardise": True, "checks": 8,
+        "check_rollouts": 10, "judging": 0.4, "check_steps": run.racer.max_steps,
     }  # fmt: skip
     yield from experts(problem, given, settings_for(dqn, problem.preset_key, "tuned", training), run.seed)
 

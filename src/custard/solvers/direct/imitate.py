@@ -1,7 +1,8 @@
 """Trees that imitate a teacher on its own states and on the states that the trees themselves meet (DAgger).
 
-Every round fits trees of several sizes to one data set, runs them, and adds the states they met. The fit is greedy
-(CART): a state counts as much as the teacher's second-best action loses, and for action vectors as all others.
+Every round fits trees of several sizes to one data set, runs them, and adds the states they met; after a few rounds
+only the sizes that return most go on. The fit is greedy (CART): a state counts as much as the teacher's second-best
+action loses, and for action vectors as all others.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from custard.tree.tree import Tree
 
 __all__ = ["Imitation", "Teacher", "allowed_scores", "imitations"]
 
-MAX_FIT_STATES = 40_000
+MAX_FIT_STATES = 30_000
 MAX_ROUNDS = 25
+ALL_SIZES_ROUNDS = 4  # after which the worse half of the sizes is left out
 TEACHER_EPISODES = 20  # before the first round
 STUDENT_EPISODES = 6  # of each tree in its round, at most
 MIN_ROUNDS = 5  # for which trees run fewer episodes where steps are few
-RECENT_PARTS = 24  # sets of states, the latest ones, that a round fits to, beside the teacher's first
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,12 +64,12 @@ def imitations(
     rng, begun = np.random.default_rng(seed), racer.steps
     parts = [teacher.states(2)]
     parts.append(teacher.states(int(np.clip(max_steps / (MIN_ROUNDS * racer.recent_length), 1, TEACHER_EPISODES))))
-    for _ in range(MAX_ROUNDS):
-        recent = [parts[0], *parts[1:][-RECENT_PARTS:]]
-        x, masks = np.concatenate([part[0] for part in recent]), joined_masks([part[1] for part in recent])
+    sizes, means = list(max_leaves), dict[int, list[float]]()
+    for number in range(MAX_ROUNDS):
+        x, masks = np.concatenate([part[0] for part in parts]), joined_masks([part[1] for part in parts])
         chosen = rng.permutation(len(x))[:MAX_FIT_STATES]
-        x, masks = x[chosen], masks[chosen]
-        trees = [tree for leaves in max_leaves for tree in fit_trees(teacher, x, base, leaves, max_depth, masks)]
+        fits = [(size, fit_trees(teacher, x[chosen], base, size, max_depth, masks[chosen])) for size in sizes]
+        trees = [tree for _, fitted in fits for tree in fitted]
         affordable = max_steps / (MIN_ROUNDS * len(trees) * racer.recent_length)
         results = racer.screen(trees, int(np.clip(affordable, 1, STUDENT_EPISODES)), keep_states=True)
         parts += [(result.states, result.masks) for result in results]
@@ -77,6 +78,11 @@ def imitations(
         yield Imitation(scored, np.concatenate([part[0] for part in parts]))
         if racer.steps - begun > max_steps:
             break
+        for size, fitted in fits:
+            means.setdefault(size, []).extend(mean for mean, _ in scored[: len(fitted)])
+            scored = scored[len(fitted) :]
+        if number + 1 == ALL_SIZES_ROUNDS:
+            sizes = sorted(sizes, key=lambda size: -float(np.mean(means[size])))[: (len(sizes) + 1) // 2]
 
 
 def fit_trees(

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["imitate", "improve", "prefer_allowed", "race", "shrink", "with_allowed_leaves"]
 
-ARMS, FINALISTS_PER_SIZE = 4, 3  # trees that race, and those of one size that they are chosen from
-RUNGS = 3  # times the worse half drops out
+MAX_ARMS, FINALISTS_PER_SIZE = 4, 3  # trees that race, and those of one size that they are chosen from
+MIN_ARM_EPISODES = 2400  # that the numbers of a tree need before it is compared with others: fewer trees race otherwise
 FIRST_DEVIATION = 1.0  # of the search for all numbers of a tree that only imitates, in its units
 MAX_RANDOM_TREES, RANDOM_TREE_EPISODES, RANDOM_DEPTH = 32, 6, 3  # where there is no expert
 CHALLENGERS = 24  # changed trees that are compared with the present one at a time
@@ -44,7 +44,7 @@ def imitate(run: DirectSearch) -> Iterator[Snapshot]:
     teacher = experts.teacher(run)
     if teacher is None:
         affordable = int(steps / (RANDOM_TREE_EPISODES * run.racer.recent_length))
-        finalists = _random_trees(run, int(np.clip(affordable, ARMS, MAX_RANDOM_TREES)), sizes[-1])
+        finalists = _random_trees(run, int(np.clip(affordable, MAX_ARMS, MAX_RANDOM_TREES)), sizes[-1])
     else:
         pool: dict[int, list[tuple[float, Tree]]] = {}
         for found in imitations(teacher, base, run.racer, sizes, run.max_depth, run.seed, steps):
@@ -59,25 +59,33 @@ def imitate(run: DirectSearch) -> Iterator[Snapshot]:
             entries.sort(key=lambda entry: -entry[0])
             finalists += [tree for _, tree in entries[:FINALISTS_PER_SIZE]]
     finalists += [arm.tree for arm in state.arms]
-    ranked = run.racer.rank(finalists, ARMS, max(2, run.comparison_episodes // 4))
+    ranked = run.racer.rank(finalists, _arm_count(run), max(2, run.comparison_episodes // 4))
     state.arms = [Arm.begin(finalists[i], run.seed, 1, k) for k, i in enumerate(ranked)]
     run.challenge(PLAIN, [state.arms[0].tree])
     yield run.snapshot("imitating the expert")
 
 
+def _arm_count(run: DirectSearch) -> int:
+    """Return how many trees can race: each should have enough episodes in the first rung."""
+    count, episodes = MAX_ARMS, run.steps_left(run.ends.race) / run.racer.recent_length
+    while count > 1 and episodes / (count * (1 + np.log2(count))) < MIN_ARM_EPISODES:
+        count //= 2
+    return count
+
+
 def race(run: DirectSearch) -> Iterator[Snapshot]:
     """Search for the numbers of several trees, and drop the worse half again and again."""
     state = run.state
-    while state.rung < RUNGS and state.arms:
-        share = run.steps_left(run.ends.race) / (RUNGS - state.rung) / len(state.arms)
+    while state.arms:
+        rungs = 1 + int(np.log2(len(state.arms)))
+        share = run.steps_left(run.ends.race) / rungs / len(state.arms)
         for arm in state.arms:
             yield from run.evolve(arm, arm.steps + share, "racing trees", deviation=FIRST_DEVIATION)
-        keep = max(1, len(state.arms) // 2)
         episodes = max(4, run.comparison_episodes // 2)
-        ranked = run.racer.rank([arm.tree for arm in state.arms], keep, episodes, rounds=1)
-        state.arms = [state.arms[i] for i in ranked]
-        state.rung += 1
-        run.challenge(PLAIN, [arm.tree for arm in state.arms])
+        ranked = run.racer.rank([arm.tree for arm in state.arms], max(1, len(state.arms) // 2), episodes, rounds=1)
+        best = [state.arms[i] for i in ranked]
+        run.challenge(PLAIN, [arm.tree for arm in best])
+        state.arms = best if rungs > 1 else []
         run.save()
         yield run.snapshot("racing trees")
 
@@ -85,7 +93,7 @@ def race(run: DirectSearch) -> Iterator[Snapshot]:
 def improve(run: DirectSearch, number: int, end: float) -> Iterator[Snapshot]:
     """Search for all numbers of the best tree, every so many rounds, or for a better shape."""
     tree = run.state.incumbents[PLAIN].tree
-    if run.is_evolution(number):
+    if run.is_evolution(PLAIN, number):
         arm = Arm.begin(tree, run.seed, 3, number)
         yield from run.evolve(arm, run.steps_left(end) / 3, "refining")
         run.challenge(PLAIN, [arm.tree])

@@ -54,7 +54,6 @@ class SearchState:
     trained_return: float = -np.inf  # of the DQN
     has_trained_expert: bool = False  # whether trees imitate the DQN
     arms: list[Arm] = field(default_factory=list)  # trees that race
-    rung: int = 0  # how often the worse half dropped out
     rounds: dict[str, int] = field(default_factory=dict)  # by form: attempts to improve its tree
     failures: dict[str, int] = field(default_factory=dict)  # by form: searches for all numbers in a row without success
 

@@ -2,6 +2,6 @@
 shrink, confirm), `arena` (where trees run, budget, time limit), `simulate` (episodes, action values), `table_expert`
 (trees of a table's policy), `table_model` (few states: counted transitions, exact returns)."""
 
-from custard.solvers.tpi.search import PRESETS, Settings, searches_directly, solve
+from custard.solvers.tpi.search import PRESETS, Settings, budget_for_time, searches_directly, solve
 
-__all__ = ["PRESETS", "Settings", "searches_directly", "solve"]
+__all__ = ["PRESETS", "Settings", "budget_for_time", "searches_directly", "solve"]

@@ -130,6 +130,11 @@ def searches_directly(problem: Problem, settings: Settings) -> bool:
     return not can_have_table(problem, settings.budget)
 
 
+def budget_for_time(problem: Problem, settings: Settings, seconds: float) -> int:
+    """Return the environment steps that direct search takes in so many seconds."""
+    return direct.budget_for_time(problem, settings.for_direct_search(), seconds)
+
+
 def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | None = None) -> Iterator[Snapshot]:
     """Run rounds of tree policy iteration until nothing better is found, or search directly."""
     if searches_directly(problem, settings) if state is None else direct.is_state(state):
