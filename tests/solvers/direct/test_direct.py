@@ -13,7 +13,14 @@ from custard.core.spaces import describe
 from custard.experts.direct_search import DirectSearchSettings
 from custard.solvers import direct, tpi
 from custard.solvers.common.evolve import Arm, parametrise
-from custard.solvers.common.linear_trees import grown, linear_tree, readable, rounded, smaller_trees
+from custard.solvers.common.linear_trees import (
+    coefficients,
+    grown,
+    linear_tree,
+    readable,
+    rounded,
+    without_coefficients,
+)
 from custard.solvers.common.race import BudgetUsed, Racer, number_count
 from custard.task.budget import rounded_budget
 from custard.task.episodes import EpisodeRequest, InProcess
@@ -131,14 +138,63 @@ def test_a_tournament_acts_as_its_scores_do(n_actions):
     assert (tree.predict(X) == policy.predict(X)).mean() > 0.99
 
 
-def test_smaller_trees_are_smaller_and_readable():
+def test_coefficients_can_be_dropped_those_first_that_matter_least():
     tree = readable(linear_tree(linear_policy(3), FEATURES, X))
-    smaller = smaller_trees(tree, X, moves_sums=True)
-    assert all(number_count(each) < number_count(tree) for each in smaller)
-    assert any(each.n_leaves == tree.n_leaves and each.n_coefficients == tree.n_coefficients - 1 for each in smaller)
+    found = coefficients(tree, X)
+    assert len(found) == tree.n_coefficients
+    for count in (1, 3):
+        fewer = without_coefficients(tree, found[:count], X)
+        assert number_count(fewer) < number_count(tree)
+    agreement = [
+        (without_coefficients(tree, [each], X).predict(X) == tree.predict(X)).mean() for each in (found[0], found[-1])
+    ]
+    assert agreement[0] > agreement[1]
+    everything = without_coefficients(tree, found, X)  # of each sum one term stays, which makes it a plain test
+    assert everything.n_coefficients == 0
+
+
+def test_a_leaf_without_a_coefficient_keeps_its_mean_action():
+    actions = Actions("box", ("push",), low=[-9], high=[9])
+    tree = linear_tree(LinearPolicy(np.array([[0.5, -0.2, 0.01]]), np.array([0.1]), actions), FEATURES, X + 3.0)
+    found = coefficients(tree, X)
+    assert [each.feature for each in found] == [2, 1, 0]
+    fewer = without_coefficients(tree, found[:2], X)
+    assert fewer.n_coefficients == 1
+    assert fewer.predict(X).mean() == pytest.approx(tree.predict(X).mean())
+
+
+def test_rounded_numbers_have_few_digits():
+    tree = readable(linear_tree(linear_policy(3), FEATURES, X))
     short = rounded(tree, 2)
     assert all(weight == float(f"{weight:.2g}") for entry in short.features.derived for _, weight in entry.terms)
     assert (short.predict(X) == tree.predict(X)).mean() > 0.9
+
+
+class Noisy(gym.Env):
+    """One step: the action is worth its number, with noise."""
+
+    observation_space = gym.spaces.Box(-1, 1, (1,))
+    action_space = gym.spaces.Discrete(3)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(1, dtype=np.float32), {}
+
+    def step(self, action):
+        return np.zeros(1, dtype=np.float32), float(action) + self.np_random.normal(), True, False, {}
+
+
+@pytest.mark.parametrize(("tolerance", "wins"), [(1.3, True), (0.7, False)])
+def test_a_simpler_tree_wins_only_where_it_loses_no_more_than_tolerated(tolerance, wins):
+    problem = problem_of(Noisy)
+    racer = Racer(InProcess(problem.source.make(), problem.base), 3, None, 10**9)
+    features, actions = problem.base.features, problem.base.actions
+    large = Tree.stump(0, 0.5, 2, 0, features, actions)
+    simple = Tree.leaf(1, features, actions)
+    winner = racer.simplest(large, [simple], 32, tolerance)
+    assert winner.is_new == wins
+    assert winner.tree == (simple if wins else large)
+    assert winner.gain == pytest.approx(-1.0 if wins else 0.0, abs=0.3)
 
 
 def test_a_sum_of_one_feature_is_a_plain_test():

@@ -6,26 +6,35 @@ with a threshold. A policy whose actions are linear in the features is a single 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
 from custard.core.features import Features
 from custard.core.sums import Sum
-from custard.solvers.common.mutations import trees_without_one_split
 from custard.task.policies import LinearPolicy
+from custard.tree.leaf_actions import LeafActions
 from custard.tree.linear import used_derived
 from custard.tree.shape import LEFT, RIGHT, LinearLeaf, Shape, Split, build_tree, replace_part, shape_of, subshape
 from custard.tree.simplify import simplify
 from custard.tree.tree import LEAF, Tree
 
-__all__ = ["grown", "linear_tree", "readable", "rounded", "smaller_trees", "with_sums"]
+__all__ = [
+    "Coefficient",
+    "coefficients",
+    "grown",
+    "linear_tree",
+    "readable",
+    "rounded",
+    "with_sums",
+    "without_coefficients",
+]
 
 MAX_TOURNAMENT_ACTIONS = 5  # a tournament of a actions has 2 ** (a - 1) leaves
 MIN_ACTION_SHARE = 0.002  # share of states in which an action must be chosen to take part
-DROPPED_AT_ONCE = 2, 4, 8, 16, 32  # coefficients of all sums
-DROPPED_COEFFICIENTS = 3  # of each sum or leaf component, those that matter least, are tried without
+IN_SUM = -1  # instead of a leaf's component
 
 
 def linear_tree(
@@ -59,35 +68,49 @@ def linear_tree(
     return build_tree(shape, with_sums(features, weights), policy.actions)
 
 
-def smaller_trees(tree: Tree, states: np.ndarray, moves_sums: bool) -> list[Tree]:
-    """Return the tree without one of its splits or, if `moves_sums`, without some coefficients that matter least.
+class Coefficient(NamedTuple):
+    """One coefficient of a tree."""
+
+    place: int  # the derived feature, or the leaf's node
+    component: int  # of the leaf's action, or IN_SUM
+    feature: int
+
+
+def coefficients(tree: Tree, states: np.ndarray) -> list[Coefficient]:
+    """Return the coefficients of a tree's sums and linear leaves, those first that matter least.
 
     states [M, n_raw] are some that were met: a coefficient matters by how much its term varies there.
     """
-    spread, features = states.std(axis=0), tree.features
-    found = trees_without_one_split(tree)
-    effects: list[tuple[float, int, int]] = []  # of each coefficient: how much it matters, its sum, its feature
-    for c in used_derived(tree) if moves_sums else ():
-        terms = [(index, weight) for index, weight in features.sum_of(c).terms if isinstance(index, int)]
-        total = float(features.sum_of(c).values(states).std()) or 1.0
-        mine = sorted((abs(weight) * spread[index] / total, c, index) for index, weight in terms)
-        effects += mine
-        for _, _, index in mine[: DROPPED_COEFFICIENTS if len(terms) > 1 else 0]:
-            found.append(without_coefficients(tree, {(c, index)}))
-    effects.sort()
-    for count in DROPPED_AT_ONCE:
-        if count < len(effects):
-            found.append(without_coefficients(tree, {(c, index) for _, c, index in effects[:count]}))
-    for node, component in zip(*np.nonzero(_gains(tree).any(axis=2)), strict=True) if moves_sums else ():
-        gains = _gains(tree)[node, component]
-        order = np.argsort(np.where(gains != 0.0, np.abs(gains) * spread, np.inf), kind="stable")
-        for index in order[: min(DROPPED_COEFFICIENTS, np.count_nonzero(gains))].tolist():
-            fewer = _gains(tree).copy()
-            fewer[node, component, index] = 0.0
-            value = tree.value.copy()
-            value[node, component] += gains[index] * states[:, index].mean()
-            found.append(replace(tree, gains=fewer, value=value))
-    return [readable(each) for each in found]
+    spread, found = states.std(axis=0), list[tuple[float, Coefficient]]()
+    for c in used_derived(tree):
+        entry = tree.features.sum_of(c)
+        total = float(entry.values(states).std()) or 1.0
+        terms = [(i, abs(weight)) for i, weight in entry.terms if isinstance(i, int)]
+        found += [(weight * spread[i] / total, Coefficient(c, IN_SUM, i)) for i, weight in terms]
+    box = LeafActions(tree.actions)
+    for node, component, i in zip(*np.nonzero(_gains(tree)), strict=True):
+        share = spread[i] / (box.high[component] - box.low[component])
+        found.append((abs(_gains(tree)[node, component, i]) * share, Coefficient(int(node), int(component), int(i))))
+    return [coefficient for _, coefficient in sorted(found)]
+
+
+def without_coefficients(tree: Tree, dropped: Collection[Coefficient], states: np.ndarray) -> Tree:
+    """Return the tree without some coefficients; of each sum the largest stays.
+
+    A leaf's constant takes over what a dropped term was in the mean of states [M, n_raw].
+    """
+    for c in sorted({place for place, component, _ in dropped if component == IN_SUM}):
+        terms = tree.features.sum_of(c).terms
+        left = tuple(term for term in terms if (c, IN_SUM, term[0]) not in dropped)
+        tree = with_sum(tree, c, Sum(left or (max(terms, key=lambda term: abs(term[1])),)))
+    in_leaves = [coefficient for coefficient in dropped if coefficient.component != IN_SUM]
+    if in_leaves:
+        gains, value = _gains(tree).copy(), tree.value.copy()
+        for place, component, feature in in_leaves:
+            value[place, component] += gains[place, component, feature] * states[:, feature].mean()
+            gains[place, component, feature] = 0.0
+        tree = replace(tree, gains=gains, value=value)
+    return readable(tree)
 
 
 def grown(tree: Tree, states: np.ndarray, rng: np.random.Generator, max_depth: int) -> Tree:
@@ -121,15 +144,6 @@ def rounded(tree: Tree, digits: int) -> Tree:
     if tree.actions.kind == "box":
         tree = replace(tree, value=each(tree.value), gains=None if tree.gains is None else each(tree.gains))
     return replace(tree, threshold=each(tree.threshold))
-
-
-def without_coefficients(tree: Tree, dropped: set[tuple[int, int]]) -> Tree:
-    """Return the tree without coefficients, given by sum and feature; of each sum the largest stays."""
-    for c in {c for c, _ in dropped}:
-        terms = tree.features.sum_of(c).terms
-        left = tuple(term for term in terms if (c, term[0]) not in dropped)
-        tree = with_sum(tree, c, Sum(left or (max(terms, key=lambda term: abs(term[1])),)))
-    return tree
 
 
 def with_sum(tree: Tree, c: int, entry: Sum) -> Tree:

@@ -16,6 +16,7 @@ __all__ = ["BudgetUsed", "Racer", "Winner", "number_count"]
 
 STAGE_SHARES = 0.125, 0.375, 1.0  # of a comparison's episodes, after which challengers drop out
 STAGE_SURVIVORS = 3  # one in so many goes on to the next stage
+CONFIRMATION_FACTOR, MAX_CONFIRMED = 2, 3  # episodes that confirm a smaller tree, per one that chose it; trees
 
 
 class BudgetUsed(Exception):
@@ -29,6 +30,7 @@ class Winner:
     tree: Tree
     returns: np.ndarray  # [episodes]
     is_new: bool  # whether a challenger won
+    gain: float = 0.0  # mean of its returns less those of the one that it replaces
 
     @property
     def mean(self) -> float:
@@ -133,13 +135,14 @@ class Racer:
                 return Winner(incumbent, own, False)
         tree, returns = left[0]
         if _mean_less_error(returns - own) > 0.0:
-            return Winner(tree, returns, True)
+            return Winner(tree, returns, True, float((returns - own).mean()))
         return Winner(incumbent, own, False)
 
     def simplest(self, incumbent: Tree, challengers: Sequence[Tree], episodes: int, tolerance: float) -> Winner:
-        """Return the incumbent, or the challenger with the fewest numbers that loses at most `tolerance` against it.
+        """Return the incumbent, or a challenger with fewer numbers that loses at most `tolerance` against it.
 
         Challengers drop out at each stage where they clearly lose more than that; of the others the smallest go on.
+        The smallest ones left are then compared on fresh episodes, more of them, one after the other.
         """
         stages = [int(np.ceil(share * episodes)) for share in STAGE_SHARES]
         seeds = self.fresh_seeds(episodes)
@@ -149,12 +152,24 @@ class Racer:
         for stage in stages:
             results = self.compare([tree for tree, _ in left], seeds[done:stage])
             ran = [(tree, np.append(old, new.returns)) for (tree, old), new in zip(left, results, strict=True)]
-            slack = tolerance if stage < episodes else 0.0  # few episodes say little
-            ran = [(tree, r) for tree, r in ran if _mean_less_error(r - own[:stage]) > -tolerance - slack]
-            left, done = ran[: max(1, len(left) // STAGE_SURVIVORS)], stage
-            if not left:
-                return Winner(incumbent, own, False)
-        return Winner(*left[0], True)
+            ran = [(tree, r) for tree, r in ran if _mean_less_error(own[:stage] - r) < tolerance]
+            ran.sort(key=lambda entry: -float(entry[1].mean()))
+            left = sorted(ran[: max(1, len(left) // STAGE_SURVIVORS)], key=lambda entry: number_count(entry[0]))
+            done = stage
+        own = np.zeros(0)
+        seeds = self.fresh_seeds(CONFIRMATION_FACTOR * episodes)
+        for tree, _ in left[:MAX_CONFIRMED]:
+            returns = np.zeros(0)
+            for part in np.split(seeds, CONFIRMATION_FACTOR):
+                if len(own) <= len(returns):
+                    own = np.append(own, self.compare([incumbent], part)[0].returns)
+                returns = np.append(returns, self.compare([tree], part)[0].returns)
+                loss = own[: len(returns)] - returns
+                if _mean_less_error(loss) > tolerance:
+                    break
+            if len(returns) == len(seeds) and loss.mean() <= tolerance:
+                return Winner(tree, returns, True, -float(loss.mean()))
+        return Winner(incumbent, own, False)
 
 
 def number_count(tree: Tree) -> int:

@@ -55,7 +55,8 @@ GENERATIONS = 30  # that a search should have: where the budget allows fewer, th
 FINAL_SHARE = 0.1  # of the steps of a search, for judging its best centres at the end
 MAX_KEPT_STATES = 4000  # that show where thresholds may lie
 MAX_JUDGING_EPISODES = 200
-TOLERATED_LOSS = 0.01  # for a smaller tree, as a share of what the best tree gains over constants
+#: For a smaller tree, and for all smaller trees together, as shares of what the best tree gains over constants.
+TOLERATED_LOSS, TOLERATED_LOSSES = 0.01, 0.02
 CHANGES_PER_EVOLUTION = 4  # comparisons of changed trees between two searches for all numbers
 MAX_FAILURES = 2  # searches for all numbers in a row without a better tree before a form is left as it is
 MIN_WORTH = 0.5  # share of the best tree's gain over constants that a policy must have to be improved further
@@ -302,18 +303,15 @@ class DirectSearch:
         yield from (sums if form == SUMS else plain).improve(self, number, end)
         if state.incumbents[form].tree is not before:
             state.failures[form] = 0
-        elif self.is_evolution(form, number):
+        elif self.is_evolution(number):
             state.failures[form] = state.failures.get(form, 0) + 1
         state.rounds[form] = number + 1
         self.save()
         yield self.snapshot("searching sums" if form == SUMS else "refining")
 
-    def is_evolution(self, form: str, number: int) -> bool:
-        """Return whether a round is a search for all numbers, rather than for another shape.
-
-        Sums begin with it, plain trees end with it: the race has searched for their numbers before.
-        """
-        return number % (CHANGES_PER_EVOLUTION + 1) == (0 if form == SUMS else CHANGES_PER_EVOLUTION)
+    def is_evolution(self, number: int) -> bool:
+        """Return whether a round is a search for all numbers, which others have searched for before, or for a shape."""
+        return number % (CHANGES_PER_EVOLUTION + 1) == CHANGES_PER_EVOLUTION
 
     def is_stuck(self, form: str) -> bool:
         """Return whether the last searches for all numbers of a form have found nothing better."""
@@ -329,7 +327,7 @@ class DirectSearch:
     ) -> Iterator[Snapshot]:
         """Search for the numbers of one tree until so many steps were spent on it."""
         size = arm.start.n_nodes + arm.start.n_coefficients
-        settings = replace(self.search_settings(int(steps), size, 40, 3), initial_deviation=deviation, patience=1.0)
+        settings = replace(self.search_settings(int(steps), size, 40), initial_deviation=deviation, patience=1.0)
         for progress in arm.improve(self.racer, settings, self.state.states, moves_sums):
             yield self.snapshot(f"{message}, now about {progress.value:.4g}")
 
@@ -347,6 +345,7 @@ class DirectSearch:
     def accept(self, form: str, winner: Winner) -> None:
         """Keep the winner of a comparison as the best tree of its form."""
         if winner.is_new:
+            self.state.losses[form] = max(0.0, self.state.losses.get(form, 0.0) - winner.gain)
             self.take(form, winner.tree)
 
     def take(self, form: str, tree: Tree) -> None:
@@ -361,11 +360,13 @@ class DirectSearch:
         incumbent.judged = np.append(incumbent.judged, result.returns)
 
     def tolerance(self, form: str) -> float:
-        """Return what a smaller tree may lose: less where the present one is already below the best linear policy."""
-        state = self.state
-        mean = state.incumbents[form].mean
-        reference = max(mean, state.linear_return) if form == SUMS else mean
-        return max(0.0, TOLERATED_LOSS * max(0.0, reference - state.constant_return) - max(0.0, reference - mean) / 2)
+        """Return what a smaller tree may lose."""
+        left = self.tolerated_losses(form) - self.state.losses.get(form, 0.0)
+        return max(0.0, min(left, TOLERATED_LOSS / TOLERATED_LOSSES * self.tolerated_losses(form)))
+
+    def tolerated_losses(self, form: str) -> float:
+        """Return what all smaller trees together may lose."""
+        return TOLERATED_LOSSES * max(0.0, self.state.incumbents[form].mean - self.state.constant_return)
 
     def warn_of_endless_episodes(self, results: list[Episodes]) -> None:
         """Say where episodes are cut, if the environment declares no time limit and ended none of them."""
@@ -398,21 +399,19 @@ class DirectSearch:
         """Return the environment steps left until a share of the budget is used."""
         return int(share * self.budget) - self.racer.steps
 
-    def search_settings(
-        self, steps: int, size: int, max_population: int = 20, max_episodes: int = 2
-    ) -> DirectSearchSettings:
+    def search_settings(self, steps: int, size: int, max_population: int = 20) -> DirectSearchSettings:
         """Return settings of a direct search for so many parameters that make the most of so many steps.
 
-        Where the budget allows fewer, generations have less than `max_population` policies and `max_episodes` of each.
+        Where the budget allows fewer, generations have less than `max_population` policies and one episode of each.
         """
         length = self.racer.recent_length
         affordable = max(1.0, steps / (GENERATIONS * length))  # episodes per generation
         population = int(np.clip(affordable / 2, 8 + np.log(size), max_population))
-        episodes = int(np.clip(affordable / population, 1, max_episodes))
+        episodes = int(np.clip(affordable / population, 1, 2))
         generations = steps / (population * episodes * length)
         judge_every = int(np.clip(generations / 20, 2, 10))
         return DirectSearchSettings(
-            max(1, steps), population, episodes, 3 * episodes if max_episodes == 2 else 2 * episodes,
+            max(1, steps), population, episodes, 3 * episodes,
             judge_every=judge_every, judge_episodes=int(np.clip(population * episodes * judge_every / 10, 4, 40)),
             final_episodes=int(np.clip(FINAL_SHARE * steps / (5 * length), 4, 40)),
         )  # fmt: skip

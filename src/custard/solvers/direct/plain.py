@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from custard.solvers.common.evolve import Arm
-from custard.solvers.common.linear_trees import smaller_trees
-from custard.solvers.common.mutations import mutate_shape, random_shape
+from custard.solvers.common.mutations import mutate_shape, random_shape, trees_without_one_split
 from custard.solvers.direct import experts
 from custard.solvers.direct.imitate import imitations
 from custard.solvers.direct.state import PLAIN
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["imitate", "improve", "prefer_allowed", "race", "shrink", "with_allowed_leaves"]
 
 MAX_ARMS, FINALISTS_PER_SIZE = 4, 3  # trees that race, and those of one size that they are chosen from
-MIN_ARM_EPISODES = 2400  # that the numbers of a tree need before it is compared with others: fewer trees race otherwise
+MIN_ARM_EPISODES = 1500  # that the numbers of a tree need before it is compared with others: fewer trees race otherwise
 FIRST_DEVIATION = 1.0  # of the search for all numbers of a tree that only imitates, in its units
 MAX_RANDOM_TREES, RANDOM_TREE_EPISODES, RANDOM_DEPTH = 32, 6, 3  # where there is no expert
 CHALLENGERS = 24  # changed trees that are compared with the present one at a time
@@ -93,7 +92,7 @@ def race(run: DirectSearch) -> Iterator[Snapshot]:
 def improve(run: DirectSearch, number: int, end: float) -> Iterator[Snapshot]:
     """Search for all numbers of the best tree, every so many rounds, or for a better shape."""
     tree = run.state.incumbents[PLAIN].tree
-    if run.is_evolution(PLAIN, number):
+    if run.is_evolution(number):
         arm = Arm.begin(tree, run.seed, 3, number)
         yield from run.evolve(arm, run.steps_left(end) / 3, "refining")
         run.challenge(PLAIN, [arm.tree])
@@ -135,7 +134,7 @@ def shrink(run: DirectSearch) -> Iterator[Snapshot]:
         tree = run.state.incumbents[PLAIN].tree
         if tree.n_leaves == 1:
             break
-        smaller = run.allowed(smaller_trees(tree, run.state.states, moves_sums=False))
+        smaller = run.allowed([simplify(each) for each in trees_without_one_split(tree)])
         winner = run.racer.simplest(tree, smaller, run.comparison_episodes, run.tolerance(PLAIN))
         run.accept(PLAIN, winner)
         if winner.is_new:

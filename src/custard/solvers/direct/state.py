@@ -44,6 +44,7 @@ class SearchState:
     has_masks: bool = False  # whether the environment says which actions are allowed
     states: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))  # [M, n_raw]: some that were met
     incumbents: dict[str, Incumbent] = field(default_factory=dict)  # by form
+    references: list[Tree] = field(default_factory=list)  # at most one: the best tree of sums, however large
     chosen_form: str = ""  # at the end
     linear_search: dict[str, np.ndarray] = field(default_factory=dict)  # of the search for a linear policy
     linear_plan: dict[str, Any] = field(default_factory=dict)  # its settings
@@ -55,6 +56,7 @@ class SearchState:
     has_trained_expert: bool = False  # whether trees imitate the DQN
     arms: list[Arm] = field(default_factory=list)  # trees that race
     rounds: dict[str, int] = field(default_factory=dict)  # by form: attempts to improve its tree
+    losses: dict[str, float] = field(default_factory=dict)  # by form: what smaller trees have lost and not won back
     failures: dict[str, int] = field(default_factory=dict)  # by form: searches for all numbers in a row without success
 
     @property
@@ -70,8 +72,10 @@ class SearchState:
             data |= {f"arm{k}.search/{key}": entry for key, entry in arm.search.items()}
         for form, incumbent in self.incumbents.items():
             data |= {f"judged/{form}": incumbent.judged, **_tree_arrays(f"incumbent.{form}", incumbent.tree)}
+        for tree in self.references:
+            data |= _tree_arrays("reference", tree)
         data |= {f"linear_search/{key}": entry for key, entry in self.linear_search.items()}
-        for name in ("linear_plan", "rounds", "failures"):
+        for name in ("linear_plan", "rounds", "losses", "failures"):
             data |= {f"{name}/{key}": np.array(entry) for key, entry in getattr(self, name).items()}
         plain = [entry.name for entry in fields(self) if not isinstance(getattr(self, entry.name), dict | list)]
         return data | {name: np.array(getattr(self, name)) for name in plain}
@@ -86,10 +90,12 @@ class SearchState:
                 setattr(state, name, value.item() if value.ndim == 0 else value)
         state.counts = tuple(data["counts"].tolist())
         state.linear_search = _below("linear_search/", data)
-        for name in ("linear_plan", "rounds", "failures"):
+        for name in ("linear_plan", "rounds", "losses", "failures"):
             setattr(state, name, {key: entry.item() for key, entry in _below(f"{name}/", data).items()})
         for form, judged in _below("judged/", data).items():
             state.incumbents[form] = Incumbent(_tree(f"incumbent.{form}", data, base), judged)
+        if _below("reference/", data):
+            state.references = [_tree("reference", data, base)]
         for k, (seed, steps) in enumerate(data["arm_counts"].tolist()):
             start, tree = (_tree(f"arm{k}.{part}", data, base) for part in ("start", "tree"))
             state.arms.append(Arm(start, tree, seed, steps, _below(f"arm{k}.search/", data)))

@@ -10,14 +10,17 @@ import numpy as np
 from custard.solvers.common.evolve import Arm
 from custard.solvers.common.linear_trees import (
     MAX_TOURNAMENT_ACTIONS,
+    coefficients,
     grown,
     linear_tree,
     readable,
     rounded,
-    smaller_trees,
+    without_coefficients,
 )
+from custard.solvers.common.mutations import trees_without_one_split
 from custard.solvers.direct.state import SUMS
 from custard.task.problem import Snapshot
+from custard.tree.tree import Tree
 
 if TYPE_CHECKING:
     from custard.solvers.direct.direct import DirectSearch
@@ -26,6 +29,10 @@ __all__ = ["begin", "improve", "round_numbers", "search"]
 
 FIRST_EPISODES = 4  # of the linear policy: which actions it takes, and where features lie
 MAX_LINEAR_LEAVES, GROWN_TREES = 4, 4  # leaves that trees with linear leaves grow to, and ways that are tried at a time
+PRUNED_SHARES = 0.2, 0.4  # of all coefficients, before all numbers are searched for again
+MAX_SINGLE_DROPS, MAX_CLOSED = 32, 4  # coefficients that are tried without, and splits
+REFERENCE_FACTOR = 3  # episodes that compare a tree with the best one, per one that compares trees otherwise
+MAX_LOSSES = 2.0  # times what smaller trees may lose, after which the best tree takes their place again
 ROUNDING_DIGITS = 3, 2  # to which numbers are rounded if the return allows
 
 
@@ -38,6 +45,7 @@ def begin(run: DirectSearch) -> Iterator[Snapshot]:
     most = min(MAX_TOURNAMENT_ACTIONS, run.max_depth + 1, 1 + int(np.log2(run.max_leaves)))
     tree = linear_tree(run.linear_policy, run.problem.base.features, state.states, most)
     run.take(SUMS, readable(tree))
+    state.references = [state.incumbents[SUMS].tree]
     run.save()
     yield run.snapshot("the linear policy as a tree")
 
@@ -54,19 +62,60 @@ def search(run: DirectSearch) -> Iterator[Snapshot]:
 def improve(run: DirectSearch, number: int, end: float) -> Iterator[Snapshot]:
     """Search for all numbers, every so many rounds, or take splits and coefficients away that nothing needs."""
     state, tree = run.state, run.state.incumbents[SUMS].tree
-    if not run.is_evolution(SUMS, number):
-        smaller = run.allowed(smaller_trees(tree, state.states, moves_sums=True))
+    if not run.is_evolution(number):
+        smaller = run.allowed(smaller_trees(run, tree))
         run.accept(SUMS, run.racer.simplest(tree, smaller, run.comparison_episodes, run.tolerance(SUMS)))
         return
+    compare_with_reference(run)
+    tree = state.incumbents[SUMS].tree
     rng, starts = np.random.default_rng([run.seed, 5, number]), [tree]
     can_grow = run.forms.leaves_are_linear and tree.n_leaves < min(MAX_LINEAR_LEAVES, run.max_leaves)
     if can_grow and run.max_depth > 0:
         starts += [grown(tree, state.states, rng, run.max_depth) for _ in range(GROWN_TREES)]
-    arms = [Arm.begin(start, run.seed, 6, number, k) for k, start in enumerate(starts)]
+    found = coefficients(tree, state.states)
+    pruned = [without_coefficients(tree, found[: int(share * len(found))], state.states) for share in PRUNED_SHARES]
+    arms = [Arm.begin(start, run.seed, 6, number, k) for k, start in enumerate([*starts, *pruned])]
     steps = run.steps_left(end) / 5 / len(arms)
     for arm in arms:
-        yield from run.evolve(arm, steps, "searching sums", moves_sums=True)
-    run.challenge(SUMS, [arm.tree for arm in arms])
+        yield from run.evolve(arm, steps, "searching sums", moves_sums=True, deviation=0.3)
+    run.challenge(SUMS, [arm.tree for arm in arms[: len(starts)]])
+    smaller = run.allowed([readable(arm.tree) for arm in arms[len(starts) :]])
+    tree = state.incumbents[SUMS].tree
+    run.accept(SUMS, run.racer.simplest(tree, smaller, run.comparison_episodes, run.tolerance(SUMS)))
+
+
+def compare_with_reference(run: DirectSearch) -> None:
+    """Measure what smaller trees have lost against the best tree so far, on episodes that chose none of them.
+
+    What comparisons say that each of them lost is too little, as those won that were lucky.
+    """
+    state, tree = run.state, run.state.incumbents[SUMS].tree
+    best = (state.references or [tree])[0]
+    own, others = (
+        result.returns for result in run.racer.screen([tree, best], REFERENCE_FACTOR * run.comparison_episodes)
+    )
+    loss = float((others - own).mean())
+    if loss <= 0.0:
+        state.references = [tree]
+    elif loss > MAX_LOSSES * run.tolerated_losses(SUMS):
+        run.take(SUMS, best)
+        loss = 0.0
+    state.losses[SUMS] = max(0.0, loss)
+
+
+def smaller_trees(run: DirectSearch, tree: Tree) -> list[Tree]:
+    """Return trees without one split, and trees without several coefficients: those that a few episodes need least."""
+    states = run.state.states
+    singles = coefficients(tree, states)[:MAX_SINGLE_DROPS]
+    closed = [readable(each) for each in trees_without_one_split(tree)]
+    trees = [without_coefficients(tree, [each], states) for each in singles] + closed
+    results = run.racer.screen(trees, max(2, run.comparison_episodes // 6))
+    means = np.array([result.returns.mean() for result in results])
+    by_return = np.argsort(-means[: len(singles)], kind="stable")
+    counts = [2**k for k in range(len(singles).bit_length()) if 2**k < len(singles)]
+    fewer = [without_coefficients(tree, [singles[i] for i in by_return[:count]], states) for count in counts]
+    best_closed = np.argsort(-means[len(singles) :], kind="stable")[:MAX_CLOSED]
+    return fewer + [closed[i] for i in best_closed]
 
 
 def round_numbers(run: DirectSearch) -> Iterator[Snapshot]:
