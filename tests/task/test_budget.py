@@ -79,4 +79,5 @@ def test_what_networks_take_leaves_fewer_steps(monkeypatch):
     with_network = budget_for(problem, 100.0, lambda budget: min(60.0, budget * 1e-4))
     assert plain == 500_000
     assert with_network == 200_000
+    assert 500_000 * 1e-4 < 100.0 < 1_000_000 * 1e-4 / 0.8  # the next budget would take longer
     assert budget_for(problem, 1.0, lambda budget: 1e9) == 1

@@ -25,7 +25,8 @@ __all__ = ["budget_for", "budget_of_time", "parse_time", "rounded_budget", "seco
 
 DEFAULT_SECONDS = 300.0  # that a run may take where steps are taken by Python
 MEASURED_SECONDS, MAX_MEASURED_STEPS = 0.7, 20_000  # for measuring what a step costs
-SEARCH_EFFICIENCY = 0.55  # steps per second of a search with its policies and comparisons, per step of the environment
+SEARCH_EFFICIENCY = 0.8  # steps per second of a search with its policies and comparisons, per step of the environment
+START_SECONDS, MAX_START_SHARE = 5.0, 0.2  # for what is done once: compiling, worker processes; of the time
 FIRST_TRIAL_BUDGET, TRIAL_FACTOR = 1000, 10  # of runs that show what a method's steps cost
 TRIALS_SHARE = 0.35  # of the time for such runs
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
@@ -138,6 +139,7 @@ def budget_for(problem: Problem, seconds: float | None, training_seconds: Callab
         processes = available = problem.source.vector.num_envs
     rate = SEARCH_EFFICIENCY * min(processes, available) / seconds_per_step(problem)
     seconds = DEFAULT_SECONDS if seconds is None else seconds
+    seconds -= min(START_SECONDS, MAX_START_SHARE * seconds)
     budget = rounded_budget(rate * seconds)
     while budget > 1 and budget / rate + training_seconds(budget) > seconds:
         budget = rounded_budget(budget - 1)

@@ -31,6 +31,7 @@ FIRST_EPISODES = 4  # of the linear policy: which actions it takes, and where fe
 MAX_LINEAR_LEAVES, GROWN_TREES = 4, 4  # leaves that trees with linear leaves grow to, and ways that are tried at a time
 PRUNED_SHARES = 0.2, 0.4  # of all coefficients, before all numbers are searched for again
 MAX_SINGLE_DROPS, MAX_CLOSED = 32, 4  # coefficients that are tried without, and splits
+EVOLUTION_SHARE = 0.15  # of the steps left, for one search for all numbers
 REFERENCE_FACTOR = 3  # episodes that compare a tree with the best one, per one that compares trees otherwise
 MAX_LOSSES = 2.0  # times what smaller trees may lose, after which the best tree takes their place again
 ROUNDING_DIGITS = 3, 2  # to which numbers are rounded if the return allows
@@ -75,7 +76,7 @@ def improve(run: DirectSearch, number: int, end: float) -> Iterator[Snapshot]:
     found = coefficients(tree, state.states)
     pruned = [without_coefficients(tree, found[: int(share * len(found))], state.states) for share in PRUNED_SHARES]
     arms = [Arm.begin(start, run.seed, 6, number, k) for k, start in enumerate([*starts, *pruned])]
-    steps = run.steps_left(end) / 5 / len(arms)
+    steps = EVOLUTION_SHARE * run.steps_left(end) / len(arms)
     for arm in arms:
         yield from run.evolve(arm, steps, "searching sums", moves_sums=True, deviation=0.3)
     run.challenge(SUMS, [arm.tree for arm in arms[: len(starts)]])
