@@ -154,7 +154,9 @@ class Racer:
             ran = [(tree, np.append(old, new.returns)) for (tree, old), new in zip(left, results, strict=True)]
             ran = [(tree, r) for tree, r in ran if _mean_less_error(own[:stage] - r) < tolerance]
             ran.sort(key=lambda entry: -float(entry[1].mean()))
-            left = sorted(ran[: max(1, len(left) // STAGE_SURVIVORS)], key=lambda entry: number_count(entry[0]))
+            left = sorted(
+                ran[: max(MAX_CONFIRMED, len(left) // STAGE_SURVIVORS)], key=lambda entry: number_count(entry[0])
+            )
             done = stage
         own = np.zeros(0)
         seeds = self.fresh_seeds(CONFIRMATION_FACTOR * episodes)

@@ -58,7 +58,7 @@ MAX_JUDGING_EPISODES = 200
 #: For a smaller tree, and for all smaller trees together, as shares of what the best tree gains over constants.
 TOLERATED_LOSS, TOLERATED_LOSSES = 0.01, 0.02
 CHANGES_PER_EVOLUTION = 4  # comparisons of changed trees between two searches for all numbers
-MAX_FAILURES = 2  # searches for all numbers in a row without a better tree before a form is left as it is
+MAX_FAILURES = 3  # searches for all numbers in a row without a better tree before a form is left as it is
 MIN_WORTH = 0.5  # share of the best tree's gain over constants that a policy must have to be improved further
 #: Standard errors, and share of the gain over constants, by which the form with more numbers must return more.
 CHOICE_MARGIN, CHOICE_GAIN = 2.0, 0.03

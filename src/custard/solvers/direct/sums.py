@@ -31,7 +31,8 @@ FIRST_EPISODES = 4  # of the linear policy: which actions it takes, and where fe
 MAX_LINEAR_LEAVES, GROWN_TREES = 4, 4  # leaves that trees with linear leaves grow to, and ways that are tried at a time
 PRUNED_SHARES = 0.2, 0.4  # of all coefficients, before all numbers are searched for again
 MAX_SINGLE_DROPS, MAX_CLOSED = 32, 4  # coefficients that are tried without, and splits
-EVOLUTION_SHARE = 0.15  # of the steps left, for one search for all numbers
+EVOLUTION_SHARE = 0.15  # of the steps left, for a search for all numbers; twice as much after one that failed
+DEVIATION = 0.3  # of such a search, in its units
 REFERENCE_FACTOR = 3  # episodes that compare a tree with the best one, per one that compares trees otherwise
 MAX_LOSSES = 2.0  # times what smaller trees may lose, after which the best tree takes their place again
 ROUNDING_DIGITS = 3, 2  # to which numbers are rounded if the return allows
@@ -73,12 +74,14 @@ def improve(run: DirectSearch, number: int, end: float) -> Iterator[Snapshot]:
     can_grow = run.forms.leaves_are_linear and tree.n_leaves < min(MAX_LINEAR_LEAVES, run.max_leaves)
     if can_grow and run.max_depth > 0:
         starts += [grown(tree, state.states, rng, run.max_depth) for _ in range(GROWN_TREES)]
+    failures = state.failures.get(SUMS, 0)
     found = coefficients(tree, state.states)
     pruned = [without_coefficients(tree, found[: int(share * len(found))], state.states) for share in PRUNED_SHARES]
-    arms = [Arm.begin(start, run.seed, 6, number, k) for k, start in enumerate([*starts, *pruned])]
-    steps = EVOLUTION_SHARE * run.steps_left(end) / len(arms)
+    trees = [*starts, *(pruned if failures == 0 else [])]
+    arms = [Arm.begin(start, run.seed, 6, number, k) for k, start in enumerate(trees)]
+    steps = EVOLUTION_SHARE * 2**failures * run.steps_left(end) / len(arms)
     for arm in arms:
-        yield from run.evolve(arm, steps, "searching sums", moves_sums=True, deviation=0.3)
+        yield from run.evolve(arm, steps, "searching sums", moves_sums=True, deviation=DEVIATION)
     run.challenge(SUMS, [arm.tree for arm in arms[: len(starts)]])
     smaller = run.allowed([readable(arm.tree) for arm in arms[len(starts) :]])
     tree = state.incumbents[SUMS].tree
