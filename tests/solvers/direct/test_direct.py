@@ -19,6 +19,7 @@ from custard.solvers.common.linear_trees import (
     linear_tree,
     readable,
     rounded,
+    with_few_terms,
     without_coefficients,
 )
 from custard.solvers.common.race import BudgetUsed, Racer, number_count
@@ -161,6 +162,27 @@ def test_a_leaf_without_a_coefficient_keeps_its_mean_action():
     fewer = without_coefficients(tree, found[:2], X)
     assert fewer.n_coefficients == 1
     assert fewer.predict(X).mean() == pytest.approx(tree.predict(X).mean())
+
+
+def test_sums_and_leaves_may_be_limited_to_a_few_features():
+    tree = linear_tree(linear_policy(4), FEATURES, X)
+    short = with_few_terms(tree, X, 2, None)
+    assert max(len(entry.terms) for entry in short.features.derived) == 2
+    assert with_few_terms(tree, X, 3, None) is tree
+    actions = Actions("box", ("u", "v"), low=[-9] * 2, high=[9] * 2)
+    vectors = linear_tree(LinearPolicy(RNG.normal(size=(2, 3)), np.zeros(2), actions), FEATURES, X)
+    assert (np.count_nonzero(with_few_terms(vectors, X, None, 1).gains, axis=2) == 1).all()
+
+
+@pytest.mark.parametrize("tests", ["linear:0", "linear:", "linear:x", "axis:2", "linear:-1", "linear:1:2"])
+def test_a_limit_that_is_no_number_is_one_line(tests):
+    with pytest.raises(custard.CustardError, match="linear:k"):
+        custard.learn(Choose, budget=1000, tests=tests)
+
+
+def test_a_search_keeps_the_limit_of_features_per_sum():
+    run = custard.learn("CartPole-v1", "direct", budget=20_000, seed=1, tests="linear:2", workers=0)
+    assert all(len(entry.terms) <= 2 for entry in run.tree.features.derived)
 
 
 def test_rounded_numbers_have_few_digits():

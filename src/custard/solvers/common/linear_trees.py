@@ -113,6 +113,18 @@ def without_coefficients(tree: Tree, dropped: Collection[Coefficient], states: n
     return readable(tree)
 
 
+def with_few_terms(tree: Tree, states: np.ndarray, max_terms: int | None, max_gains: int | None) -> Tree:
+    """Return the tree without the coefficients that matter least beyond limits per sum and per leaf component."""
+    left, dropped = dict[tuple[int, int], int](), list[Coefficient]()
+    for coefficient in reversed(coefficients(tree, states)):
+        limit = max_terms if coefficient.component == IN_SUM else max_gains
+        count = left.get(coefficient[:2], 0) + 1
+        left[coefficient[:2]] = count
+        if limit is not None and count > limit:
+            dropped.append(coefficient)
+    return without_coefficients(tree, dropped, states) if dropped else tree
+
+
 def grown(tree: Tree, states: np.ndarray, rng: np.random.Generator, max_depth: int) -> Tree:
     """Return the tree with one leaf split in two alike, by a random sum through the middle of states [M, n_raw]."""
     shape, leaves = shape_of(tree), np.flatnonzero(tree.feature == LEAF)

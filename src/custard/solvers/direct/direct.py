@@ -20,6 +20,7 @@ use. The state between two units of work is plain data (`state`), so that a run 
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -27,7 +28,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from custard.core.actions import Actions
 from custard.core.errors import CustardError, one_of, require_least
 from custard.experts.direct_search import DirectSearchSettings
 from custard.solvers.common.evolve import Arm
@@ -35,7 +35,7 @@ from custard.solvers.common.linear_trees import readable
 from custard.solvers.common.paired import paired_gain
 from custard.solvers.common.race import BudgetUsed, Racer, Winner, number_count
 from custard.solvers.direct import experts, plain, sums
-from custard.solvers.direct.state import PLAIN, SUMS, Incumbent, SearchState
+from custard.solvers.direct.state import CHANGES_PER_EVOLUTION, PLAIN, SUMS, Forms, Incumbent, SearchState
 from custard.task.budget import budget_for
 from custard.task.episodes import Episodes, Runner
 from custard.task.problem import Problem, Snapshot
@@ -57,7 +57,6 @@ MAX_KEPT_STATES = 4000  # that show where thresholds may lie
 MAX_JUDGING_EPISODES = 200
 #: For a smaller tree, and for all smaller trees together, as shares of what the best tree gains over constants.
 TOLERATED_LOSS, TOLERATED_LOSSES = 0.01, 0.02
-CHANGES_PER_EVOLUTION = 4  # comparisons of changed trees between two searches for all numbers
 MAX_FAILURES = 3  # searches for all numbers in a row without a better tree before a form is left as it is
 MIN_WORTH = 0.5  # share of the best tree's gain over constants that a policy must have to be improved further
 #: Standard errors, and share of the gain over constants, by which the form with more numbers must return more.
@@ -80,10 +79,12 @@ class Settings:
     none. Unless given, a linear policy, against which a DQN races where it is not enough and jax is installed."""
 
     tests: str = "auto"
-    """What splits may ask about: axis (one feature), linear (weighted sums), or auto, whichever is better."""
+    """What splits may ask about: axis (one feature), linear (weighted sums; linear:3: of at most three features), or
+    auto, whichever is better."""
 
     leaves: str = "auto"
-    """What leaves may hold: constant (an action), linear (for real-valued actions), or auto, whichever is better."""
+    """What leaves may hold: constant (an action), linear (for real-valued actions; linear:3: in at most three features
+    per component), or auto, whichever is better."""
 
     digits: int | None = None
     """Digits to which the numbers of sums are rounded if the return allows; 2 or 3 unless given."""
@@ -96,27 +97,8 @@ class Settings:
         if not 0.0 < self.gamma <= 1.0:
             raise CustardError(f"gamma must be above 0 and at most 1, not {self.gamma}")
         for name, known in (("tests", ("axis", "linear", "auto")), ("leaves", ("constant", "linear", "auto"))):
-            if getattr(self, name) not in known:
-                raise CustardError(one_of(name, getattr(self, name), known))
-
-
-@dataclass(frozen=True)
-class Forms:
-    """Which forms of trees are searched."""
-
-    has_plain: bool  # plain tests and constant leaves
-    has_sums: bool  # weighted sums in tests or leaves
-    leaves_are_linear: bool  # whether trees with sums have linear leaves
-
-    @classmethod
-    def of(cls, settings: Settings, actions: Actions) -> Forms:
-        """Return the forms that settings ask for."""
-        if settings.leaves == "linear" and actions.kind != "box":
-            raise CustardError(f"linear leaves need real-valued (Box) actions, and these are {actions.kind}")
-        if actions.kind == "box":
-            wants_sums = settings.leaves != "constant"
-            return cls(settings.leaves != "linear" and settings.tests != "linear", wants_sums, wants_sums)
-        return cls(settings.tests != "linear", settings.tests != "axis" and actions.discrete, False)
+            if getattr(self, name) not in known and not re.fullmatch(r"linear:[1-9]\d{0,5}", getattr(self, name)):
+                raise CustardError(one_of(name, getattr(self, name), (*known, "linear:k")))
 
 
 class Ends(NamedTuple):
@@ -178,7 +160,11 @@ class DirectSearch:
         """`data` is what a snapshot's `state` returned, to go on from there."""
         if settings.gamma != 1.0:  # the declared threshold is of undiscounted returns
             problem = replace(problem, source=replace(problem.source, reward_threshold=None))
-        self.problem, self.settings, self.forms = problem, settings, Forms.of(settings, problem.base.actions)
+        self.problem, self.settings, self.forms = (
+            problem,
+            settings,
+            Forms.of(settings.tests, settings.leaves, problem.base.actions),
+        )
         self.ends = ENDS[self.forms.has_plain, self.forms.has_sums]
         self.seed = problem.seeds("direct")["direct"]
         self.max_leaves = settings.max_leaves or DEFAULT_MAX_LEAVES

@@ -1,4 +1,4 @@
-"""What a direct search depends on between two units of work, as plain arrays."""
+"""The forms of trees that are searched, and what a search keeps between two units of work, as plain arrays."""
 
 from __future__ import annotations
 
@@ -9,14 +9,50 @@ from typing import Any
 
 import numpy as np
 
+from custard.core.actions import Actions
+from custard.core.errors import CustardError
 from custard.core.spaces import Base
 from custard.solvers.common.evolve import Arm
 from custard.task.policies import policy_data, policy_from_data
 from custard.tree.tree import Tree
 
-__all__ = ["PLAIN", "SUMS", "Incumbent", "SearchState"]
+__all__ = ["CHANGES_PER_EVOLUTION", "PLAIN", "SUMS", "Forms", "Incumbent", "SearchState"]
 
 PLAIN, SUMS = "plain tests", "sums"  # forms of trees
+CHANGES_PER_EVOLUTION = 4  # comparisons of changed trees between two searches for all numbers
+
+
+@dataclass(frozen=True)
+class Forms:
+    """Which forms of trees are searched."""
+
+    has_plain: bool  # plain tests and constant leaves
+    has_sums: bool  # weighted sums in tests or leaves
+    leaves_are_linear: bool  # whether trees with sums have linear leaves
+    max_terms: int | None = None  # features per sum
+    max_gains: int | None = None  # features per component of a linear leaf
+
+    @classmethod
+    def of(cls, tests: str, leaves: str, actions: Actions) -> Forms:
+        """Return the forms that settings `tests` and `leaves` ask for."""
+        tests, max_terms = _kind_and_limit(tests)
+        leaves, max_gains = _kind_and_limit(leaves)
+        if leaves == "linear" and actions.kind != "box":
+            raise CustardError(f"linear leaves need real-valued (Box) actions, and these are {actions.kind}")
+        if actions.kind == "box":
+            wants_sums = leaves != "constant"
+            return cls(leaves != "linear" and tests != "linear", wants_sums, wants_sums, max_terms, max_gains)
+        return cls(tests != "linear", tests != "axis" and actions.discrete, False, max_terms)
+
+
+def _kind_and_limit(text: str) -> tuple[str, int | None]:
+    """Return the two parts of a text such as linear:3.
+
+    >>> _kind_and_limit("linear:3"), _kind_and_limit("axis")
+    (('linear', 3), ('axis', None))
+    """
+    kind, _, limit = text.partition(":")
+    return kind, int(limit) if limit else None
 
 
 @dataclass(eq=False)

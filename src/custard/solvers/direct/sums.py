@@ -15,10 +15,11 @@ from custard.solvers.common.linear_trees import (
     linear_tree,
     readable,
     rounded,
+    with_few_terms,
     without_coefficients,
 )
 from custard.solvers.common.mutations import trees_without_one_split
-from custard.solvers.direct.state import SUMS
+from custard.solvers.direct.state import CHANGES_PER_EVOLUTION, SUMS
 from custard.task.problem import Snapshot
 from custard.tree.tree import Tree
 
@@ -46,7 +47,10 @@ def begin(run: DirectSearch) -> Iterator[Snapshot]:
     run.keep_states(run.racer.screen([run.linear_policy], FIRST_EPISODES, keep_states=True)[0].states)
     most = min(MAX_TOURNAMENT_ACTIONS, run.max_depth + 1, 1 + int(np.log2(run.max_leaves)))
     tree = linear_tree(run.linear_policy, run.problem.base.features, state.states, most)
-    run.take(SUMS, readable(tree))
+    short = with_few_terms(tree, state.states, run.forms.max_terms, run.forms.max_gains)
+    if short is not tree:  # the numbers that are left have to be searched for again before more are taken away
+        state.rounds[SUMS] = CHANGES_PER_EVOLUTION
+    run.take(SUMS, readable(short))
     state.references = [state.incumbents[SUMS].tree]
     run.save()
     yield run.snapshot("the linear policy as a tree")
@@ -73,7 +77,8 @@ def improve(run: DirectSearch, number: int, end: float) -> Iterator[Snapshot]:
     rng, starts = np.random.default_rng([run.seed, 5, number]), [tree]
     can_grow = run.forms.leaves_are_linear and tree.n_leaves < min(MAX_LINEAR_LEAVES, run.max_leaves)
     if can_grow and run.max_depth > 0:
-        starts += [grown(tree, state.states, rng, run.max_depth) for _ in range(GROWN_TREES)]
+        larger = [grown(tree, state.states, rng, run.max_depth) for _ in range(GROWN_TREES)]
+        starts += [with_few_terms(each, state.states, run.forms.max_terms, run.forms.max_gains) for each in larger]
     failures = state.failures.get(SUMS, 0)
     found = coefficients(tree, state.states)
     pruned = [without_coefficients(tree, found[: int(share * len(found))], state.states) for share in PRUNED_SHARES]

@@ -60,11 +60,13 @@ class Settings:
     """The largest number of leaves; none unless given."""
 
     tests: str = "auto"
-    """What splits may ask about: axis (one feature), linear (weighted sums: by direct search), or auto, whichever is
-    better where an environment is searched directly, and one feature elsewhere."""
+    """What splits may ask about: axis (one feature), linear (weighted sums, linear:3 of at most three features: by
+    direct search), or auto, whichever is better where an environment is searched directly, and one feature
+    elsewhere."""
 
     leaves: str = "auto"
-    """What leaves may hold: constant (an action), linear (for real-valued actions: by direct search), or auto."""
+    """What leaves may hold: constant (an action), linear (for real-valued actions, linear:3 in at most three features
+    per component: by direct search), or auto."""
 
     digits: int | None = None
     """Digits to which the numbers of sums are rounded if the return allows; 2 or 3 unless given."""
@@ -122,7 +124,7 @@ def searches_directly(problem: Problem, settings: Settings) -> bool:
     """Return whether trees are searched by their returns alone: where Python steps the environment and its states are
     too many for a table, where the budget is very small, and where an expert, linear tests or leaves, or a discount are
     asked for."""
-    asks_for_it = settings.expert not in (None, "none") or "linear" in (settings.tests, settings.leaves)
+    asks_for_it = settings.expert not in (None, "none") or "linear" in settings.tests + settings.leaves
     if asks_for_it or problem.source.vector is not None or settings.gamma != 1.0:
         return True
     if problem.is_compiled:
