@@ -1,9 +1,9 @@
 """Trees for environments that Python steps, with defaults: results/worlds.csv, a row a run, written as it ends.
 
     python benchmarks/run_worlds.py LunarLander-v3 --time 10m --max-leaves 32 --tests axis --seeds 5 --first 100
-    python benchmarks/run_worlds.py --table        # the rows as Markdown
+    python benchmarks/run_worlds.py --table --first 300        # the rows of these seeds as Markdown
 
-Runs that the file has are passed over. `shown` is the value that the run itself showed at its end with its 95 %
+Runs that the file has are passed over. Every tree is kept beside it, in results/worlds: `custard evaluate FILE` judges it. `shown` is the value that the run itself showed at its end with its 95 %
 interval; `return` is over fresh episodes that neither learning nor judging has used.
 """
 
@@ -20,6 +20,7 @@ import numpy as np
 import custard
 
 FILE = Path(__file__).parent.parent / "results" / "worlds.csv"
+TREES = FILE.with_suffix("")
 COLUMNS = (
     "env", "time", "budget", "tests", "leaves", "max_leaves", "seed", "return", "error", "shown", "shown_error",
     "shown_episodes", "leaf_count", "depth", "coefficients", "expert", "steps", "seconds",
@@ -49,6 +50,9 @@ def run(args: argparse.Namespace, seed: int) -> dict[str, object]:
     seconds = time.perf_counter() - begun
     fresh = custard.evaluate(found.tree, args.env, FRESH_EPISODES, FRESH_SEED)
     last = found.metrics[-1]
+    TREES.mkdir(exist_ok=True)
+    asked = [args.env, args.tests, args.leaves, args.max_leaves or "any", args.time or args.budget or "default", seed]
+    found.tree.save(TREES / ("_".join(map(str, asked)).replace(":", "") + ".json"))
     return {
         "env": args.env, "time": args.time or "", "budget": found.config["settings"]["budget"] or "",
         "tests": args.tests, "leaves": args.leaves, "max_leaves": args.max_leaves or "",
@@ -60,10 +64,11 @@ def run(args: argparse.Namespace, seed: int) -> dict[str, object]:
     }  # fmt: skip
 
 
-def table() -> None:
-    """Print the rows, one line per environment and setting."""
+def table(first: int) -> None:
+    """Print the rows of seeds from `first` on, one line per environment and setting."""
     groups: dict[tuple[str, ...], list[dict[str, str]]] = {}
-    for row in rows():
+    chosen = [row for row in rows() if int(row["seed"]) >= first]
+    for row in chosen:
         groups.setdefault(key(row)[:-1], []).append(row)
     print("| environment | time | tests, leaves | seeds | return (each seed) | leaves | coefficients | wall s |")
     print("|---|---|---|---|---|---|---|---|")
@@ -75,7 +80,7 @@ def table() -> None:
         seconds = np.mean([float(row["seconds"]) for row in some])
         print(f"| {env} | {limit or 'default'} | {asked} | {len(some)} | **{np.mean(returns):.4g}** ({each}) | {sizes} "
               f"| {coefficients} | {seconds:.0f} |")  # fmt: skip
-    judged = [row for row in rows() if row["shown_error"] not in ("", "nan")]
+    judged = [row for row in chosen if row["shown_error"] not in ("", "nan")]
     covered = sum(
         abs(float(row["shown"]) - float(row["return"]))
         <= 1.96 * np.hypot(float(row["shown_error"]), float(row["error"]))
@@ -97,7 +102,7 @@ def main() -> None:
     parser.add_argument("--table", action="store_true")
     args = parser.parse_args()
     if args.table:
-        table()
+        table(args.first)
         return
     done = {key(row) for row in rows()}
     if not FILE.exists():
