@@ -4,7 +4,8 @@
     python benchmarks/run_worlds.py --table --first 300        # the rows of these seeds as Markdown
 
 Runs that the file has are passed over. Every tree is kept beside it, in results/worlds: `custard evaluate FILE` judges
-it. `shown` is the value that the run itself showed at its end with its 95 % interval; `return` is over fresh episodes that neither learning nor judging has used.
+it. `shown` is the value that the run itself showed at its end with its 95 % interval; `return` is over fresh episodes
+that neither learning nor judging has used.
 """
 
 from __future__ import annotations

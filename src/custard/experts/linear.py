@@ -124,8 +124,9 @@ def search_linear_policy(
     max_steps: int | None = None,
     state: Mapping[str, np.ndarray] | None = None,
     guide: Guide | None = None,
+    goes_on: bool = False,
 ) -> Iterator[LinearProgress]:
-    """Search for a linear policy, near what a guide does if there is one. See `direct_search`.
+    """Search for a linear policy, near what a guide does if there is one. `goes_on`: see `direct_search`.
 
     Yields after every judgement. Some searches get stuck, so several begin, and the better half goes on.
     """
@@ -151,7 +152,7 @@ def search_linear_policy(
             number = int(np.random.SeedSequence([seed, k]).generate_state(1)[0])
             for progress in direct_search(
                 policy_of, scaling.size, runner, replace(settings, steps=max(1, steps)), number, max_steps,
-                problem.source.reward_threshold, race.searches.get(k), pause_at,
+                problem.source.reward_threshold, race.searches.get(k), pause_at, goes_on,
             ):  # fmt: skip
                 race.searches[k] = progress.state
                 if shown is None or progress.value >= shown.search.value or progress.is_final:

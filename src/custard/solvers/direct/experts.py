@@ -68,7 +68,9 @@ def _search_linear(run: DirectSearch, end: float, guide: Guide | None = None) ->
     settings, begun = DirectSearchSettings(**state.linear_plan), state.linear_search or None
     found = None
     try:
-        for found in search_linear_policy(run.problem, racer, settings, run.seed, racer.max_steps, begun, guide):
+        for found in search_linear_policy(
+            run.problem, racer, settings, run.seed, racer.max_steps, begun, guide, goes_on=run.forms.has_sums
+        ):
             state.linear_search = found.state
             if not found.search.is_final:
                 run.save()
