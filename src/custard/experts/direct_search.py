@@ -113,7 +113,8 @@ def direct_search(
 
     `policy_of` turns parameters [size] into a policy. `max_steps` cuts episodes of environments without a time limit.
     The search stops early where a judged centre earns the reward `threshold` in every episode; if it `goes_on`, only
-    where it earns the same in every episode. `state` is a former progress' `state`. The search pauses, with nothing final, at the first judgement after `pause_at` steps.
+    where it earns the same in every episode. `state` is a former progress' `state`. The search pauses, with nothing
+    final, at the first judgement after `pause_at` steps.
     """
     import cmaes
 
