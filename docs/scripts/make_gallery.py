@@ -4,7 +4,7 @@ python docs/scripts/make_gallery.py                 learn what docs/gallery/gall
 python docs/scripts/make_gallery.py cartpole taxi   learn these again
 python docs/scripts/make_gallery.py --pages         learn nothing, only write the pages from what is stored
 
-Each run is small: the budgets below are chosen so that all of them together take under an hour on two cores.
+Each run is small: the budgets below are chosen so that all of them together take about an hour on two cores.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ GALLERY = ROOT / "docs" / "gallery"
 TABLE = GALLERY / "gallery.csv"
 RANDOM_EPISODES = 200
 COLUMNS = (
-    "name", "env", "method", "seed", "leaves", "depth", "return", "ci_low", "ci_high", "episodes", "random", "steps",
-    "seconds", "version", "command",
+    "name", "env", "method", "seed", "leaves", "coefficients", "depth", "return", "ci_low", "ci_high", "episodes",
+    "random", "steps", "seconds", "version", "command",
 )  # fmt: skip
 
 
@@ -65,9 +65,9 @@ EXHIBITS = (
     Exhibit(
         "mountain-car-continuous",
         "MountainCarContinuous",
-        "A warning: the same valley with a real-valued force that costs fuel. Doing nothing returns 0, which beats "
-        "random actions, and this run finds nothing better. Gymnasium calls 90 solved.",
-        "MountainCarContinuous-v0 --max-leaves 4 --budget 400000 --episodes 100 --seed 0",
+        "The same valley with a real-valued force that costs fuel. Doing nothing returns 0, which beats random "
+        "actions, and most learners stop there. Gymnasium calls 90 solved.",
+        "MountainCarContinuous-v0 --leaves constant --max-leaves 4 --budget 5000000 --episodes 500 --seed 0",
     ),
     Exhibit(
         "frozen-lake",
@@ -102,8 +102,15 @@ EXHIBITS = (
     Exhibit(
         "lunar-lander",
         "LunarLander",
-        "Land softly between two flags with three engines. Gymnasium calls 200 solved.",
-        "LunarLander-v3 --max-leaves 12 --episodes 100 --seed 0",
+        "Land softly between two flags with three engines. Gymnasium calls 200 solved. Each test compares a weighted "
+        "sum of features with a number.",
+        "LunarLander-v3 --tests linear --budget 20000000 --episodes 500 --seed 0",
+    ),
+    Exhibit(
+        "lunar-lander-plain",
+        "LunarLander with plain tests",
+        "The same with tests of one feature each: more leaves, and less return.",
+        "LunarLander-v3 --tests axis --max-leaves 32 --budget 20000000 --episodes 500 --seed 0",
     ),
     Exhibit(
         "paper-cartpole",
@@ -147,8 +154,8 @@ def learn(exhibit: Exhibit) -> dict[str, object] | None:
     low, high = judged["ci95"] or (judged["mean"], judged["mean"])
     return {
         "name": exhibit.name, "env": tree.origin["env"], "method": tree.origin["method"], "seed": tree.origin["seed"],
-        "leaves": tree.n_leaves, "depth": tree.depth, "return": judged["mean"], "ci_low": low, "ci_high": high,
-        "episodes": judged["episodes"], "random": random.mean, "steps": result["steps"],
+        "leaves": tree.n_leaves, "coefficients": tree.n_coefficients, "depth": tree.depth, "return": judged["mean"],
+        "ci_low": low, "ci_high": high, "episodes": judged["episodes"], "random": random.mean, "steps": result["steps"],
         "seconds": round(result["seconds"], 1), "version": VERSION, "command": f"custard train {exhibit.words}",
     }  # fmt: skip
 
@@ -219,8 +226,9 @@ All pages are made by `python docs/scripts/make_gallery.py`; the numbers are in 
 
 
 def leaves_text(row: dict[str, str]) -> str:
-    """Return a row's number of leaves in words."""
-    return f"{row['leaves']} {'leaf' if row['leaves'] == '1' else 'leaves'}"
+    """Return a row's number of leaves, and of coefficients if there are any, in words."""
+    leaves = f"{row['leaves']} {'leaf' if str(row['leaves']) == '1' else 'leaves'}"
+    return leaves + (f", {row['coefficients']} coefficients" if str(row.get("coefficients") or 0) != "0" else "")
 
 
 def page(exhibit: Exhibit, row: dict[str, str], shown: str) -> str:
