@@ -56,7 +56,7 @@ FINAL_SHARE = 0.1  # of the steps of a search, for judging its best centres at t
 MAX_KEPT_STATES = 4000  # that show where thresholds may lie
 MAX_JUDGING_EPISODES = 200
 #: For a smaller tree, and for all smaller trees together, as shares of what the best tree gains over constants.
-TOLERATED_LOSS, TOLERATED_LOSSES = 0.01, 0.02
+TOLERATED_LOSS, TOLERATED_LOSSES = 0.006, 0.012
 MAX_FAILURES = 3  # searches for all numbers in a row without a better tree before a form is left as it is
 MIN_WORTH = 0.5  # share of the best tree's gain over constants that a policy must have to be improved further
 #: Standard errors, and share of the gain over constants, by which the form with more numbers must return more.
