@@ -18,6 +18,7 @@ from custard.core.files import write_atomically
 from custard.tree.linear import definitions, leaf_text, picture_text, question_text
 from custard.tree.palette import leaf_colours, used_features
 from custard.tree.svg import leaf_order
+from custard.tree.text import wrapped
 from custard.tree.tree import LEAF, Tree
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ __all__ = ["draw", "draw_partition", "save_figure", "save_picture", "shown_range
 
 TEXT_COLOUR, EDGE_COLOUR, RANGE_COLOUR = "#22303c", "#9aa7b3", "#e3e8ed"
 DEFINITION_HEIGHT = 0.2  # inches of the line that says what a named sum is
+LINE_HEIGHT, LINE_WIDTH, MAX_LINES = 0.16, 34, 5  # of sums: inches, characters, lines
 MAX_LEAVES_TOP_DOWN = 9  # larger trees grow to the right, where names have room
 
 
@@ -71,14 +73,19 @@ def draw(tree: Tree, visits: Any = None) -> Figure:
     down = tree.n_leaves <= MAX_LEAVES_TOP_DOWN
     across, along = leaf_order(tree), tree.node_depth.astype(float)
     wide, leaf_wide = _node_widths(tree)
+    high = np.array([_height(tree, node) for node in range(tree.n_nodes)])
+    taller = float(high.max()) - 0.44 if tree.n_nodes > 1 else 0.0  # than a node of one line
     if down:
-        step_x, step_y = max(leaf_wide + 0.25, (wide + 0.2) * 0.62), 1.05
+        step_x, step_y = max(leaf_wide + 0.25, (wide + 0.2) * 0.62), 1.05 + max(0.0, taller)
         x, y = across * step_x, -along * step_y
-        size = ((tree.n_leaves - 1) * step_x + max(wide, leaf_wide) + 0.6, tree.depth * step_y + 1.1)
+        size = ((tree.n_leaves - 1) * step_x + max(wide, leaf_wide) + 0.6, tree.depth * step_y + 1.1 + max(0.0, taller))
     else:
-        step_x, step_y = wide + 0.75, 0.5
+        step_x, step_y = wide + 0.75, max(0.5, (0.5 + taller) / 1.5)
         x, y = along * step_x, -across * step_y
-        size = (tree.depth * step_x + wide / 2 + leaf_wide / 2 + 0.6, (tree.n_leaves - 1) * step_y + 1.1)
+        size = (
+            tree.depth * step_x + wide / 2 + leaf_wide / 2 + 0.6,
+            (tree.n_leaves - 1) * step_y + 1.1 + max(0.0, taller),
+        )
     told = [
         picture_text(line) for line in definitions(tree, lambda value: f"{value:.3g}")
     ]  # of named sums, below the tree
@@ -89,14 +96,14 @@ def draw(tree: Tree, visits: Any = None) -> Figure:
     half = max(wide, leaf_wide) / 2 + 0.3 if down else wide / 2 + 0.3
     left = min(float(x.min()), 0.0) - half
     axes.set_xlim(left, left + size[0])
-    bottom = float(y.min()) - 0.55 - DEFINITION_HEIGHT * len(told)
+    bottom = float(y.min()) - 0.55 - max(0.0, taller) / 2 - DEFINITION_HEIGHT * len(told)
     for k, line in enumerate(told):
         place = (left + 0.2, bottom + 0.16 + DEFINITION_HEIGHT * (len(told) - 1 - k))
         axes.text(*place, line, fontsize=8, color=TEXT_COLOUR, va="center", parse_math=False)
     axes.set_ylim(bottom, bottom + size[1])
     colours = leaf_colours(tree)
     for node in range(tree.n_nodes):
-        _draw_edges(axes, tree, node, x, y, share, colours, down, wide, leaf_wide)
+        _draw_edges(axes, tree, node, x, y, share, down, wide, leaf_wide, high)
     ranges = shown_ranges(tree)
     for node in range(tree.n_nodes):
         if tree.feature[node] == LEAF:
@@ -202,17 +209,26 @@ def _clipped_interval(interval: tuple[float, float] | None, within: np.ndarray) 
     return max(low, float(within[0])), min(high, float(within[1]))
 
 
-def _split_text(tree: Tree, node: int) -> str:
-    """Return a node's split as text."""
-    c = int(tree.feature[node])
-    return f"{clipped(question_text(tree, c), 28 if c < tree.features.n_raw else 80)} ≤ {short(tree.threshold[node])}"
+def _split_lines(tree: Tree, node: int) -> list[str]:
+    """Return a node's split as text: one line, but for sums."""
+    c, threshold = int(tree.feature[node]), short(tree.threshold[node])
+    if c < tree.features.n_raw:
+        return [f"{clipped(question_text(tree, c), 28)} ≤ {threshold}"]
+    return wrapped(f"{question_text(tree, c)} ≤ {threshold}", LINE_WIDTH, MAX_LINES)
 
 
-def _leaf_text(tree: Tree, node: int) -> str:
+def _leaf_lines(tree: Tree, node: int) -> list[str]:
     """Return a leaf's action as text; of a linear leaf its rounded coefficients."""
     if tree.gains is None:
-        return clipped(tree.actions.name(tree.value[node]), 30)
-    return clipped(picture_text(leaf_text(tree, node, lambda value: f"{value:.3g}")), 90)
+        return [clipped(tree.actions.name(tree.value[node]), 30)]
+    return wrapped(picture_text(leaf_text(tree, node, lambda value: f"{value:.3g}")), LINE_WIDTH, MAX_LINES)
+
+
+def _height(tree: Tree, node: int) -> float:
+    """Return how high a node's box is, in inches."""
+    is_leaf = tree.feature[node] == LEAF
+    lines = _leaf_lines(tree, node) if is_leaf else _split_lines(tree, node)
+    return (0.36 if is_leaf else 0.44) + LINE_HEIGHT * (len(lines) - 1)
 
 
 def clipped(text: str, most: int) -> str:
@@ -223,8 +239,8 @@ def clipped(text: str, most: int) -> str:
 
 def _node_widths(tree: Tree) -> tuple[float, float]:
     """Return how wide inner nodes and leaves must be for their text, in inches."""
-    inner = [len(_split_text(tree, node)) for node in np.flatnonzero(tree.feature != LEAF).tolist()]
-    leaves = [len(_leaf_text(tree, int(node))) for node in tree.leaves()]
+    inner = [len(line) for node in np.flatnonzero(tree.feature != LEAF).tolist() for line in _split_lines(tree, node)]
+    leaves = [len(line) for node in tree.leaves() for line in _leaf_lines(tree, int(node))]
     return max(1.2, 0.088 * max(inner, default=0) + 0.3), max(0.8, 0.084 * max(leaves) + 0.3)
 
 
@@ -235,10 +251,10 @@ def _draw_edges(
     x: Any,
     y: Any,
     share: Any,
-    colours: Any,
     down: bool,
     wide: float,
     leaf_wide: float,
+    high: np.ndarray,
 ) -> None:
     """Draw the edges from a node to its children, as wide as their shares of the states."""
     from matplotlib.patches import PathPatch
@@ -252,10 +268,14 @@ def _draw_edges(
     for child, width, side, answer in zip(children, widths, (-1, 1), ("yes", "no"), strict=True):
         colour = EDGE_COLOUR if share is None or share[child] > 0 else "#d5dbe0"
         if down:
-            start, end = (x[node] + side * apart, y[node] - 0.21), (x[child], y[child] + 0.17)
+            start = (x[node] + side * apart, y[node] - high[node] / 2 + 0.01)
+            end = (x[child], y[child] + high[child] / 2 - 0.01)
             middle = (start[1] + end[1]) / 2
             points = [start, (start[0], middle), (end[0], middle), end]
-            at, aligned = (x[child] + side * (0.1 + width / 144), y[child] + 0.31), ("right", "left")[side > 0]
+            at, aligned = (
+                (x[child] + side * (0.1 + width / 144), y[child] + high[child] / 2 + 0.13),
+                ("right", "left")[side > 0],
+            )
         else:
             start = (x[node] + wide / 2, y[node] - side * apart)
             end = (x[child] - (leaf_wide if tree.feature[child] == LEAF else wide) / 2, y[child])
@@ -284,10 +304,12 @@ def _draw_box(
 
 def _draw_split(axes: Any, tree: Tree, node: int, x: float, y: float, wide: float, ranges: np.ndarray) -> None:
     """Draw an inner node: its split over a bar of the feature's range."""
-    c, t = int(tree.feature[node]), float(tree.threshold[node])
-    _draw_box(axes, x, y, wide, 0.44, "white", EDGE_COLOUR)
+    c, t, lines = int(tree.feature[node]), float(tree.threshold[node]), _split_lines(tree, node)
+    _draw_box(axes, x, y, wide, _height(tree, node), "white", EDGE_COLOUR)
     text = {"ha": "center", "va": "center", "fontsize": 9, "color": TEXT_COLOUR, "zorder": 4, "parse_math": False}
-    axes.text(x, y + 0.05, _split_text(tree, node), **text)
+    top = y + 0.05 + LINE_HEIGHT * (len(lines) - 1) / 2
+    for k, line in enumerate(lines):
+        axes.text(x, top - LINE_HEIGHT * k, line, **text)
     low, high = ranges[c]
     if not high > low:
         return
@@ -299,7 +321,7 @@ def _draw_split(axes: Any, tree: Tree, node: int, x: float, y: float, wide: floa
         return float(x - span / 2 + span * np.clip((value - low) / (high - low), 0, 1))
 
     above, most = tree.box(node).get(c, (-np.inf, np.inf))
-    bar = y - 0.135
+    bar = y - 0.135 - LINE_HEIGHT * (len(lines) - 1) / 2
     for end, at, side in zip(ends, (x - span / 2 - 0.04, x + span / 2 + 0.04), ("right", "left"), strict=True):
         axes.text(at, bar, end, ha=side, va="center", fontsize=5.5, color="#6b7884", zorder=4)
     axes.plot([place(low), place(high)], [bar, bar], color=RANGE_COLOUR, linewidth=3, solid_capstyle="butt", zorder=4)
@@ -309,17 +331,14 @@ def _draw_split(axes: Any, tree: Tree, node: int, x: float, y: float, wide: floa
 
 def _draw_leaf(axes: Any, tree: Tree, node: int, x: float, y: float, wide: float, colour: str, share: Any) -> None:
     """Draw a leaf: its action, and its share of the states."""
-    name = _leaf_text(tree, node)
-    seen = share is None or share[node] > 0
-    _draw_box(axes, x, y, wide, 0.36, colour if seen else "white", colour, 1.2)
-    ink = "white" if seen else colour
+    lines, seen = _leaf_lines(tree, node), share is None or share[node] > 0
+    _draw_box(axes, x, y, wide, _height(tree, node), colour if seen else "white", colour, 1.2)
+    ink, above = "white" if seen else colour, LINE_HEIGHT * (len(lines) - 1) / 2
+    text = {"ha": "center", "va": "center", "color": ink, "zorder": 4, "parse_math": False, "weight": "bold"}
+    for k, line in enumerate(lines):
+        at, size = (0.0, 9.0) if share is None else (0.055, 8.5)
+        axes.text(x, y + at + above - LINE_HEIGHT * k, line, fontsize=size, **text)
     if share is None:
-        axes.text(
-            x, y, name, ha="center", va="center", fontsize=9, color=ink, zorder=4, parse_math=False, weight="bold"
-        )
         return
-    axes.text(
-        x, y + 0.055, name, ha="center", va="center", fontsize=8.5, color=ink, zorder=4, parse_math=False, weight="bold"
-    )
     percent = "never" if share[node] == 0 else f"{100 * share[node]:.3g} %" if share[node] >= 0.001 else "< 0.1 %"
-    axes.text(x, y - 0.085, percent, ha="center", va="center", fontsize=6.5, color=ink, zorder=4)
+    axes.text(x, y - 0.085 - above, percent, ha="center", va="center", fontsize=6.5, color=ink, zorder=4)

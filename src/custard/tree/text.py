@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
+import textwrap
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from custard.tree.tree import Tree
 
-__all__ = ["bound_text", "draw_text", "near", "number", "one_line", "plural"]
+__all__ = ["bound_text", "draw_text", "near", "number", "one_line", "plural", "wrapped"]
 
 
 def number(value: float, keeps: Callable[[float], bool] | None = None) -> str:
@@ -59,6 +61,22 @@ def one_line(name: str) -> str:
     'a b'
     """
     return "".join(c if c.isprintable() else " " for c in name)
+
+
+def wrapped(text: str, width: int, max_lines: int) -> list[str]:
+    """Return a text in lines of about equal width, at most `width`; what does not fit is left out.
+
+    >>> wrapped("2*angle + 0.5*speed - 3*position ≤ 1", 20, 3)
+    ['2*angle + 0.5*speed', '- 3*position ≤ 1']
+    >>> wrapped("2*angle + 0.5*speed - 3*position ≤ 1", 20, 1)
+    ['2*angle + 0.5*speed…']
+    """
+    plain = one_line(text)
+    plain = re.sub(r"([+−-]) ", "\\1\u00a0", plain).replace("≤ ", "≤\u00a0")  # signs stay with what they belong to
+    count = max(1, -(-len(plain) // width))
+    lines = textwrap.wrap(plain, max(width // 2, min(width, len(plain) // count + 6)), break_on_hyphens=False) or [""]
+    lines = [line.replace("\u00a0", " ") for line in lines]
+    return lines if len(lines) <= max_lines else [*lines[: max_lines - 1], lines[max_lines - 1][: width - 1] + "…"]
 
 
 def plural(noun: str, count: int) -> str:
