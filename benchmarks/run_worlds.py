@@ -53,7 +53,7 @@ def run(args: argparse.Namespace, seed: int) -> dict[str, object]:
     last = found.metrics[-1]
     TREES.mkdir(exist_ok=True)
     asked = [args.env, args.tests, args.leaves, args.max_leaves or "any", args.time or args.budget or "default", seed]
-    found.tree.save(TREES / ("_".join(map(str, asked)).replace(":", "") + ".json"))
+    found.tree.save(TREES / ("_".join(map(str, asked)).replace(":", "").replace("/", "-") + ".json"))
     return {
         "env": args.env, "time": args.time or "", "budget": found.config["settings"]["budget"] or "",
         "tests": args.tests, "leaves": args.leaves, "max_leaves": args.max_leaves or "",

@@ -75,9 +75,9 @@ def test_a_method_that_ends_by_itself_needs_no_budget(monkeypatch):
 def test_what_networks_take_leaves_fewer_steps(monkeypatch):
     monkeypatch.setattr(budgets, "seconds_per_step", lambda problem: 1e-4)
     problem = SimpleNamespace(engine=None, workers=1, source=SimpleNamespace(vector=None))
-    plain = budget_for(problem, 100.0, lambda budget: 0.0)
-    with_network = budget_for(problem, 100.0, lambda budget: min(60.0, budget * 1e-4))
+    plain = budget_for(problem, 100.0, lambda budget, per_step: 0.0)
+    with_network = budget_for(problem, 100.0, lambda budget, per_step: min(60.0, budget * per_step))
     assert plain == 500_000
     assert with_network == 200_000
     assert 500_000 * 1e-4 < 100.0 < 1_000_000 * 1e-4 / 0.8  # the next budget would take longer
-    assert budget_for(problem, 1.0, lambda budget: 1e9) == 1
+    assert budget_for(problem, 1.0, lambda budget, per_step: 1e9) == 1

@@ -66,6 +66,7 @@ class _History:
     steps: int = 0
     improved_at: int = 0  # steps when the best centre was found
     final_steps: int = 0  # that the judgements at the end will take, about
+    is_over: bool = False  # whether the search stops before its steps are used
 
     @property
     def best(self) -> tuple[int, float]:
@@ -77,7 +78,7 @@ class _History:
         return {
             "search.fitness": np.array(self.fitness), "search.variance": np.array(self.variance),
             "search.judged": np.array(self.judged).reshape(-1, 2),
-            "search.steps": np.array([self.steps, self.improved_at, self.final_steps]),
+            "search.steps": np.array([self.steps, self.improved_at, self.final_steps, self.is_over]),
         }  # fmt: skip
 
     @classmethod
@@ -149,7 +150,7 @@ def direct_search(
 
     for fitness in history.fitness:  # to where the search stood
         tell(ask(), fitness)
-    while history.steps + history.final_steps < settings.steps:
+    while not history.is_over and history.steps + history.final_steps < settings.steps:
         asked, generation = ask(), len(history.fitness) + 1
         results = run(asked, seeds(1, generation, history.episodes_needed(settings)))
         fitness = np.array([result.returns.mean() for result in results])
@@ -165,14 +166,12 @@ def direct_search(
         if value > history.best[1]:
             history.improved_at = history.steps
         history.judged.append((generation, value))
+        is_met = threshold is not None and float(judged.returns.min()) >= threshold
+        is_met = is_met and not (goes_on and float(np.ptp(judged.returns)) > 0.0)
+        history.is_over = is_met or history.steps - history.improved_at > settings.patience * settings.steps
         yield progress(is_flat=all(float(np.ptp(row)) == 0.0 for row in history.fitness))
         if history.steps >= pause_at:
             return
-        is_met = threshold is not None and float(judged.returns.min()) >= threshold
-        if is_met and not (goes_on and float(np.ptp(judged.returns)) > 0.0):
-            break
-        if history.steps - history.improved_at > settings.patience * settings.steps:
-            break
     if not centres:
         yield progress(is_final=True)
         return

@@ -25,7 +25,8 @@ __all__ = ["Guide", "LinearProgress", "search_linear_policy", "train"]
 STARTS = 2  # searches that begin, fewer where they would have few generations in the first rung of the race
 MIN_GENERATIONS_PER_RUNG = 8
 RUNG_SHARE = 0.1  # of all steps for each search in the race, before the worse half drops out; the last has the rest
-FIRST_POLICIES = 32  # random linear policies, of which an episode each tells how features are scaled
+FIRST_POLICIES, MIN_FIRST_POLICIES = 32, 4  # random linear policies: an episode of each tells how features are scaled
+FIRST_SHARE = 0.2  # of all steps that these may take
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,10 +175,13 @@ def _begun(problem: Problem, runner: Runner, settings: DirectSearchSettings, see
         EpisodeRequest(neutral.policy(rng.normal(size=neutral.size)), seeds[k : k + 1], 0.0, max_steps, True)
         for k in range(FIRST_POLICIES)
     ]
-    met = [result.states[:, :n] for result in runner.run(requests)]
+    results = runner.run(requests[:MIN_FIRST_POLICIES])
+    affordable = FIRST_SHARE * settings.steps * MIN_FIRST_POLICIES / sum(result.steps for result in results)
+    results += runner.run(requests[MIN_FIRST_POLICIES : max(MIN_FIRST_POLICIES, int(affordable))])
+    met = [result.states[:, :n] for result in results]
     mean = np.mean([states.mean(axis=0) for states in met], axis=0)  # a long episode counts no more than a short one
     deviation = np.sqrt(np.mean([((states - mean) ** 2).mean(axis=0) for states in met], axis=0))
-    episode_steps = sum(map(len, met)) / FIRST_POLICIES
+    episode_steps = sum(map(len, met)) / len(met)
     generations = RUNG_SHARE * settings.steps / (settings.population * settings.episodes * episode_steps)
     starts = int(np.clip(generations / MIN_GENERATIONS_PER_RUNG * STARTS, 1, STARTS))
     centre = np.zeros(neutral.size)

@@ -125,10 +125,10 @@ def _trial(solving: Iterator[Snapshot], seconds: float) -> _Trial:
     return _Trial(last, passed, per_step, is_whole=last_time <= seconds)
 
 
-def budget_for(problem: Problem, seconds: float | None, training_seconds: Callable[[int], float]) -> int:
+def budget_for(problem: Problem, seconds: float | None, training_seconds: Callable[[int, float], float]) -> int:
     """Return the environment steps that a search can take in so many seconds (by default five minutes), rounded.
 
-    `training_seconds` says what a budget spends on networks, beside the environment's steps.
+    `training_seconds` says how long a budget trains networks, which one process does, if a step takes so long.
     """
     available = cores()
     if problem.engine == "ray":
@@ -137,10 +137,11 @@ def budget_for(problem: Problem, seconds: float | None, training_seconds: Callab
     processes = max(1, available if problem.workers is None else problem.workers)
     if problem.source.vector is not None:  # measured with all of its parts, which step side by side
         processes = available = problem.source.vector.num_envs
-    rate = SEARCH_EFFICIENCY * min(processes, available) / seconds_per_step(problem)
+    per_step = seconds_per_step(problem)
+    rate = SEARCH_EFFICIENCY * min(processes, available) / per_step
     seconds = DEFAULT_SECONDS if seconds is None else seconds
     seconds -= min(START_SECONDS, MAX_START_SHARE * seconds)
     budget = rounded_budget(rate * seconds)
-    while budget > 1 and budget / rate + training_seconds(budget) > seconds:
+    while budget > 1 and budget / rate + training_seconds(budget, per_step) > seconds:
         budget = rounded_budget(budget - 1)
     return budget

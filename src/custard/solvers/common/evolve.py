@@ -14,7 +14,7 @@ import numpy as np
 
 from custard.core.sums import Sum
 from custard.experts.direct_search import DirectSearchSettings, SearchProgress, direct_search
-from custard.solvers.common.linear_trees import with_sums
+from custard.solvers.common.linear_trees import with_sums, within_bounds
 from custard.solvers.common.race import Racer
 from custard.tree.leaf_actions import LeafActions
 from custard.tree.tree import LEAF, Tree
@@ -73,7 +73,7 @@ def parametrise(tree: Tree, states: np.ndarray, moves_sums: bool = False) -> tup
             return replace(changed, value=value)
         new_gains = tree.gains.copy()
         new_gains[has_gain] += (np.broadcast_to(gain_unit, new_gains.shape)[has_gain]) * gains
-        return replace(changed, value=value, gains=new_gains)
+        return replace(changed, value=within_bounds(tree, value, new_gains), gains=new_gains)
 
     return moved, sum(sizes)
 

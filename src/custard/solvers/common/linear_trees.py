@@ -28,7 +28,9 @@ __all__ = [
     "linear_tree",
     "readable",
     "rounded",
+    "with_few_terms",
     "with_sums",
+    "within_bounds",
     "without_coefficients",
 ]
 
@@ -95,7 +97,7 @@ def coefficients(tree: Tree, states: np.ndarray) -> list[Coefficient]:
 
 
 def without_coefficients(tree: Tree, dropped: Collection[Coefficient], states: np.ndarray) -> Tree:
-    """Return the tree without some coefficients; of each sum the largest stays.
+    """Return the tree without some coefficients; of a sum that would lose all of them the largest stays.
 
     A leaf's constant takes over what a dropped term was in the mean of states [M, n_raw].
     """
@@ -109,7 +111,7 @@ def without_coefficients(tree: Tree, dropped: Collection[Coefficient], states: n
         for place, component, feature in in_leaves:
             value[place, component] += gains[place, component, feature] * states[:, feature].mean()
             gains[place, component, feature] = 0.0
-        tree = replace(tree, gains=gains, value=value)
+        tree = replace(tree, gains=gains, value=within_bounds(tree, value, gains))
     return readable(tree)
 
 
@@ -154,8 +156,17 @@ def rounded(tree: Tree, digits: int) -> Tree:
         tree = with_sum(tree, c, Sum(tuple((index, shorter(weight)) for index, weight in entry.terms)))
     each = np.vectorize(shorter, otypes=[float])
     if tree.actions.kind == "box":
-        tree = replace(tree, value=each(tree.value), gains=None if tree.gains is None else each(tree.gains))
+        gains = None if tree.gains is None else each(tree.gains)
+        tree = replace(tree, value=within_bounds(tree, each(tree.value), gains), gains=gains)
     return replace(tree, threshold=each(tree.threshold))
+
+
+def within_bounds(tree: Tree, value: np.ndarray, gains: np.ndarray | None) -> np.ndarray:
+    """Return leaf values [n_nodes, k] of which those without gains lie within the bounds of the actions."""
+    is_constant = np.ones_like(value, dtype=bool) if gains is None else ~gains.any(axis=2)
+    is_constant &= (tree.feature == LEAF)[:, None]
+    box = LeafActions(tree.actions)
+    return np.where(is_constant, np.clip(value, box.low, box.high), value)
 
 
 def with_sum(tree: Tree, c: int, entry: Sum) -> Tree:

@@ -81,7 +81,8 @@ class Racer:
     def _count(self, results: list[Episodes]) -> list[Episodes]:
         steps, episodes = sum(result.steps for result in results), sum(len(result.lengths) for result in results)
         self.steps += steps
-        self.recent_length = max(1.0, steps / max(1, episodes))
+        if episodes:
+            self.recent_length = max(1.0, steps / episodes)
         self.longest = max([self.longest, *(int(result.lengths.max()) for result in results if len(result.lengths))])
         return results
 
@@ -113,7 +114,7 @@ class Racer:
                 break
         return left[:keep].tolist()
 
-    def improve(self, incumbent: Tree, challengers: Sequence[Tree], episodes: int, tolerance: float = 0.0) -> Winner:
+    def improve(self, incumbent: Tree, challengers: Sequence[Tree], episodes: int) -> Winner:
         """Return the incumbent, or a challenger that beats it on so many fresh episodes, the same for both.
 
         Challengers drop out at each stage where they lie behind; of the others the best go on. One wins if its mean
@@ -139,11 +140,13 @@ class Racer:
         return Winner(incumbent, own, False)
 
     def simplest(self, incumbent: Tree, challengers: Sequence[Tree], episodes: int, tolerance: float) -> Winner:
-        """Return the incumbent, or a challenger with fewer numbers that loses at most `tolerance` against it.
+        """Return the incumbent, or the challenger with the fewest numbers that loses at most `tolerance` against it.
 
-        Challengers drop out at each stage where they clearly lose more than that; of the others the smallest go on.
-        The smallest ones left are then compared on fresh episodes, more of them, one after the other.
+        Challengers drop out at each stage where they clearly lose more than that; of the others those that return most
+        go on. The last few are then compared on fresh episodes, more of them, one after the other, the smallest first.
         """
+        if not challengers:
+            return Winner(incumbent, np.zeros(0), False)
         stages = [int(np.ceil(share * episodes)) for share in STAGE_SHARES]
         seeds = self.fresh_seeds(episodes)
         own = self.compare([incumbent], seeds)[0].returns
@@ -152,12 +155,14 @@ class Racer:
         for stage in stages:
             results = self.compare([tree for tree, _ in left], seeds[done:stage])
             ran = [(tree, np.append(old, new.returns)) for (tree, old), new in zip(left, results, strict=True)]
-            ran = [(tree, r) for tree, r in ran if _mean_less_error(own[:stage] - r) < tolerance]
+            ran = [(tree, r) for tree, r in ran if _mean_less_error(own[:stage] - r) <= tolerance]
             ran.sort(key=lambda entry: -float(entry[1].mean()))
             left = sorted(
                 ran[: max(MAX_CONFIRMED, len(left) // STAGE_SURVIVORS)], key=lambda entry: number_count(entry[0])
             )
             done = stage
+            if not left:
+                return Winner(incumbent, own, False)
         own = np.zeros(0)
         seeds = self.fresh_seeds(CONFIRMATION_FACTOR * episodes)
         for tree, _ in left[:MAX_CONFIRMED]:

@@ -48,14 +48,14 @@ __all__ = ["PRESETS", "Settings", "budget_for_time", "is_state", "solve"]
 
 DEFAULT_MAX_LEAVES = 32
 SEARCH_END, CHOICE_END = 0.91, 0.95  # shares of the budget; judging has the rest
-MAX_OVERRUN = 0.05  # share of the budget by which a phase may exceed its end
+MAX_OVERRUN, MAX_IMITATION_OVERRUN = 0.15, 0.3  # shares of the budget by which phases may exceed their ends
 CONSTANT_EPISODES, MAX_CONSTANTS, CONSTANTS_SHARE = 8, 8, 0.03
 COMPARISON_SHARE, MIN_COMPARISON, MAX_COMPARISON = 0.01, 8, 64  # of the budget for one tree's episodes; episodes
 GENERATIONS = 30  # that a search should have: where the budget allows fewer, they are made smaller
 FINAL_SHARE = 0.1  # of the steps of a search, for judging its best centres at the end
 MAX_KEPT_STATES = 4000  # that show where thresholds may lie
 MAX_JUDGING_EPISODES = 200
-#: For a smaller tree, and for all smaller trees together, as shares of what the best tree gains over constants.
+#: For a smaller tree, and for all smaller trees together, as shares of what the present tree gains over constants.
 TOLERATED_LOSS, TOLERATED_LOSSES = 0.006, 0.012
 MAX_FAILURES = 3  # searches for all numbers in a row without a better tree before a form is left as it is
 MIN_WORTH = 0.5  # share of the best tree's gain over constants that a policy must have to be improved further
@@ -113,8 +113,8 @@ class Ends(NamedTuple):
 
 #: By whether plain trees and whether sums are searched.
 ENDS = {
-    (True, True): Ends(0.4, 0.43, 0.55, 0.72, 0.88),
-    (True, False): Ends(0.22, 0.26, 0.74, 0.74, 0.88),
+    (True, True): Ends(0.4, 0.46, 0.56, 0.72, 0.88),
+    (True, False): Ends(0.3, 0.4, 0.78, 0.78, 0.88),
     (False, True): Ends(0.4, 0.4, 0.4, 0.88, 0.88),
 }
 
@@ -143,7 +143,9 @@ def solve(
 
 def budget_for_time(problem: Problem, settings: Settings, seconds: float | None) -> int:
     """Return the environment steps that a search takes in so many seconds, by default five minutes."""
-    return budget_for(problem, seconds, lambda budget: experts.training_seconds(problem, settings, budget))
+    return budget_for(
+        problem, seconds, lambda budget, per_step: experts.training_seconds(problem, settings, budget, per_step)
+    )
 
 
 def is_state(state: dict[str, np.ndarray] | None) -> bool:
@@ -210,6 +212,8 @@ class DirectSearch:
         """Return the share of the budget at which a phase is broken off, if episodes become longer than expected."""
         if phase in ("choice", "judging"):
             return CHOICE_END if phase == "choice" else 1.0
+        if phase == "imitation":  # of the race's share: without trees to race there is nothing to spend it on
+            return min(self.ends.imitation + MAX_IMITATION_OVERRUN, self.ends.race)
         return min(SEARCH_END, getattr(self.ends, phase, 1.0) + MAX_OVERRUN)
 
     # -- phases -----------------------------------------------------------------------------------------------------
@@ -257,7 +261,8 @@ class DirectSearch:
         else:
             simple, other = sorted(incumbents, key=lambda form: number_count(incumbents[form].tree))
             trees = [incumbents[form].tree for form in (simple, other)]
-            results = self.racer.screen(trees, 2 * self.comparison_episodes)
+            affordable = int(self.steps_left(CHOICE_END) / (2 * self.racer.recent_length))
+            results = self.racer.screen(trees, int(np.clip(affordable, 2, 2 * self.comparison_episodes)))
             gain, error = paired_gain(results[1].returns, results[0].returns, CHOICE_MARGIN)
             needed = CHOICE_GAIN * max(0.0, incumbents[other].mean - self.state.constant_return)
             self.state.chosen_form = other if gain - error > needed else simple
@@ -265,6 +270,7 @@ class DirectSearch:
 
     def judge_finally(self) -> Iterator[Snapshot]:
         """Judge the tree on as many fresh episodes as the budget has left."""
+        self.state.chosen_form = self.best_form  # also where no steps were left for choosing
         incumbent = self.state.incumbents[self.best_form]
         while (judged := len(incumbent.judged)) < MAX_JUDGING_EPISODES:
             if judged and self.steps_left(1.0) < self.judging_episodes * self.racer.recent_length:
@@ -296,7 +302,7 @@ class DirectSearch:
         yield self.snapshot("searching sums" if form == SUMS else "refining")
 
     def is_evolution(self, number: int) -> bool:
-        """Return whether a round is a search for all numbers, which others have searched for before, or for a shape."""
+        """Return whether a round searches for all numbers; the other rounds change the shape."""
         return number % (CHANGES_PER_EVOLUTION + 1) == CHANGES_PER_EVOLUTION
 
     def is_stuck(self, form: str) -> bool:
@@ -306,7 +312,7 @@ class DirectSearch:
     def is_worth_improving(self, mean: float) -> bool:
         """Return whether a mean return is not far behind that of the best tree, measured from constants."""
         best = max(incumbent.mean for incumbent in self.state.incumbents.values())
-        return mean - self.state.constant_return >= MIN_WORTH * (best - self.state.constant_return)
+        return mean >= best or mean - self.state.constant_return >= MIN_WORTH * (best - self.state.constant_return)
 
     def evolve(
         self, arm: Arm, steps: float, message: str, moves_sums: bool = False, deviation: float = 0.5

@@ -14,6 +14,7 @@ from custard.experts.direct_search import DirectSearchSettings
 from custard.experts.expert import Expert
 from custard.experts.linear import Guide, search_linear_policy
 from custard.experts.numbered_actions import choice_of_vectors, with_numbered_actions
+from custard.solvers.common.race import BudgetUsed
 from custard.solvers.direct.imitate import Teacher
 from custard.task.policies import LinearPolicy
 from custard.task.problem import Problem, Snapshot
@@ -30,7 +31,7 @@ MAX_DQN_STEPS, MIN_DQN_STEPS, DQN_SHARE = 100_000, 20_000, 0.1
 DQN_SECONDS = 5e-4  # of a step with its update, about
 NEARLY_SOLVED = 0.9  # share of the way from a constant action to the reward threshold
 MIN_SEARCH_SHARE = 0.02  # of the budget, for which a second search is begun
-GUIDE_EPISODES = 20  # of the trained expert, for a linear policy to begin near it
+GUIDE_EPISODES, GUIDE_SHARE = 20, 0.05  # of the trained expert, for a linear policy to begin near it; of the budget
 UNFINISHED = 0.8  # share of its steps after which a search was not stopped because nothing better was found
 
 
@@ -92,11 +93,12 @@ def _search_linear_again(run: DirectSearch) -> Iterator[Snapshot]:
         if not is_asked_for and state.linear_return > state.trained_return:
             state.has_trained_expert, run.trained_expert = False, None
         return
-    if state.linear_search:
+    if state.linear_search and not state.is_extended:
         used, planned = int(state.linear_search["steps"]), state.linear_plan["steps"]
         if used < UNFINISHED * planned:
             return
         state.linear_plan["steps"] = max(planned, used + run.steps_left(run.ends.expert))
+    state.is_extended = True
     yield from _search_linear(run, run.ends.expert)
 
 
@@ -104,7 +106,8 @@ def _guide(run: DirectSearch) -> Guide:
     """Run episodes of the trained expert."""
     found = teacher(run)
     assert found is not None
-    states, _ = found.states(GUIDE_EPISODES)
+    affordable = GUIDE_SHARE * run.budget / (run.racer.longest or 1)
+    states, _ = found.states(int(np.clip(affordable, 1, GUIDE_EPISODES)))
     return Guide(states, found.predict(states))
 
 
@@ -116,10 +119,10 @@ def _can_train(problem: Problem, settings: Settings, budget: int) -> bool:
     return is_affordable and has_jax and is_comparable
 
 
-def training_seconds(problem: Problem, settings: Settings, budget: int) -> float:
-    """Return about what the networks of a search take, beside the environment's steps."""
+def training_seconds(problem: Problem, settings: Settings, budget: int, seconds_per_step: float) -> float:
+    """Return about how long networks are trained, their environment's steps in this process included."""
     if settings.expert == "dqn" or (settings.expert is None and _can_train(problem, settings, budget)):
-        return _dqn_steps(budget) * DQN_SECONDS
+        return _dqn_steps(budget) * (DQN_SECONDS + seconds_per_step)
     return 0.0
 
 
@@ -210,9 +213,13 @@ def _teacher_of_expert(run: DirectSearch, expert: Expert) -> Teacher:
         return expert.act(x) if chosen_among is None else chosen_among[expert.act(x)]
 
     def states(count: int) -> tuple[np.ndarray, np.ndarray]:
+        if racer.steps >= racer.limit:
+            raise BudgetUsed
+        count = max(1, min(count, (racer.limit - racer.steps) // (racer.max_steps or racer.longest or 1)))
         met, results = visited_states(predict, run.problem, racer.fresh_seeds(count), racer.max_steps)
         racer.steps += int(results.lengths.sum())
         racer.recent_length = float(results.lengths.mean())
+        racer.longest = max(racer.longest, int(results.lengths.max()))
         return met, np.ones((len(met), 0), dtype=bool)
 
     scores = (expert.q or expert.log_policy) if actions.discrete else None

@@ -10,6 +10,7 @@ import numpy as np
 
 from custard.solvers.common.evolve import Arm
 from custard.solvers.common.mutations import mutate_shape, random_shape, trees_without_one_split
+from custard.solvers.common.race import BudgetUsed
 from custard.solvers.direct import experts
 from custard.solvers.direct.imitate import imitations
 from custard.solvers.direct.state import PLAIN
@@ -46,19 +47,27 @@ def imitate(run: DirectSearch) -> Iterator[Snapshot]:
         finalists = _random_trees(run, int(np.clip(affordable, MAX_ARMS, MAX_RANDOM_TREES)), sizes[-1])
     else:
         pool: dict[int, list[tuple[float, Tree]]] = {}
-        for found in imitations(teacher, base, run.racer, sizes, run.max_depth, run.seed, steps):
-            for mean, tree in found.trees:
-                pool.setdefault(next(size for size in sizes if tree.n_leaves <= size), []).append((mean, tree))
-            states, best = found.states, max(found.trees, key=lambda entry: entry[0])
-            if best[0] > state.incumbents[PLAIN].mean:
-                run.challenge(PLAIN, [best[1]])
-            yield run.snapshot("imitating the expert")
-        run.keep_states(states)
-        for entries in pool.values():
-            entries.sort(key=lambda entry: -entry[0])
-            finalists += [tree for _, tree in entries[:FINALISTS_PER_SIZE]]
+        try:
+            for found in imitations(teacher, base, run.racer, sizes, run.max_depth, run.seed, steps):
+                for mean, tree in found.trees:
+                    pool.setdefault(next(size for size in sizes if tree.n_leaves <= size), []).append((mean, tree))
+                run.keep_states(found.states)
+                best = max(found.trees, key=lambda entry: entry[0])
+                if best[0] > state.incumbents[PLAIN].mean:
+                    run.challenge(PLAIN, [best[1]])
+                yield run.snapshot("imitating the expert")
+        except BudgetUsed:  # what was found before takes part in the race
+            pass
+        chosen = [sorted(entries, key=lambda entry: -entry[0])[:FINALISTS_PER_SIZE] for entries in pool.values()]
+        best_first = sorted((entry for entries in chosen for entry in entries), key=lambda entry: -entry[0])
+        finalists = [tree for _, tree in best_first]
     finalists += [arm.tree for arm in state.arms]
-    ranked = run.racer.rank(finalists, _arm_count(run), max(2, run.comparison_episodes // 4))
+    finalists = finalists or _random_trees(run, MAX_ARMS, sizes[-1])
+    count = _arm_count(run)
+    try:
+        ranked = run.racer.rank(finalists, count, max(2, run.comparison_episodes // 4))
+    except BudgetUsed:
+        ranked = list(range(min(count, len(finalists))))
     state.arms = [Arm.begin(finalists[i], run.seed, 1, k) for k, i in enumerate(ranked)]
     run.challenge(PLAIN, [state.arms[0].tree])
     yield run.snapshot("imitating the expert")

@@ -40,9 +40,14 @@ class Forms:
         if leaves == "linear" and actions.kind != "box":
             raise CustardError(f"linear leaves need real-valued (Box) actions, and these are {actions.kind}")
         if actions.kind == "box":
-            wants_sums = leaves != "constant"
-            return cls(leaves != "linear" and tests != "linear", wants_sums, wants_sums, max_terms, max_gains)
-        return cls(tests != "linear", tests != "axis" and actions.discrete, False, max_terms)
+            wants_sums, max_terms = leaves != "constant", 1 if tests == "axis" else max_terms
+            found = cls(leaves != "linear" and tests != "linear", wants_sums, wants_sums, max_terms, max_gains)
+        else:
+            found = cls(tests != "linear", tests != "axis" and actions.discrete, False, max_terms)
+        if not found.has_plain and not found.has_sums:
+            need = "leaves that are linear too" if actions.kind == "box" else "discrete or real-valued (Box) actions"
+            raise CustardError(f"linear tests need {need}, and here actions are {actions.kind}, leaves {leaves}")
+        return found
 
 
 def _kind_and_limit(text: str) -> tuple[str, int | None]:
@@ -87,6 +92,7 @@ class SearchState:
     expert_step: str = "linear"  # what is done next to find an expert
     linear_weights: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))  # [k, n_raw + 1], the bias last
     linear_return: float = -np.inf  # of the best linear policy
+    is_extended: bool = False  # whether the search for it was given the steps that are left
     is_guided: bool = False  # whether the search for it began near the trained expert
     trained_return: float = -np.inf  # of the DQN
     has_trained_expert: bool = False  # whether trees imitate the DQN

@@ -19,6 +19,7 @@ from custard.solvers.common.linear_trees import (
     without_coefficients,
 )
 from custard.solvers.common.mutations import trees_without_one_split
+from custard.solvers.common.race import number_count
 from custard.solvers.direct.state import CHANGES_PER_EVOLUTION, SUMS
 from custard.task.problem import Snapshot
 from custard.tree.tree import Tree
@@ -52,7 +53,6 @@ def begin(run: DirectSearch) -> Iterator[Snapshot]:
         state.rounds[SUMS] = CHANGES_PER_EVOLUTION
     run.take(SUMS, readable(short))
     state.references = [state.incumbents[SUMS].tree]
-    run.save()
     yield run.snapshot("the linear policy as a tree")
 
 
@@ -82,7 +82,8 @@ def improve(run: DirectSearch, number: int, end: float) -> Iterator[Snapshot]:
     failures = state.failures.get(SUMS, 0)
     found = coefficients(tree, state.states)
     pruned = [without_coefficients(tree, found[: int(share * len(found))], state.states) for share in PRUNED_SHARES]
-    trees = [*starts, *(pruned if failures == 0 else [])]
+    pruned = [each for each in pruned if failures == 0 and number_count(each) < number_count(tree)]
+    trees = [*starts, *pruned]
     arms = [Arm.begin(start, run.seed, 6, number, k) for k, start in enumerate(trees)]
     steps = EVOLUTION_SHARE * 2**failures * run.steps_left(end) / len(arms)
     for arm in arms:
