@@ -185,6 +185,61 @@ def test_a_search_keeps_the_limit_of_features_per_sum():
     assert all(len(entry.terms) <= 2 for entry in run.tree.features.derived)
 
 
+class AtTheBound(gym.Env):
+    """Two forces: the first is best at its bound, the second follows the position."""
+
+    observation_space = gym.spaces.Box(-1, 1, (1,))
+    action_space = gym.spaces.Box(-1, 1, (2,))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps, self.x = 0, self.np_random.uniform(-1, 1, 1).astype(np.float32)
+        return self.x, {}
+
+    def step(self, action):
+        reward = float(action[0]) - float(abs(action[1] - self.x[0]))
+        self.steps, self.x = self.steps + 1, self.np_random.uniform(-1, 1, 1).astype(np.float32)
+        return self.x, reward, False, self.steps == 3, {}
+
+
+def test_a_leaf_that_lost_its_gains_stays_within_the_bounds():
+    run = custard.learn(AtTheBound, "direct", budget=10_000, seed=0, workers=0)
+    assert run.tree.predict(np.zeros((1, 1)))[0, 0] <= 1.0
+    actions = Actions("box", ("push",), low=[-0.436], high=[0.436])
+    leaf = linear_tree(LinearPolicy(np.array([[0.5, 0.0, 0.0]]), np.array([3.0]), actions), FEATURES, X)
+    constant = without_coefficients(leaf, coefficients(leaf, X), X)
+    assert rounded(constant, 2).value.tolist() == [[0.436]]
+    moved, size = parametrise(constant, X)
+    assert moved(np.ones(size)).value.tolist() == [[0.436]]
+
+
+@pytest.mark.parametrize(
+    "given", [{"tests": "linear", "leaves": "constant"}, {"tests": "linear:2", "leaves": "constant"}]
+)
+def test_settings_that_leave_nothing_to_search_are_one_line(given):
+    with pytest.raises(custard.CustardError, match="linear tests need leaves that are linear too"):
+        custard.learn(AtTheBound, "direct", budget=1000, **given)
+
+
+def test_a_comparison_without_challengers_changes_nothing():
+    problem = problem_of(Choose)
+    racer = Racer(InProcess(problem.source.make(), problem.base), 0, None, 10**6)
+    tree = Tree.leaf(1, problem.base.features, problem.base.actions)
+    racer.screen([tree], 4)
+    before = racer.recent_length, racer.steps
+    assert not racer.simplest(tree, [], 8, 0.0).is_new
+    racer.run([])
+    assert (racer.recent_length, racer.steps) == before
+
+
+def test_a_user_expert_keeps_the_budget():
+    def scores(x):
+        return np.stack([-(x[:, 2] + x[:, 3]), x[:, 2] + x[:, 3]], axis=1)
+
+    run = custard.learn("CartPole-v1", "direct", budget=3000, seed=0, workers=0, expert=scores)
+    assert run.steps <= 3000 + 500
+
+
 def test_rounded_numbers_have_few_digits():
     tree = readable(linear_tree(linear_policy(3), FEATURES, X))
     short = rounded(tree, 2)
