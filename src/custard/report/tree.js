@@ -15,7 +15,9 @@ function measure(n) {
     const share = T.share ? textWidth(percent(T.share[n]), SMALL) + 22 : 0;
     box = { lines, w: Math.max(compact ? 70 : 86, share, widest + (compact ? 18 : 28)), h: 17 * lines.length + (T.share ? 28 : 19) };
   } else {
-    const lines = wrap(question(n), compact ? 122 : 216, FONT, compact ? 5 : 3), [lo, hi] = rangeTexts(T.feature[n]);
+    const isSum = Boolean(F[T.feature[n]].sum), [lo, hi] = rangeTexts(T.feature[n]);
+    const text = isSum ? question(n).replace(/([+−≤]) /g, "$1\u00a0") : question(n);  // a sign stays with its term
+    const lines = wrap(text, isSum ? (compact ? 215 : 250) : compact ? 122 : 216, FONT, isSum ? 9 : compact ? 5 : 3);
     const bar = textWidth(lo, SMALL) + textWidth(hi, SMALL) + (compact ? 64 : 84);
     box = { lines, w: Math.max(bar, ...lines.map((line) => textWidth(line, FONT) + 28)), h: 17 * lines.length + 32 };
     if (folded.has(n)) { box.w = Math.max(box.w, longestNow + 28, textWidth(foldedText(n), SMALL) + 24); box.h += 26; }
