@@ -17,7 +17,7 @@ function measure(n) {
   } else {
     const isSum = Boolean(F[T.feature[n]].sum), [lo, hi] = rangeTexts(T.feature[n]);
     const text = isSum ? question(n).replace(/([+−≤]) /g, "$1\u00a0") : question(n);  // a sign stays with its term
-    const lines = wrap(text, isSum ? (compact ? 215 : 250) : compact ? 122 : 216, FONT, isSum ? 9 : compact ? 5 : 3);
+    const lines = wrap(text, isSum ? (compact ? 215 : 250) : compact ? 122 : 216, FONT, isSum ? 9 : compact ? 5 : 3).map((line) => line.replaceAll("\u00a0", " "));
     const bar = textWidth(lo, SMALL) + textWidth(hi, SMALL) + (compact ? 64 : 84);
     box = { lines, w: Math.max(bar, ...lines.map((line) => textWidth(line, FONT) + 28)), h: 17 * lines.length + 32 };
     if (folded.has(n)) { box.w = Math.max(box.w, longestNow + 28, textWidth(foldedText(n), SMALL) + 24); box.h += 26; }
