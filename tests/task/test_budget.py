@@ -52,7 +52,7 @@ class Clock:
             yield Snapshot(steps, None, 0.0)
 
 
-@pytest.mark.parametrize("first", [0.2, 4.0, 15.0])
+@pytest.mark.parametrize("first", [0.2, 4.0, 15.0, 25.0])
 @pytest.mark.parametrize("pace", [1e-6, 1e-4, 1e-2])
 def test_trials_find_a_budget_that_keeps_the_time_and_uses_it(monkeypatch, first, pace):
     clock = Clock(first, pace)

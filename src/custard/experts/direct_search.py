@@ -108,14 +108,14 @@ def direct_search(
     threshold: float | None = None,
     state: Mapping[str, np.ndarray] | None = None,
     pause_at: float = np.inf,
-    goes_on: bool = False,
+    beyond_threshold: bool = False,
 ) -> Iterator[SearchProgress]:
     """Search around zero; yields after every judgement, and at the end with `is_final`.
 
     `policy_of` turns parameters [size] into a policy. `max_steps` cuts episodes of environments without a time limit.
-    The search stops early where a judged centre earns the reward `threshold` in every episode; if it `goes_on`, only
-    where it earns the same in every episode. `state` is a former progress' `state`. The search pauses, with nothing
-    final, at the first judgement after `pause_at` steps.
+    The search stops early where a judged centre earns the reward `threshold` in every episode; if it may go
+    `beyond_threshold`, only where it earns the same in every episode. `state` is a former progress' `state`. The
+    search pauses, with nothing final, at the first judgement after `pause_at` steps.
     """
     import cmaes
 
@@ -167,7 +167,7 @@ def direct_search(
             history.improved_at = history.steps
         history.judged.append((generation, value))
         is_met = threshold is not None and float(judged.returns.min()) >= threshold
-        is_met = is_met and not (goes_on and float(np.ptp(judged.returns)) > 0.0)
+        is_met = is_met and not (beyond_threshold and float(np.ptp(judged.returns)) > 0.0)
         history.is_over = is_met or history.steps - history.improved_at > settings.patience * settings.steps
         yield progress(is_flat=all(float(np.ptp(row)) == 0.0 for row in history.fitness))
         if history.steps >= pause_at:

@@ -125,9 +125,9 @@ def search_linear_policy(
     max_steps: int | None = None,
     state: Mapping[str, np.ndarray] | None = None,
     guide: Guide | None = None,
-    goes_on: bool = False,
+    beyond_threshold: bool = False,
 ) -> Iterator[LinearProgress]:
-    """Search for a linear policy, near what a guide does if there is one. `goes_on`: see `direct_search`.
+    """Search for a linear policy, near what a guide does if there is one. `beyond_threshold`: see `direct_search`.
 
     Yields after every judgement. Some searches get stuck, so several begin, and the better half goes on.
     """
@@ -153,7 +153,7 @@ def search_linear_policy(
             number = int(np.random.SeedSequence([seed, k]).generate_state(1)[0])
             for progress in direct_search(
                 policy_of, scaling.size, runner, replace(settings, steps=max(1, steps)), number, max_steps,
-                problem.source.reward_threshold, race.searches.get(k), pause_at, goes_on,
+                problem.source.reward_threshold, race.searches.get(k), pause_at, beyond_threshold,
             ):  # fmt: skip
                 race.searches[k] = progress.state
                 if shown is None or progress.value >= shown.search.value or progress.is_final:

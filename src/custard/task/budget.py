@@ -87,10 +87,19 @@ def budget_of_time(module: Any, problem: Problem, settings: Any, seconds: float)
         raise CustardError(f"{name} has no budget of environment steps, so a time cannot be given for it")
     if hasattr(module, "searches_directly") and module.searches_directly(problem, settings):
         return int(module.budget_for_time(problem, settings, seconds))
-    begun, runs, budget = time.perf_counter(), list[_Trial](), FIRST_TRIAL_BUDGET
-    while not runs or (runs[-1].is_whole and time.perf_counter() - begun + runs[-1].seconds < TRIALS_SHARE * seconds):
-        solving = module.solve(problem, dataclasses.replace(settings, budget=budget))
-        runs.append(_trial(solving, TRIALS_SHARE * seconds - (time.perf_counter() - begun)))
+
+    def trial(budget: int, seconds: float) -> _Trial:
+        return _trial(module.solve(problem, dataclasses.replace(settings, budget=budget)), seconds)
+
+    begun = time.perf_counter()
+    first = trial(FIRST_TRIAL_BUDGET, seconds)  # compiles what the method needs, so it says little about later steps
+    left = seconds - (time.perf_counter() - begun)
+    if left <= 0.0:
+        return rounded_budget(first.steps)
+    trials_end = time.perf_counter() + TRIALS_SHARE * left
+    runs, budget = list[_Trial](), FIRST_TRIAL_BUDGET
+    while not runs or (runs[-1].is_whole and time.perf_counter() + runs[-1].seconds < trials_end):
+        runs.append(trial(budget, trials_end - time.perf_counter()))
         is_done = runs[-1].is_whole and runs[-1].steps < budget / 2
         if is_done and len(runs) > 1 and runs[-1].steps < 2 * runs[-2].steps:
             return None  # a larger budget changes nothing

@@ -70,7 +70,7 @@ def _search_linear(run: DirectSearch, end: float, guide: Guide | None = None) ->
     found = None
     try:
         for found in search_linear_policy(
-            run.problem, racer, settings, run.seed, racer.max_steps, begun, guide, goes_on=run.forms.has_sums
+            run.problem, racer, settings, run.seed, racer.max_steps, begun, guide, beyond_threshold=run.forms.has_sums
         ):
             state.linear_search = found.state
             if not found.search.is_final:
