@@ -65,6 +65,13 @@ def test_trials_find_a_budget_that_keeps_the_time_and_uses_it(monkeypatch, first
     assert clock.now >= 0.25 * 60  # rounded to 1, 2 or 5: down to two fifths of what the trials leave
 
 
+def test_a_method_that_compiles_for_longer_than_the_time_still_learns(monkeypatch):
+    clock = Clock(40.0, 1e-5)
+    monkeypatch.setattr(budgets, "time", clock)
+    module = SimpleNamespace(solve=clock.solve, __name__="cold")
+    assert budget_of_time(module, None, Settings(), 15.0) >= 100_000
+
+
 def test_a_method_that_ends_by_itself_needs_no_budget(monkeypatch):
     clock = Clock(0.1, 1e-5, most=3000)
     monkeypatch.setattr(budgets, "time", clock)

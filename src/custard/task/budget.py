@@ -28,6 +28,7 @@ MEASURED_SECONDS, MAX_MEASURED_STEPS = 0.7, 20_000  # for measuring what a step 
 SEARCH_EFFICIENCY = 0.8  # steps per second of a search with its policies and comparisons, per step of the environment
 START_SECONDS, MAX_START_SHARE = 5.0, 0.2  # for what is done once: compiling, worker processes; of the time
 FIRST_TRIAL_BUDGET, TRIAL_FACTOR = 1000, 10  # of runs that show what a method's steps cost
+MIN_LEARNING_SHARE = 0.5  # of the time, however long a first run compiles
 TRIALS_SHARE = 0.35  # of the time for such runs
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 
@@ -92,11 +93,9 @@ def budget_of_time(module: Any, problem: Problem, settings: Any, seconds: float)
         return _trial(module.solve(problem, dataclasses.replace(settings, budget=budget)), seconds)
 
     begun = time.perf_counter()
-    first = trial(FIRST_TRIAL_BUDGET, seconds)  # compiles what the method needs, so it says little about later steps
-    left = seconds - (time.perf_counter() - begun)
-    if left <= 0.0:
-        return rounded_budget(first.steps)
-    trials_end = time.perf_counter() + TRIALS_SHARE * left
+    trial(FIRST_TRIAL_BUDGET, seconds)  # compiles what the method needs, so it says little about later steps
+    end = max(begun + seconds, time.perf_counter() + MIN_LEARNING_SHARE * seconds)
+    trials_end = time.perf_counter() + TRIALS_SHARE * (end - time.perf_counter())
     runs, budget = list[_Trial](), FIRST_TRIAL_BUDGET
     while not runs or (runs[-1].is_whole and time.perf_counter() + runs[-1].seconds < trials_end):
         runs.append(trial(budget, trials_end - time.perf_counter()))
@@ -109,7 +108,7 @@ def budget_of_time(module: Any, problem: Problem, settings: Any, seconds: float)
     if len(runs) > 1 and last.steps > runs[-2].steps and last.seconds > runs[-2].seconds:
         per_step = (last.seconds - runs[-2].seconds) / (last.steps - runs[-2].steps)
     fixed = max(0.0, last.seconds - per_step * last.steps)
-    return rounded_budget(max(last.steps, (seconds - (time.perf_counter() - begun) - fixed) / per_step))
+    return rounded_budget(max(last.steps, (end - time.perf_counter() - fixed) / per_step))
 
 
 @dataclasses.dataclass(frozen=True)
