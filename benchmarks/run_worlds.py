@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 import custard
+from custard.commands.common import assignments
 
 FILE = Path(__file__).parent.parent / "results" / "worlds.csv"
 TREES = FILE.with_suffix("")
@@ -42,20 +43,29 @@ def key(row: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(str(row[name]) for name in ("env", "time", "tests", "leaves", "max_leaves", "seed"))
 
 
+def name_of(args: argparse.Namespace) -> str:
+    """Return the environment's id with its arguments."""
+    return " ".join([args.env, *args.env_args])
+
+
 def run(args: argparse.Namespace, seed: int) -> dict[str, object]:
     """Learn with one seed, and judge on fresh episodes."""
     given = {"tests": args.tests, "leaves": args.leaves, "max_leaves": args.max_leaves, "budget": args.budget}
     given = {name: value for name, value in given.items() if value is not None}
     begun = time.perf_counter()
-    found = custard.learn(args.env, seed=seed, time=args.time if args.budget is None else None, **given)
+    arguments = assignments(args.env_args, "--env-args")
+    found = custard.learn(
+        args.env, seed=seed, time=args.time if args.budget is None else None, env_kwargs=arguments, **given
+    )
     seconds = time.perf_counter() - begun
-    fresh = custard.evaluate(found.tree, args.env, FRESH_EPISODES, FRESH_SEED)
+    fresh = custard.evaluate(found.tree, args.env, FRESH_EPISODES, FRESH_SEED, env_kwargs=arguments)
     last = found.metrics[-1]
     TREES.mkdir(exist_ok=True)
-    asked = [args.env, args.tests, args.leaves, args.max_leaves or "any", args.time or args.budget or "default", seed]
-    found.tree.save(TREES / ("_".join(map(str, asked)).replace(":", "").replace("/", "-") + ".json"))
+    limits = [args.max_leaves or "any", args.time or args.budget or "default"]
+    asked = "_".join(map(str, [name_of(args), args.tests, args.leaves, *limits, seed]))
+    found.tree.save(TREES / (asked.translate({ord(":"): None, ord("/"): "-", ord(" "): "_"}) + ".json"))
     return {
-        "env": args.env, "time": args.time or "", "budget": found.config["settings"]["budget"] or "",
+        "env": name_of(args), "time": args.time or "", "budget": found.config["settings"]["budget"] or "",
         "tests": args.tests, "leaves": args.leaves, "max_leaves": args.max_leaves or "",
         "seed": seed, "return": round(fresh.mean, 3),
         "error": round(fresh.std / np.sqrt(FRESH_EPISODES), 3), "shown": round(found.value, 3),
@@ -98,6 +108,7 @@ def main() -> None:
     parser.add_argument("--tests", default="auto")
     parser.add_argument("--leaves", default="auto")
     parser.add_argument("--max-leaves", type=int)
+    parser.add_argument("--env-args", nargs="*", default=[], metavar="KEY=VALUE")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first", type=int, default=100)
     parser.add_argument("--table", action="store_true")
@@ -109,7 +120,7 @@ def main() -> None:
     if not FILE.exists():
         FILE.write_text(",".join(COLUMNS) + "\n")
     for seed in range(args.first, args.first + args.seeds):
-        asked = {"env": args.env, "time": args.time or "", "tests": args.tests, "leaves": args.leaves}
+        asked = {"env": name_of(args), "time": args.time or "", "tests": args.tests, "leaves": args.leaves}
         if key({**asked, "max_leaves": args.max_leaves or "", "seed": str(seed)}) in done:
             continue
         row = run(args, seed)

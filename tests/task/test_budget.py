@@ -1,14 +1,18 @@
 """Budgets of a time: what a method's steps cost is found by trials, and what networks take is counted."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
+import gymnasium as gym
+import numpy as np
 import pytest
 
 import custard
+from custard.core.spaces import describe
 from custard.task import budget as budgets
 from custard.task.budget import budget_for, budget_of_time, parse_time, rounded_budget
-from custard.task.problem import Snapshot
+from custard.task.problem import Problem, Snapshot
+from custard.task.source import source
 
 
 def test_times_and_budgets():
@@ -70,6 +74,47 @@ def test_a_method_that_compiles_for_longer_than_the_time_still_learns(monkeypatc
     monkeypatch.setattr(budgets, "time", clock)
     module = SimpleNamespace(solve=clock.solve, __name__="cold")
     assert budget_of_time(module, None, Settings(), 15.0) >= 100_000
+
+
+def test_what_is_compiled_again_for_every_budget_is_not_taken_for_the_cost_of_steps(monkeypatch):
+    clock = Clock(3.0, 1e-5)
+    monkeypatch.setattr(budgets, "time", clock)
+
+    compiled = set()
+
+    def solve(problem, settings):
+        clock.first = 0.1 if settings.budget in compiled else 3.0
+        compiled.add(settings.budget)
+        return clock.solve(problem, settings)
+
+    module = SimpleNamespace(solve=solve, __name__="compiling")
+    assert budget_of_time(module, None, Settings(), 20.0) == 1_000_000  # 10 s, and 3 s to compile once more
+
+
+def test_slow_resets_count_less_where_good_episodes_are_longer(monkeypatch):
+    class Falls(gym.Env):
+        """Ends after ten steps of 1 ms; a reset takes 10 ms."""
+
+        observation_space, action_space = gym.spaces.Box(-1, 1, (1,)), gym.spaces.Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            clock.now += 0.01
+            self.left = 10
+            return np.zeros(1, dtype=np.float32), {}
+
+        def step(self, action):
+            clock.now += 0.001
+            self.left -= 1
+            return np.zeros(1, dtype=np.float32), 1.0, self.left == 0, False, {}
+
+    clock = Clock(0.0, 0.0)
+    monkeypatch.setattr(budgets, "time", clock)
+    costs = {}
+    for limit in (None, 1000):
+        where = replace(source(Falls), time_limit=limit)
+        costs[limit] = budgets.seconds_per_step(Problem(where, describe(where.make()), 0))
+    assert costs[None] == pytest.approx(0.002, rel=0.05)  # a reset every ten steps
+    assert costs[1000] == pytest.approx(0.0011, rel=0.05)  # every hundred: between ten and a thousand
 
 
 def test_a_method_that_ends_by_itself_needs_no_budget(monkeypatch):

@@ -58,23 +58,31 @@ def rounded_budget(steps: float) -> int:
 
 
 def seconds_per_step(problem: Problem) -> float:
-    """Measure what a step of random actions takes in this process, resets included."""
+    """Measure what a step of random actions takes in this process, with its share of the resets.
+
+    Episodes of good policies are often longer than those of random actions: they are taken to be of the length halfway
+    to the time limit, by ratio.
+    """
     env = problem.source.make()
     menu, rng = LeafActions(problem.base.actions), np.random.default_rng(problem.seed)
     _, info = env.reset(seed=0)
     is_discrete = problem.base.actions.discrete
-    steps, begun = 0, time.perf_counter()
+    steps, resets, reset_seconds, begun = 0, 1, 0.0, time.perf_counter()
     while steps < MAX_MEASURED_STEPS and (steps < 1 or time.perf_counter() - begun < MEASURED_SECONDS):
         action = random_action(menu, rng, action_mask(env, info) if is_discrete else None)
         observation, _, terminated, truncated, info = env.step(problem.base.action(action))
         problem.base.observe(observation)
         steps += 1
         if terminated or truncated:
+            resets, reset_begun = resets + 1, time.perf_counter()
             _, info = env.reset()
-    seconds = (time.perf_counter() - begun) / steps
+            reset_seconds += time.perf_counter() - reset_begun
+    seconds = time.perf_counter() - begun
     if not problem.source.is_single_instance:
         env.close()
-    return seconds
+    length = steps / resets
+    longer = np.sqrt(max(1.0, (problem.source.time_limit or length) / length))
+    return (seconds - reset_seconds * (1 - 1 / longer)) / steps
 
 
 def budget_of_time(module: Any, problem: Problem, settings: Any, seconds: float) -> int | None:
@@ -105,7 +113,7 @@ def budget_of_time(module: Any, problem: Problem, settings: Any, seconds: float)
         budget *= TRIAL_FACTOR
     last = runs[-1]
     per_step = last.seconds_per_step
-    if len(runs) > 1 and last.steps > runs[-2].steps and last.seconds > runs[-2].seconds:
+    if not last.is_seen and len(runs) > 1 and last.steps > runs[-2].steps and last.seconds > runs[-2].seconds:
         per_step = (last.seconds - runs[-2].seconds) / (last.steps - runs[-2].steps)
     fixed = max(0.0, last.seconds - per_step * last.steps)
     return rounded_budget(max(last.steps, (end - time.perf_counter() - fixed) / per_step))
@@ -119,6 +127,7 @@ class _Trial:
     seconds: float
     seconds_per_step: float  # after what is done once
     is_whole: bool
+    is_seen: bool  # whether most of its steps came between the first and the last snapshot
 
 
 def _trial(solving: Iterator[Snapshot], seconds: float) -> _Trial:
@@ -130,7 +139,7 @@ def _trial(solving: Iterator[Snapshot], seconds: float) -> _Trial:
             break
     passed, (first, first_time), (last, last_time) = time.perf_counter() - begun, times[0], times[-1]
     per_step = (last_time - first_time) / (last - first) if last > first else passed / max(1, last)
-    return _Trial(last, passed, per_step, is_whole=last_time <= seconds)
+    return _Trial(last, passed, per_step, is_whole=last_time <= seconds, is_seen=last - first > last / 2)
 
 
 def budget_for(problem: Problem, seconds: float | None, training_seconds: Callable[[int, float], float]) -> int:
