@@ -17,7 +17,7 @@ from custard.tree.tree import LEAF, Tree
 
 __all__ = [
     "LEFT", "RIGHT", "LinearLeaf", "Shape", "Split", "build_tree", "count_leaves", "leaves_below", "map_leaves",
-    "paths", "replace_part", "shape_of", "subshape", "tree_of", "with_actions",
+    "path_to", "paths", "replace_part", "shape_of", "subshape", "tree_of", "with_actions",
 ]  # fmt: skip
 
 Shape = Any  # an action, or a Split
@@ -111,6 +111,16 @@ def paths(shape: Shape) -> list[Path]:
         if isinstance(part, Split):
             stack += [(part.left, (*path, LEFT)), (part.right, (*path, RIGHT))]
     return found
+
+
+def path_to(tree: Tree, node: int) -> Path:
+    """Return the path from the root of a tree to a node."""
+    sides: list[int] = []
+    while node != 0:
+        parent = int(tree.parent[node])
+        sides.insert(0, LEFT if tree.children_left[parent] == node else RIGHT)
+        node = parent
+    return tuple(sides)
 
 
 def count_leaves(shape: Shape) -> int:

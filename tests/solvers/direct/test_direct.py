@@ -22,6 +22,7 @@ from custard.solvers.common.linear_trees import (
     with_few_terms,
     without_coefficients,
 )
+from custard.solvers.common.mutations import with_split_leaves
 from custard.solvers.common.race import BudgetUsed, Racer, number_count
 from custard.task.budget import rounded_budget
 from custard.task.episodes import EpisodeRequest, InProcess
@@ -73,6 +74,16 @@ def test_a_run_goes_on_from_every_snapshot(given):
     whole = list(direct.solve(problem_of(Choose), settings))
     for one in whole[::3]:
         again = list(direct.solve(problem_of(Choose), settings, one.state()))[-1]
+        assert (again.tree, again.value, again.steps) == (whole[-1].tree, whole[-1].value, whole[-1].steps)
+
+
+def test_a_run_whose_leaves_are_split_goes_on_from_every_snapshot():
+    settings = direct.Settings(budget=20_000, tests="axis", leaves="constant", max_leaves=8)
+    whole = list(direct.solve(problem_of(Steer), settings))
+    refining = [one for one in whole if one.message.startswith("refining")]
+    assert len(refining) > 1
+    for one in refining[::3]:
+        again = list(direct.solve(problem_of(Steer), settings, one.state()))[-1]
         assert (again.tree, again.value, again.steps) == (whole[-1].tree, whole[-1].value, whole[-1].steps)
 
 
@@ -290,6 +301,18 @@ def test_a_grown_tree_acts_as_before():
         assert larger.n_leaves == tree.n_leaves + 1
         np.testing.assert_array_equal(larger.predict(X), tree.predict(X))
         tree = larger
+
+
+@pytest.mark.parametrize(("max_depth", "leaves"), [(9, 7), (2, 4), (1, 2)])
+def test_split_leaves_act_as_before_and_share_the_states(max_depth, leaves):
+    tree = Tree.stump(1, 0.5, [0.25], [0.75], FEATURES, Actions("box", ("push",), low=(0.0,), high=(1.0,)))
+    larger = with_split_leaves(tree, np.random.default_rng(3), X, 5, max_depth)
+    assert (larger.n_leaves, larger.depth <= max_depth) == (leaves, True)
+    assert np.array_equal(larger.predict(X), tree.predict(X))
+    if leaves == 7:
+        visits = np.unique(larger.apply(X), return_counts=True)[1]
+        assert len(visits) == 7
+        assert visits.max() <= 0.25 * len(X)  # each time the leaf that most states reach was halved
 
 
 def test_parameters_of_zero_are_the_tree_itself_and_each_moves_something():

@@ -17,7 +17,7 @@ from custard.core.sums import Sum
 from custard.task.policies import LinearPolicy
 from custard.tree.leaf_actions import LeafActions
 from custard.tree.linear import used_derived
-from custard.tree.shape import LEFT, RIGHT, LinearLeaf, Shape, Split, build_tree, replace_part, shape_of, subshape
+from custard.tree.shape import LinearLeaf, Shape, Split, build_tree, path_to, replace_part, shape_of, subshape
 from custard.tree.simplify import simplify
 from custard.tree.tree import LEAF, Tree
 
@@ -139,7 +139,7 @@ def grown(tree: Tree, states: np.ndarray, rng: np.random.Generator, max_depth: i
     spread = states.std(axis=0)
     weights = rng.normal(size=len(spread)) / np.where(spread > 0.0, spread, 1.0)
     features = with_sums(tree.features, [*tree.features.derived, weights])
-    path = _path_to(tree, node)
+    path = path_to(tree, node)
     leaf = subshape(shape, path)
     threshold = float(np.median(here @ weights))
     return build_tree(replace_part(shape, path, Split(features.n - 1, threshold, leaf, leaf)), features, tree.actions)
@@ -201,16 +201,6 @@ def readable(tree: Tree) -> Tree:
 
     shape = plain(shape_of(tree))
     return simplify(build_tree(shape, features.raw.with_sums(list(numbers)), tree.actions, tree.origin))
-
-
-def _path_to(tree: Tree, node: int) -> tuple[int, ...]:
-    """Return the path from the root to a node."""
-    sides: list[int] = []
-    while node != 0:
-        parent = int(tree.parent[node])
-        sides.insert(0, LEFT if tree.children_left[parent] == node else RIGHT)
-        node = parent
-    return tuple(sides)
 
 
 def _gains(tree: Tree) -> np.ndarray:

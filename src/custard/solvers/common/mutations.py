@@ -7,10 +7,21 @@ from dataclasses import replace
 import numpy as np
 
 from custard.tree.leaf_actions import STEP_SCALES, LeafActions
-from custard.tree.shape import LEFT, Shape, Split, count_leaves, paths, replace_part, shape_of, subshape, tree_of
+from custard.tree.shape import (
+    LEFT,
+    Shape,
+    Split,
+    count_leaves,
+    path_to,
+    paths,
+    replace_part,
+    shape_of,
+    subshape,
+    tree_of,
+)
 from custard.tree.tree import LEAF, Tree
 
-__all__ = ["mutate_shape", "random_shape", "shift_threshold", "trees_without_one_split"]
+__all__ = ["mutate_shape", "random_shape", "shift_threshold", "trees_without_one_split", "with_split_leaves"]
 
 MAX_TRIES = 20  # changes drawn before a shape that would exceed its leaf limit is returned as it is
 
@@ -107,3 +118,19 @@ def trees_without_one_split(tree: Tree) -> list[Tree]:
     parts = [(path, subshape(shape, path)) for path in paths(shape)]
     branches = [(path, branch) for path, part in parts if isinstance(part, Split) for branch in part[LEFT:]]
     return [tree_of(replace_part(shape, path, branch), tree) for path, branch in branches]
+
+
+def with_split_leaves(tree: Tree, rng: np.random.Generator, x: np.ndarray, count: int, max_depth: int) -> Tree:
+    """Return a tree that acts the same with so many more leaves: those that most of the states x [N, n] reach are split
+    in two alike, at the median of a random feature."""
+    for _ in range(count):
+        leaves, visits = np.unique(tree.apply(x), return_counts=True)
+        visits = np.where(tree.node_depth[leaves] < max_depth, visits, 0)
+        if not visits.any():
+            break
+        node, feature = int(leaves[visits.argmax()]), int(rng.integers(x.shape[1]))
+        shape, path = shape_of(tree), path_to(tree, node)
+        threshold = float(np.median(x[tree.apply(x) == node, feature]))
+        leaf = subshape(shape, path)
+        tree = tree_of(replace_part(shape, path, Split(feature, threshold, leaf, leaf)), tree)
+    return tree

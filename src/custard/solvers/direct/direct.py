@@ -118,6 +118,8 @@ ENDS = {
     (False, True): Ends(0.4, 0.4, 0.4, 0.88, 0.88),
 }
 
+GROWING_RACE_END = 0.58  # where plain trees grow afterwards, and sums are not searched
+
 
 def solve(
     problem: Problem,
@@ -167,7 +169,10 @@ class DirectSearch:
             settings,
             Forms.of(settings.tests, settings.leaves, problem.base.actions),
         )
+        self.grows_plain = not problem.base.actions.discrete  # plain trees, after their race
         self.ends = ENDS[self.forms.has_plain, self.forms.has_sums]
+        if self.grows_plain and not self.forms.has_sums:
+            self.ends = self.ends._replace(race=GROWING_RACE_END)
         self.seed = problem.seeds("direct")["direct"]
         self.max_leaves = settings.max_leaves or DEFAULT_MAX_LEAVES
         self.max_depth = self.max_leaves - 1 if problem.max_depth is None else problem.max_depth
@@ -295,14 +300,16 @@ class DirectSearch:
         yield from (sums if form == SUMS else plain).improve(self, number, end)
         if state.incumbents[form].tree is not before:
             state.failures[form] = 0
-        elif self.is_evolution(number):
+        elif self.is_evolution(form, number):
             state.failures[form] = state.failures.get(form, 0) + 1
         state.rounds[form] = number + 1
         self.save()
         yield self.snapshot("searching sums" if form == SUMS else "refining")
 
-    def is_evolution(self, number: int) -> bool:
+    def is_evolution(self, form: str, number: int) -> bool:
         """Return whether a round searches for all numbers; the other rounds change the shape."""
+        if form == PLAIN and self.grows_plain:
+            return number % 2 == 0
         return number % (CHANGES_PER_EVOLUTION + 1) == CHANGES_PER_EVOLUTION
 
     def is_stuck(self, form: str) -> bool:
@@ -315,7 +322,7 @@ class DirectSearch:
         return mean >= best or mean - self.state.constant_return >= MIN_WORTH * (best - self.state.constant_return)
 
     def evolve(
-        self, arm: Arm, steps: float, message: str, moves_sums: bool = False, deviation: float = 0.5
+        self, arm: Arm, steps: float, message: str, deviation: float, moves_sums: bool = False
     ) -> Iterator[Snapshot]:
         """Search for the numbers of one tree until so many steps were spent on it."""
         size = arm.start.n_nodes + arm.start.n_coefficients

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -156,7 +156,7 @@ def _train(run: DirectSearch) -> Iterator[Snapshot]:
             run.trained_expert = item
             break
         racer.steps, state.trained_return = begun + item.steps, item.value
-        yield run.snapshot(f"training dqn, now about {item.value:.4g}")
+        yield replace(run.snapshot(f"training dqn, now about {item.value:.4g}"), is_slow=True)
     if state.trained_return <= state.linear_return and run.settings.expert is None:
         run.trained_expert = None
     state.has_trained_expert = run.trained_expert is not None

@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from custard.solvers.common.evolve import Arm
-from custard.solvers.common.mutations import mutate_shape, random_shape, trees_without_one_split
+from custard.solvers.common.mutations import (
+    mutate_shape,
+    random_shape,
+    trees_without_one_split,
+    with_split_leaves,
+)
 from custard.solvers.common.race import BudgetUsed
 from custard.solvers.direct import experts
 from custard.solvers.direct.imitate import imitations
@@ -27,7 +32,10 @@ __all__ = ["imitate", "improve", "prefer_allowed", "race", "shrink", "with_allow
 
 MAX_ARMS, FINALISTS_PER_SIZE = 4, 3  # trees that race, and those of one size that they are chosen from
 MIN_ARM_EPISODES = 1500  # that the numbers of a tree need before it is compared with others: fewer trees race otherwise
+LARGE = 0.75  # share of the leaves allowed that one of the trees has: it can become better than what imitates best
 FIRST_DEVIATION = 1.0  # of the search for all numbers of a tree that only imitates, in its units
+LATER_DEVIATION, GROWTH_DEVIATION = 0.5, 0.3  # of later ones, and of those that begin with more leaves
+GROWTH_EPISODES = 4  # that show which leaves most states reach
 MAX_RANDOM_TREES, RANDOM_TREE_EPISODES, RANDOM_DEPTH = 32, 6, 3  # where there is no expert
 CHALLENGERS = 24  # changed trees that are compared with the present one at a time
 SECOND_CHANGE_SHARE = 0.3  # share of them with a further change
@@ -68,6 +76,9 @@ def imitate(run: DirectSearch) -> Iterator[Snapshot]:
         ranked = run.racer.rank(finalists, count, max(2, run.comparison_episodes // 4))
     except BudgetUsed:
         ranked = list(range(min(count, len(finalists))))
+    large = [i for i, tree in enumerate(finalists) if tree.n_leaves > LARGE * run.max_leaves]
+    if large and not set(large) & set(ranked):
+        ranked = [*ranked[: max(1, count - 1)], large[0]]
     state.arms = [Arm.begin(finalists[i], run.seed, 1, k) for k, i in enumerate(ranked)]
     run.challenge(PLAIN, [state.arms[0].tree])
     yield run.snapshot("imitating the expert")
@@ -99,14 +110,22 @@ def race(run: DirectSearch) -> Iterator[Snapshot]:
 
 
 def improve(run: DirectSearch, number: int, end: float) -> Iterator[Snapshot]:
-    """Search for all numbers of the best tree, every so many rounds, or for a better shape."""
+    """Search for all numbers of the best tree, every so many rounds, or for a better shape.
+
+    Where actions are vectors the search begins with more leaves: their values can then be moved apart.
+    """
     tree = run.state.incumbents[PLAIN].tree
-    if run.is_evolution(number):
+    rng = np.random.default_rng([run.seed, 2, number])
+    if run.is_evolution(PLAIN, number):
+        if not tree.actions.discrete:
+            met = run.racer.screen([tree], GROWTH_EPISODES, keep_states=True)[0].states
+            count = min(tree.n_leaves, run.max_leaves - tree.n_leaves)
+            tree = with_split_leaves(tree, rng, tree.features.extend(met), count, run.max_depth)
         arm = Arm.begin(tree, run.seed, 3, number)
-        yield from run.evolve(arm, run.steps_left(end) / 3, "refining")
+        deviation = LATER_DEVIATION if tree.actions.discrete else GROWTH_DEVIATION
+        yield from run.evolve(arm, run.steps_left(end) / 3, "refining", deviation=deviation)
         run.challenge(PLAIN, [arm.tree])
     else:
-        rng = np.random.default_rng([run.seed, 2, number])
         changed = changed_trees(tree, run.state.states, rng, run.max_depth, run.max_leaves)
         run.accept(PLAIN, run.racer.improve(tree, changed, run.comparison_episodes))
 

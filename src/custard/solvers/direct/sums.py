@@ -68,7 +68,7 @@ def search(run: DirectSearch) -> Iterator[Snapshot]:
 def improve(run: DirectSearch, number: int, end: float) -> Iterator[Snapshot]:
     """Search for all numbers, every so many rounds, or take splits and coefficients away that nothing needs."""
     state, tree = run.state, run.state.incumbents[SUMS].tree
-    if not run.is_evolution(number):
+    if not run.is_evolution(SUMS, number):
         smaller = run.allowed(smaller_trees(run, tree))
         run.accept(SUMS, run.racer.simplest(tree, smaller, run.comparison_episodes, run.tolerance(SUMS)))
         return
