@@ -24,7 +24,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +35,7 @@ from custard.solvers.common.linear_trees import readable
 from custard.solvers.common.paired import paired_gain
 from custard.solvers.common.race import BudgetUsed, Racer, Winner, number_count
 from custard.solvers.direct import experts, plain, sums
-from custard.solvers.direct.state import CHANGES_PER_EVOLUTION, PLAIN, SUMS, Forms, Incumbent, SearchState
+from custard.solvers.direct.state import CHANGES_PER_EVOLUTION, PLAIN, SUMS, Ends, Forms, Incumbent, SearchState
 from custard.task.budget import budget_for
 from custard.task.episodes import Episodes, Runner
 from custard.task.problem import Problem, Snapshot
@@ -101,26 +101,6 @@ class Settings:
                 raise CustardError(one_of(name, getattr(self, name), (*known, "linear:k")))
 
 
-class Ends(NamedTuple):
-    """Shares of the budget at which phases are over."""
-
-    expert: float
-    imitation: float
-    race: float
-    sums: float
-    refinement: float
-
-
-#: By whether plain trees and whether sums are searched.
-ENDS = {
-    (True, True): Ends(0.4, 0.46, 0.56, 0.72, 0.88),
-    (True, False): Ends(0.3, 0.4, 0.78, 0.78, 0.88),
-    (False, True): Ends(0.4, 0.4, 0.4, 0.88, 0.88),
-}
-
-GROWING_RACE_END = 0.58  # where plain trees grow afterwards, and sums are not searched
-
-
 def solve(
     problem: Problem,
     settings: Settings,
@@ -170,9 +150,7 @@ class DirectSearch:
             Forms.of(settings.tests, settings.leaves, problem.base.actions),
         )
         self.grows_plain = not problem.base.actions.discrete  # plain trees, after their race
-        self.ends = ENDS[self.forms.has_plain, self.forms.has_sums]
-        if self.grows_plain and not self.forms.has_sums:
-            self.ends = self.ends._replace(race=GROWING_RACE_END)
+        self.ends = Ends.of(self.forms, self.grows_plain)
         self.seed = problem.seeds("direct")["direct"]
         self.max_leaves = settings.max_leaves or DEFAULT_MAX_LEAVES
         self.max_depth = self.max_leaves - 1 if problem.max_depth is None else problem.max_depth

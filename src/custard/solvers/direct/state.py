@@ -1,11 +1,11 @@
-"""The forms of trees that are searched, and what a search keeps between two units of work, as plain arrays."""
+"""The forms of trees that are searched, the shares of the phases, and what a search keeps between two units of work."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from custard.solvers.common.evolve import Arm
 from custard.task.policies import policy_data, policy_from_data
 from custard.tree.tree import Tree
 
-__all__ = ["CHANGES_PER_EVOLUTION", "PLAIN", "SUMS", "Forms", "Incumbent", "SearchState"]
+__all__ = ["CHANGES_PER_EVOLUTION", "PLAIN", "SUMS", "Ends", "Forms", "Incumbent", "SearchState"]
 
 PLAIN, SUMS = "plain tests", "sums"  # forms of trees
 CHANGES_PER_EVOLUTION = 4  # comparisons of changed trees between two searches for all numbers
@@ -58,6 +58,26 @@ def _kind_and_limit(text: str) -> tuple[str, int | None]:
     """
     kind, _, limit = text.partition(":")
     return kind, int(limit) if limit else None
+
+
+class Ends(NamedTuple):
+    """Shares of the budget at which phases are over."""
+
+    expert: float
+    imitation: float
+    race: float
+    sums: float
+    refinement: float
+
+    @classmethod
+    def of(cls, forms: Forms, grows_plain: bool) -> Ends:
+        """Return the shares for what is searched; where plain trees grow, that is most of their refinement."""
+        if not forms.has_plain:
+            return cls(0.4, 0.4, 0.4, 0.88, 0.88)
+        if forms.has_sums:
+            return cls(0.4, 0.46, 0.56, 0.72, 0.88)
+        race = 0.58 if grows_plain else 0.78
+        return cls(0.3, 0.4, race, race, 0.88)
 
 
 @dataclass(eq=False)
