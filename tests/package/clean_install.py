@@ -1,6 +1,6 @@
 """Install a wheel into a clean environment, outside the repository, with base dependencies only, and use it.
 
-python tests/package/clean_install.py dist/custard_rl-0.1.0-py3-none-any.whl [python3.12]
+python tests/package/clean_install.py dist/custard_rl-0.2.0-py3-none-any.whl [python3.12]
 
 Fails unless `pip check` is content, the command line and the library work, and missing extras are named.
 """
