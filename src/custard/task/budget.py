@@ -25,6 +25,7 @@ __all__ = ["budget_for", "budget_of_time", "parse_time", "rounded_budget", "seco
 
 DEFAULT_SECONDS = 300.0  # that a run may take where steps are taken by Python
 MEASURED_SECONDS, MAX_MEASURED_STEPS = 0.7, 20_000  # for measuring what a step costs
+MEASURED_PARTS = 10  # the median of which counts: first steps are slow, and something else may run meanwhile
 SEARCH_EFFICIENCY = 0.8  # steps per second of a search with its policies and comparisons, per step of the environment
 START_SECONDS, MAX_START_SHARE = 5.0, 0.2  # for what is done once: compiling, worker processes; of the time
 FIRST_TRIAL_BUDGET, TRIAL_FACTOR = 1000, 10  # of runs that show what a method's steps cost
@@ -67,22 +68,25 @@ def seconds_per_step(problem: Problem) -> float:
     menu, rng = LeafActions(problem.base.actions), np.random.default_rng(problem.seed)
     _, info = env.reset(seed=0)
     is_discrete = problem.base.actions.discrete
-    steps, resets, reset_seconds, begun = 0, 1, 0.0, time.perf_counter()
+    steps, resets, reset_seconds, seconds = 0, 1, 0.0, list[float]()  # of every step
+    begun = time.perf_counter()
     while steps < MAX_MEASURED_STEPS and (steps < 1 or time.perf_counter() - begun < MEASURED_SECONDS):
+        step_begun = time.perf_counter()
         action = random_action(menu, rng, action_mask(env, info) if is_discrete else None)
         observation, _, terminated, truncated, info = env.step(problem.base.action(action))
         problem.base.observe(observation)
+        seconds.append(time.perf_counter() - step_begun)
         steps += 1
         if terminated or truncated:
-            resets, reset_begun = resets + 1, time.perf_counter()
+            resets, step_begun = resets + 1, time.perf_counter()
             _, info = env.reset()
-            reset_seconds += time.perf_counter() - reset_begun
-    seconds = time.perf_counter() - begun
+            reset_seconds += time.perf_counter() - step_begun
     if not problem.source.is_single_instance:
         env.close()
     length = steps / resets
     longer = np.sqrt(max(1.0, (problem.source.time_limit or length) / length))
-    return (seconds - reset_seconds * (1 - 1 / longer)) / steps
+    parts = np.array_split(seconds, min(steps, MEASURED_PARTS))
+    return float(np.median([part.mean() for part in parts])) + reset_seconds / steps / longer
 
 
 def budget_of_time(module: Any, problem: Problem, settings: Any, seconds: float) -> int | None:
