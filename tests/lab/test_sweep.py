@@ -147,11 +147,13 @@ def test_trials_are_known_by_their_content(log: Path, tmp_path: Path, monkeypatc
     file = tmp_path / "a.csv"
     run([plain], file)
     monkeypatch.setattr("custard.lab.trials.VERSION", "99")
+    assert len(trials_in(file, [plain])[0]) == 1, "a new version alone changes no result"
+    monkeypatch.setattr("custard.lab.trials.COMPARABLE_SINCE", "99")
     rows, notes = trials_in(file, [plain])
     assert rows == []
     assert "not counted" in notes[0]
     run([plain], file, workers=0)
-    assert told(log, "begin") == [0, 0], "another version's row is not taken for this one's"
+    assert told(log, "begin") == [0, 0], "the row of a version that is not comparable is not taken for this one's"
     assert {row["version"] for row in read_rows(file)} == {custard.__version__, "99"}
 
 
@@ -170,6 +172,21 @@ def test_rows_made_before_a_setting_was_removed_still_count(log: Path, tmp_path:
     run([trial], file)
     run([trial], tmp_path / "b.csv", borrow=[file])
     assert told(log, "begin") == [0], "neither file needs the trial again"
+
+
+def test_rows_made_before_a_setting_was_added_count_where_it_has_its_default(log: Path, tmp_path: Path) -> None:
+    plain, given = Trial("CartPole-v1", "tpi"), Trial("CartPole-v1", "tpi", settings={"gamma": 0.5})
+    file = tmp_path / "a.csv"
+    run([plain, given], file)
+    with TrialFile(file) as store:
+        before = [json.loads(row["full_settings"]) for row in store.rows]
+        for settings in before:
+            del settings["gamma"]
+        store.replace([{**row, "trial": f"old{k}", "full_settings": json.dumps(each)}
+                       for k, (row, each) in enumerate(zip(store.rows, before, strict=True))])  # fmt: skip
+    (found,), notes = trials_in(file, [plain, given])
+    assert found["settings"] == "{}"
+    assert "1 rows were made with other default settings" in notes[0]
 
 
 def test_rows_are_lent_between_files(log: Path, tmp_path: Path) -> None:

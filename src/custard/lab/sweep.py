@@ -12,7 +12,7 @@ from custard.core.processes import cores
 from custard.lab.engines import events
 from custard.lab.trial_file import Row, TrialFile, read_rows, with_numbers
 from custard.lab.trial_table import TrialTable
-from custard.lab.trials import KEY, Trial, as_json, code_fingerprint, identity
+from custard.lab.trials import KEY, Trial, as_json, code_fingerprint, identity, is_comparable
 
 __all__ = ["sweep", "trials_in"]
 
@@ -95,7 +95,7 @@ def _rows_of_trials(rows: Sequence[Row], wanted: dict[str, Any], retry: bool) ->
     if unversioned:
         notes.append(f"{unversioned} rows do not say with which version they were made: taken as they are")
     if other:
-        notes.append(f"{other} rows were made with other default settings or by another version: not counted")
+        notes.append(f"{other} rows were made with other default settings: not counted")
     return done, notes
 
 
@@ -107,15 +107,19 @@ def _names_by_key(wanted: dict[str, Any]) -> dict[tuple[str, ...], str]:
 def _trial_of_row(row: Row, wanted: dict[str, Any], by_key: dict[tuple[str, ...], str]) -> str:
     """Return the name of the wanted trial that a row stands for; of any other row its own name.
 
-    A row made before its method lost a setting has a name of its own. It stands for the trial with its key and its
-    version if all settings of that trial are equal in the row: those that the method no longer has cannot differ.
+    A row made before its method lost or got a setting has a name of its own. It stands for the trial with its key if
+    the settings of that trial are equal in the row, or unknown to it and as they are by default: settings that the
+    method no longer has cannot differ.
     """
     name = by_key.get(tuple(row[part] for part in KEY), "")
     if row["trial"] in wanted or not name or not row["full_settings"]:
         return row["trial"]
-    about = wanted[name][1]
+    trial, about = wanted[name]
     before, now = (json.loads(each["full_settings"] or "{}") for each in (row, about))
-    same = bool(now) and row["version"] == about["version"] and all(before.get(key, ...) == now[key] for key in now)
+    if any(key not in before for key in now):
+        by_default = identity(dataclasses.replace(trial, settings={}), strict=False)["full_settings"]
+        before = json.loads(by_default or "{}") | before
+    same = bool(now) and is_comparable(row["version"]) and all(before.get(key, ...) == now[key] for key in now)
     return name if same else row["trial"]
 
 

@@ -47,6 +47,7 @@ COLUMNS = (
     "raw_depth", "raw_nodes", "trivial", "cut", "time_limited", "final_return", "final_leaves", "seconds",
     "cpu_seconds", "steps", "selection_value", "message", "error", "full_settings",
 )  # fmt: skip
+COMPARABLE_SINCE = "0.1.0"  # rows of this version and of later ones belong to the same trials: their code agrees
 TIMES = ("seconds", "cpu_seconds")  # the only columns that differ when a trial is repeated
 NUMBERS = COLUMNS[COLUMNS.index("return") : COLUMNS.index("message")]
 
@@ -151,11 +152,11 @@ def key(trial: Trial) -> dict[str, str]:
 
 
 def identity(trial: Trial, strict: bool = True) -> dict[str, str]:
-    """Return the key, every setting that results from it, the version, and a name made from all of these.
+    """Return the key, every setting that results from it, the version, and a name made from key and settings.
 
-    Rows made with other defaults or by another version therefore belong to other trials. `strict` raises what is wrong
-    with the environment's id, the method or its settings; otherwise the settings stay empty and the trial's own row
-    reports it.
+    Rows made with other defaults therefore belong to other trials; the column `code` tells states of the code apart.
+    `strict` raises what is wrong with the environment's id, the method or its settings; otherwise the settings stay
+    empty and the trial's own row reports it.
     """
     row, full = key(trial), ""
     try:
@@ -170,9 +171,19 @@ def identity(trial: Trial, strict: bool = True) -> dict[str, str]:
     except (CustardError, ImportError):
         if strict:
             raise
-    content = json.dumps([row, full, VERSION], sort_keys=True)
+    content = json.dumps([row, full, COMPARABLE_SINCE], sort_keys=True)
     name = hashlib.sha256(content.encode()).hexdigest()[:12]
     return {"experiment": trial.experiment, **row, "trial": name, "version": VERSION, "full_settings": full}
+
+
+def is_comparable(version: str) -> bool:
+    """Return whether rows made by a version belong to the same trials as those of this one.
+
+    >>> is_comparable("0.1.0"), is_comparable("0.0.9")
+    (True, False)
+    """
+    made, since = ([int(part) for part in text.split(".") if part.isdigit()] for text in (version, COMPARABLE_SINCE))
+    return made >= since
 
 
 def run_trial(trial: Trial | Mapping[str, Any]) -> dict[str, Any]:
