@@ -125,6 +125,10 @@ def _count_up(env: Faulty, *_: Any) -> None:
     Shared.count += 1
 
 
+def _unseeded(shape: tuple[int, ...]) -> np.ndarray:
+    return np.random.default_rng().uniform(size=shape)
+
+
 def _use_reused(env: Faulty) -> np.ndarray:
     if not env.notes:
         env.notes.append(np.zeros(2, dtype=np.float32))
@@ -147,6 +151,10 @@ _LEAKED: list[bytearray] = []
 
 def _forget(env: Faulty) -> Faulty:
     return Faulty(**env.differs)  # a copy that begins anew
+
+
+def _break(env: Faulty) -> Faulty:
+    return Faulty(**env.differs, on_step=raising(AssertionError(), 0))  # a copy that cannot take a step
 
 
 def _cannot_copy(env: Faulty) -> Any:
@@ -297,6 +305,15 @@ FAULTS: dict[str, Fault] = {
     "operating system's chance": Fault(
         "not-deterministic", WORKS, {"see": lambda env: np.array([os.urandom(1)[0] / 256, 0.0], dtype=np.float32)}
     ),
+    "chance in the last digits": Fault(
+        "not-deterministic", WORKS,
+        {"observation_space": spaces.Box(0, 1, (2,), np.float64), "see": lambda env: 0.5 + 1e-12 * _unseeded((2,))},
+    ),
+    "chance within a picture": Fault(
+        "not-deterministic", WORKS,
+        {"observation_space": spaces.Box(0, 1, (40, 40)),
+         "see": lambda env: np.pad(_unseeded((20, 20)), 10).astype(np.float32)},
+    ),
     "the clock": Fault(
         "not-deterministic", WORKS, {"see": lambda env: np.array([time.perf_counter() % 1, 0.0], dtype=np.float32)}
     ),
@@ -306,6 +323,7 @@ FAULTS: dict[str, Fault] = {
     ),
     "copies share": Fault("dishonest-copies", WORKS, {"deepcopy": _share}),
     "copies forget": Fault("dishonest-copies", WORKS, {"deepcopy": _forget}),
+    "copies break": Fault("dishonest-copies", WORKS, {"deepcopy": _break}),
     "no copies": Fault("no-copies", WORKS, {"deepcopy": _cannot_copy}),
     # the process
     "seeds everything": Fault("changes-process", WORKS, {"on_reset": lambda env: np.random.seed(0)}),  # noqa: NPY002

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import time
 
 import gymnasium as gym
 import numpy as np
@@ -73,3 +74,45 @@ def test_the_command(capsys):
 def test_a_function_of_features_is_checked_too():
     report = custard.check_env(gym.make("CartPole-v1"), features=lambda seen: [1 / 0])
     assert report.findings[0].name == "features-fail"
+
+
+@pytest.mark.parametrize("env", ["LunarLander-v3", "BipedalWalkerHardcore-v3", "CarRacing-v3"])
+def test_a_copy_that_cannot_go_on_is_no_error_of_the_environment(env):
+    pytest.importorskip("Box2D")
+    report = custard.check_env(env, steps=60)
+    assert report.ok, str(report)
+    assert not report.facts["copies"]
+    assert [finding.level for finding in report.findings if finding.name == "dishonest-copies"] == ["note"]
+    assert "starts" not in report.facts  # also where an observation is a picture that begins differently in its middle
+
+
+@pytest.mark.parametrize("env", ["Acrobot-v1", "MountainCar-v0"])
+def test_a_goal_that_random_actions_miss_is_no_fault(env):
+    report = custard.check_env(env, steps=600)
+    assert [(finding.level, finding.name) for finding in report.findings] == [("note", "constant-reward")]
+
+
+def test_chance_drawn_once_when_it_is_first_made_is_no_fault():
+    """Libraries that are imported then do so, JAX for example."""
+    drawn = []
+
+    def make():
+        if not drawn:
+            drawn.append(np.random.uniform())  # noqa: NPY002
+        return environments.Faulty()
+
+    report = custard.check_env(make, steps=100)
+    assert "changes-process" not in {finding.name for finding in report.findings}
+
+
+def test_a_slow_episode_without_end_is_cut(monkeypatch):
+    monkeypatch.setattr("custard.task.check.MAX_CHECK_SECONDS", 0.1)
+    env = environments.Faulty(terminated=False, on_step=lambda env, action: time.sleep(0.002))
+    report = custard.check_env(env, steps=1000)
+    assert float(report.facts["episode_length"].split()[0]) < 500
+
+
+def test_names_left_out_are_counted():
+    facts = custard.check_env("custard/PrereqWorld-v0", steps=50).facts
+    assert facts["actions"].endswith(", make_7, … (10)")
+    assert facts["features"].endswith(", has_7, … (10)")

@@ -29,7 +29,7 @@ __all__ = ["CheckReport", "Finding", "check_env"]
 
 LEVELS = ("error", "warning", "note")
 MAX_CHECK_STEPS = 2000  # random steps
-MAX_CHECK_SECONDS = 20.0  # after which no further episode begins
+MAX_CHECK_SECONDS = 20.0  # of random steps
 MAX_TRIED_ACTIONS = 64  # discrete actions that are each tried once
 REPEATED_STEPS = 50  # of an episode that is run twice
 COPIED_STEPS = 5  # of an environment and its copy
@@ -103,7 +103,10 @@ def check_env(
     with contextlib.redirect_stdout(printed), warnings.catch_warnings(record=True):
         warnings.simplefilter("ignore")
         try:
-            where = source(env, env_kwargs)
+            try:
+                where = source(env, env_kwargs)
+            finally:
+                before |= _chance_state()  # libraries that are imported when it is first made may draw numbers
             report.env = where.name
             base = _describe(where, features, report)
             _check_stepping(where, base, report, seed, steps)
@@ -125,11 +128,10 @@ def _describe(where: Source, features: Any, report: CheckReport) -> Base:
     made = where.make()
     base = describe(made, features=features)
     names, kinds = base.features.names, base.features.kinds
-    listed = ", ".join(names[:8]) + (f", … ({len(names)})" if len(names) > 8 else "")
     counts = {kind: kinds.count(kind) for kind in dict.fromkeys(kinds)}
     report.facts |= {
-        "features": shortened(listed, 300), "kinds": ", ".join(f"{count} {kind}" for kind, count in counts.items()),
-        "actions": shortened(f"{base.actions.kind}: {', '.join(base.actions.names[:8])}", 300),
+        "features": _listed(names), "kinds": ", ".join(f"{count} {kind}" for kind, count in counts.items()),
+        "actions": f"{base.actions.kind}: {_listed(base.actions.names)}",
         "time_limit": where.time_limit, "compiled": where.make_compiled is not None,
     }  # fmt: skip
     can_remake = getattr(where.make, "recipe", None) is not None
@@ -163,6 +165,10 @@ def _describe(where: Source, features: Any, report: CheckReport) -> Base:
         report.add("note", "unnamed-features", "its features have no names of their own",
                    "set feature_names and action_names on the environment, or pass feature_names=")  # fmt: skip
     return base
+
+
+def _listed(names: Sequence[str]) -> str:
+    return shortened(", ".join(names[:8]) + (f", … ({len(names)})" if len(names) > 8 else ""), 300)
 
 
 # -- what it does -----------------------------------------------------------------------------------------------------
@@ -214,7 +220,7 @@ def _run_episodes(where: Source, env: Any, base: Base, report: CheckReport, seed
             rewards.append(reward)
             if len(rewards) == steps // 4:
                 memory = _resident_bytes()
-            if length > 1 and took > MAX_CHECK_SECONDS:
+            if time.perf_counter() - began > MAX_CHECK_SECONDS:
                 break
         lengths.append(length)
         n_ended += bool(terminated or truncated)
@@ -238,8 +244,10 @@ def _run_episodes(where: Source, env: Any, base: Base, report: CheckReport, seed
         report.add("note", "no-reward", "random actions never earn a reward: learning begins blindly",
                    "give a small reward on the way to the goal, or an expert")  # fmt: skip
     elif min(rewards) == max(rewards) and n_terminated == 0:
-        report.add("warning", "constant-reward", f"every step earns {rewards[0]:g} and nothing terminates: all trees "
-                   "are equally good", "let the reward or the end depend on actions")  # fmt: skip
+        # A declared threshold says that some returns are better than others, so that a goal exists.
+        report.add("warning" if where.reward_threshold is None else "note", "constant-reward",
+                   f"with random actions every step earns {rewards[0]:g} and nothing terminates: learning begins "
+                   "blindly", "let the reward or the end depend on actions, or give an expert")  # fmt: skip
     elif not 1e-3 <= np.abs([r for r in rewards if r]).mean() <= 1e3:
         report.add("note", "reward-scale", "rewards are far from 1: networks learn from scaled ones",
                    "set zeta in the same unit")  # fmt: skip
@@ -318,13 +326,13 @@ def _check_determinism(where: Source, env: Any, report: CheckReport, seed: int) 
     elif not where.is_single_instance and _episode(where.make(), actions, seed) != first:
         report.add("warning", "made-differently", "another environment made the same way gives another episode for "
                    "the same seed", "let nothing depend on when or how often it is made")  # fmt: skip
-    if len({str(_episode(env, [], seed + k)) for k in range(8)}) == 1:
+    if len({_exact(env.reset(seed=seed + k)[0]) for k in range(8)}) == 1:
         report.facts["starts"] = "always the same"
 
 
-def _episode(env: Any, actions: Sequence[Any], seed: int) -> list[str]:
-    """Return everything an episode gives, as text."""
-    return [repr(env.reset(seed=seed)[0]), *_steps(env, actions)]
+def _episode(env: Any, actions: Sequence[Any], seed: int) -> list[Any]:
+    """Return everything an episode gives, to compare."""
+    return [_exact(env.reset(seed=seed)[0]), *_steps(env, actions)]
 
 
 def _check_copies(env: Any, report: CheckReport, seed: int) -> None:
@@ -339,22 +347,38 @@ def _check_copies(env: Any, report: CheckReport, seed: int) -> None:
         report.add("note", "no-copies", f"it cannot be copied ({type(error).__name__}: {error}): custard does "
                    "without, other tools may not", "support copy.deepcopy")  # fmt: skip
         return
-    runs = [_steps(each, actions) for each in (env, *copies)]
-    report.facts["copies"] = runs[0] == runs[1] == runs[2]
+    first, what = _steps(env, actions), "a copy does not go on as the original does"
+    try:
+        report.facts["copies"] = all(_steps(each, actions) == first for each in copies)
+    except (Exception, SystemExit) as error:  # the copy is at fault, not the environment
+        report.facts["copies"] = False
+        what = f"a copy cannot go on ({one_line(error)})"
     if not report.facts["copies"]:
-        report.add("warning", "dishonest-copies", "a copy does not go on as the original does: it shares or loses some "
-                   "of its state", "keep all state in attributes that copy.deepcopy copies")  # fmt: skip
+        report.add("note", "dishonest-copies", f"{what}: it shares or loses some of its state; custard does without, "
+                   "other tools may not", "keep all state in attributes that copy.deepcopy copies")  # fmt: skip
 
 
-def _steps(env: Any, actions: Sequence[Any]) -> list[str]:
-    """Return everything steps give until the episode ends, as text."""
+def _steps(env: Any, actions: Sequence[Any]) -> list[Any]:
+    """Return everything steps give until the episode ends, to compare."""
     seen = []
     for action in actions:
         result = env.step(action)
-        seen.append(repr(result[:4]))
+        seen.append(_exact(result[:4]))
         if result[2] or result[3]:
             break
     return seen
+
+
+def _exact(value: Any) -> Any:
+    """Return all of a value, to compare; the text of an array is rounded, and that of a large one leaves most out."""
+    if isinstance(value, Mapping):
+        return tuple((key, _exact(part)) for key, part in value.items())
+    if isinstance(value, (tuple, list)):
+        return tuple(_exact(part) for part in value)
+    array = np.asarray(value) if hasattr(value, "__array__") else None
+    if array is None or array.dtype.hasobject:
+        return repr(value)
+    return array.dtype.str, array.shape, array.tobytes()
 
 
 # -- the process around it --------------------------------------------------------------------------------------------
@@ -365,13 +389,18 @@ def _process_state() -> dict[str, Any]:
     import os
     import signal
 
-    return {
-        "NumPy's global random numbers": np.random.get_state(legacy=False)["state"]["key"].tobytes()  # noqa: NPY002
-        + bytes(str(np.random.get_state(legacy=False)["state"]["pos"]), "ascii"),  # noqa: NPY002
-        "Python's global random numbers": random.getstate(),
+    return _chance_state() | {
         "the working directory": os.getcwd(),
         "NumPy's error settings": np.geterr(),
         "what Ctrl-C does": signal.getsignal(signal.SIGINT),
+    }
+
+
+def _chance_state() -> dict[str, Any]:
+    state = np.random.get_state(legacy=False)["state"]  # noqa: NPY002
+    return {
+        "NumPy's global random numbers": (state["key"].tobytes(), int(state["pos"])),
+        "Python's global random numbers": random.getstate(),
     }
 
 
