@@ -126,7 +126,7 @@ def test_a_method_that_ends_by_itself_needs_no_budget(monkeypatch):
 
 def test_what_networks_take_leaves_fewer_steps(monkeypatch):
     monkeypatch.setattr(budgets, "seconds_per_step", lambda problem: 1e-4)
-    problem = SimpleNamespace(engine=None, workers=1, source=SimpleNamespace(vector=None))
+    problem = SimpleNamespace(engine=None, workers=1, is_compiled=False, source=SimpleNamespace(vector=None))
     plain = budget_for(problem, 100.0, lambda budget, per_step: 0.0)
     with_network = budget_for(problem, 100.0, lambda budget, per_step: min(60.0, budget * per_step))
     assert plain == 500_000

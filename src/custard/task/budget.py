@@ -17,9 +17,10 @@ import numpy as np
 from custard.core.clusters import cluster_cores, connected
 from custard.core.errors import CustardError
 from custard.core.processes import cores
-from custard.task.episodes import action_mask, random_action
+from custard.task.episodes import EpisodeRequest, action_mask, random_action
 from custard.task.problem import Problem, Snapshot
 from custard.tree.leaf_actions import LeafActions
+from custard.tree.tree import Tree
 
 __all__ = ["budget_for", "budget_of_time", "parse_time", "rounded_budget", "seconds_per_step"]
 
@@ -27,6 +28,8 @@ DEFAULT_SECONDS = 300.0  # that a run may take where steps are taken by Python
 MEASURED_SECONDS, MAX_MEASURED_STEPS = 0.7, 20_000  # for measuring what a step costs
 MEASURED_PARTS = 10  # the median of which counts: first steps are slow, and something else may run meanwhile
 SEARCH_EFFICIENCY = 0.8  # steps per second of a search with its policies and comparisons, per step of the environment
+COMPILED_EFFICIENCY = 0.25  # the same of compiled environments, whose steps cost less than making the policies
+COMPILED_DEFAULT_SECONDS, COMPILED_POLICIES = 60.0, 16  # that a run may take; policies that measure a step
 START_SECONDS, MAX_START_SHARE = 5.0, 0.2  # for what is done once: compiling, worker processes; of the time
 FIRST_TRIAL_BUDGET, TRIAL_FACTOR = 1000, 10  # of runs that show what a method's steps cost
 MIN_LEARNING_SHARE = 0.5  # of the time, however long a first run compiles
@@ -61,8 +64,7 @@ def rounded_budget(steps: float) -> int:
 def seconds_per_step(problem: Problem) -> float:
     """Measure what a step of random actions takes in this process, with its share of the resets.
 
-    Episodes of good policies are often longer than those of random actions: they are taken to be of the length halfway
-    to the time limit, by ratio.
+    Episodes of good policies are often longer than those of random actions, so that resets cost less (`_longer`).
     """
     env = problem.source.make()
     menu, rng = LeafActions(problem.base.actions), np.random.default_rng(problem.seed)
@@ -83,10 +85,34 @@ def seconds_per_step(problem: Problem) -> float:
             reset_seconds += time.perf_counter() - step_begun
     if not problem.source.is_single_instance:
         env.close()
-    length = steps / resets
-    longer = np.sqrt(max(1.0, (problem.source.time_limit or length) / length))
     parts = np.array_split(seconds, min(steps, MEASURED_PARTS))
-    return float(np.median([part.mean() for part in parts])) + reset_seconds / steps / longer
+    return float(np.median([part.mean() for part in parts])) + reset_seconds / steps / _longer(problem, steps / resets)
+
+
+def _compiled_seconds_per_step(problem: Problem) -> float:
+    """Measure what a step takes in compiled code on all cores, by episodes of constant actions.
+
+    Most of it is the making of policies, so that longer episodes of better ones cost less per step.
+    """
+    from custard.task.compiled_runner import CompiledRunner  # compiled code loads when it is used
+
+    runner, rng = CompiledRunner(problem), np.random.default_rng(problem.seed)
+    menu, base = LeafActions(problem.base.actions), problem.base
+    trees = [Tree.leaf(menu.random(rng), base.features, base.actions) for _ in range(COMPILED_POLICIES)]
+    requests = [EpisodeRequest(tree, np.arange(2), max_steps=problem.episode_cap(np.inf)) for tree in trees]
+    runner.run(requests)  # compiles
+    steps, episodes, begun = 0, 0, time.perf_counter()
+    while steps < 1 or time.perf_counter() - begun < MEASURED_SECONDS / 2:
+        results = runner.run(requests)
+        steps, episodes = steps + sum(result.steps for result in results), episodes + 2 * len(results)
+    seconds = time.perf_counter() - begun
+    runner.close()
+    return seconds / steps / _longer(problem, steps / episodes)
+
+
+def _longer(problem: Problem, length: float) -> float:
+    """Return how much longer episodes of good policies may be than these: halfway to the time limit, by ratio."""
+    return float(np.sqrt(max(1.0, (problem.source.time_limit or length) / length)))
 
 
 def budget_of_time(module: Any, problem: Problem, settings: Any, seconds: float) -> int | None:
@@ -158,8 +184,12 @@ def budget_for(problem: Problem, seconds: float | None, training_seconds: Callab
     processes = max(1, available if problem.workers is None else problem.workers)
     if problem.source.vector is not None:  # measured with all of its parts, which step side by side
         processes = available = problem.source.vector.num_envs
-    per_step = seconds_per_step(problem)
-    rate = SEARCH_EFFICIENCY * min(processes, available) / per_step
+    if problem.is_compiled:
+        per_step = _compiled_seconds_per_step(problem)
+        rate, seconds = COMPILED_EFFICIENCY / per_step, COMPILED_DEFAULT_SECONDS if seconds is None else seconds
+    else:
+        per_step = seconds_per_step(problem)
+        rate = SEARCH_EFFICIENCY * min(processes, available) / per_step
     seconds = DEFAULT_SECONDS if seconds is None else seconds
     seconds -= min(START_SECONDS, MAX_START_SHARE * seconds)
     budget = rounded_budget(rate * seconds)

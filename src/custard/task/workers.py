@@ -100,7 +100,8 @@ class WorkerPool:
 
 
 def make_runner(problem: Problem) -> Runner:
-    """Return what runs a problem's episodes: worker processes, or this process where no other can make the environment.
+    """Return what runs a problem's episodes: compiled code, worker processes, or this process where no other can make
+    the environment.
 
     `problem.workers` is how many processes; by default one per core, or none in a process that is a worker itself.
     With the engine ray it is how many actors of a cluster; by default one per core of the cluster. The user's vector
@@ -109,6 +110,10 @@ def make_runner(problem: Problem) -> Runner:
     venv = problem.source.vector
     if venv is not None:
         return VectorRunner(venv, describe(venv, features=problem.encoder), problem.source.name)
+    if problem.is_compiled:
+        from custard.task.compiled_runner import CompiledRunner  # compiled code loads when it is used
+
+        return CompiledRunner(problem)
     recipe = getattr(problem.source.make, "recipe", None)
     encoder = encoder_recipe(problem.encoder)
     count = (0 if is_worker() else cores()) if problem.workers is None else problem.workers

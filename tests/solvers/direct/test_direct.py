@@ -22,13 +22,14 @@ from custard.solvers.common.linear_trees import (
     with_few_terms,
     without_coefficients,
 )
-from custard.solvers.common.mutations import with_split_leaves
+from custard.solvers.common.mutations import trees_without_one_split, ways_to_close, with_split_leaves, without_splits
 from custard.solvers.common.race import BudgetUsed, Racer, number_count
 from custard.task.budget import rounded_budget
 from custard.task.episodes import EpisodeRequest, InProcess
 from custard.task.policies import LinearPolicy
 from custard.task.problem import Problem
 from custard.task.source import source
+from custard.tree.shape import LEFT, RIGHT, Split, build_tree, shape_of
 from custard.tree.tree import Tree
 from tests.experts.test_linear import Choose, Steer
 from tests.task.test_workers import Walk
@@ -301,6 +302,28 @@ def test_a_grown_tree_acts_as_before():
         assert larger.n_leaves == tree.n_leaves + 1
         np.testing.assert_array_equal(larger.predict(X), tree.predict(X))
         tree = larger
+
+
+def test_splits_that_give_way_to_a_branch():
+    shape = Split(0, 0.0, Split(1, 1.0, 0, 1), Split(2, 2.0, 2, Split(0, 3.0, 0, 1)))
+    tree = build_tree(shape, FEATURES, Actions("discrete", ("x", "y", "z")))
+    ways = ways_to_close(tree)
+    assert len(ways) == 8
+    first, second, third = (int(np.flatnonzero((tree.feature == c) & (tree.threshold == t))[0])
+                            for c, t in ((0, 0.0), (1, 1.0), (0, 3.0)))  # fmt: skip
+    closed = without_splits(tree, {second: RIGHT, third: LEFT})
+    assert shape_of(closed) == Split(0, 0.0, 1, Split(2, 2.0, 2, 0))
+    assert shape_of(without_splits(tree, {first: RIGHT, second: LEFT})) == shape.right
+    assert without_splits(tree, {}) == tree
+    assert sorted(str(each) for each in trees_without_one_split(tree)) == sorted(
+        str(without_splits(tree, {node: side})) for node, side in ways
+    )
+
+
+def test_a_pendulum_needs_more_than_one_linear_leaf():
+    found = custard.learn("Pendulum-v1", "direct", seed=3, budget=6_000_000, leaves="linear", expert="linear")
+    assert 2 <= found.tree.n_leaves <= 4
+    assert custard.evaluate(found.tree, "Pendulum-v1", 200, seed=5).mean > -250  # one linear leaf: about -800
 
 
 @pytest.mark.parametrize(("max_depth", "leaves"), [(9, 7), (2, 4), (1, 2)])

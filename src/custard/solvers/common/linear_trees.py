@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from custard.core.actions import Actions
 from custard.core.features import Features
 from custard.core.sums import Sum
 from custard.task.policies import LinearPolicy
@@ -26,6 +27,7 @@ __all__ = [
     "coefficients",
     "grown",
     "linear_tree",
+    "random_linear_tree",
     "readable",
     "rounded",
     "with_few_terms",
@@ -36,6 +38,7 @@ __all__ = [
 
 MAX_TOURNAMENT_ACTIONS = 5  # a tournament of a actions has 2 ** (a - 1) leaves
 MIN_ACTION_SHARE = 0.002  # share of states in which an action must be chosen to take part
+RANDOM_GAIN = 0.5  # deviation of random gains: of half an action's range, per deviation of a feature
 IN_SUM = -1  # instead of a leaf's component
 
 
@@ -143,6 +146,20 @@ def grown(tree: Tree, states: np.ndarray, rng: np.random.Generator, max_depth: i
     leaf = subshape(shape, path)
     threshold = float(np.median(here @ weights))
     return build_tree(replace_part(shape, path, Split(features.n - 1, threshold, leaf, leaf)), features, tree.actions)
+
+
+def random_linear_tree(
+    features: Features, actions: Actions, states: np.ndarray, rng: np.random.Generator, n_leaves: int, max_depth: int
+) -> Tree:
+    """Return a tree of random sums through the middle of states [M, n_raw] whose leaves have small random gains."""
+    box = LeafActions(actions)
+    tree = Tree.leaf((box.low + box.high) / 2, features.raw, actions)
+    for _ in range(n_leaves - 1):
+        tree = grown(tree, states, rng, max_depth)
+    spread, half = states.std(axis=0), (box.high - box.low) / 2
+    unit = RANDOM_GAIN * half[:, None] / np.where(spread > 0.0, spread, 1.0)
+    gains = unit * rng.normal(size=(tree.n_nodes, *unit.shape)) * (tree.feature == LEAF)[:, None, None]
+    return replace(tree, gains=gains)
 
 
 def rounded(tree: Tree, digits: int) -> Tree:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from custard.tree.leaf_actions import STEP_SCALES, LeafActions
 from custard.tree.shape import (
     LEFT,
+    RIGHT,
     Shape,
     Split,
     count_leaves,
@@ -21,7 +23,15 @@ from custard.tree.shape import (
 )
 from custard.tree.tree import LEAF, Tree
 
-__all__ = ["mutate_shape", "random_shape", "shift_threshold", "trees_without_one_split", "with_split_leaves"]
+__all__ = [
+    "mutate_shape",
+    "random_shape",
+    "shift_threshold",
+    "trees_without_one_split",
+    "ways_to_close",
+    "with_split_leaves",
+    "without_splits",
+]
 
 MAX_TRIES = 20  # changes drawn before a shape that would exceed its leaf limit is returned as it is
 
@@ -114,10 +124,28 @@ def shift_threshold(tree: Tree, rng: np.random.Generator, scale: np.ndarray) -> 
 
 def trees_without_one_split(tree: Tree) -> list[Tree]:
     """Return every tree in which one split gives way to one of its two branches."""
-    shape = shape_of(tree)
-    parts = [(path, subshape(shape, path)) for path in paths(shape)]
-    branches = [(path, branch) for path, part in parts if isinstance(part, Split) for branch in part[LEFT:]]
-    return [tree_of(replace_part(shape, path, branch), tree) for path, branch in branches]
+    return [without_splits(tree, dict([closed])) for closed in ways_to_close(tree)]
+
+
+def ways_to_close(tree: Tree) -> list[tuple[int, int]]:
+    """Return every split of a tree with each of its branches: a node, and `LEFT` or `RIGHT`, which takes its place."""
+    return [(node, side) for node in np.flatnonzero(tree.feature != LEAF).tolist() for side in (LEFT, RIGHT)]
+
+
+def without_splits(tree: Tree, closed: Mapping[int, int]) -> Tree:
+    """Return the tree in which splits give way to one of their branches: `closed` says to which, by node."""
+
+    def part(node: int) -> Shape:
+        if tree.feature[node] == LEAF:
+            return leaves[node]
+        children = {LEFT: int(tree.children_left[node]), RIGHT: int(tree.children_right[node])}
+        if node in closed:
+            return part(children[closed[node]])
+        return Split(int(tree.feature[node]), float(tree.threshold[node]), part(children[LEFT]), part(children[RIGHT]))
+
+    whole = shape_of(tree)
+    leaves = {int(leaf): subshape(whole, path_to(tree, int(leaf))) for leaf in np.flatnonzero(tree.feature == LEAF)}
+    return tree_of(part(0), tree)
 
 
 def with_split_leaves(tree: Tree, rng: np.random.Generator, x: np.ndarray, count: int, max_depth: int) -> Tree:

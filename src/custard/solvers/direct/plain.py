@@ -12,8 +12,9 @@ from custard.solvers.common.evolve import Arm
 from custard.solvers.common.mutations import (
     mutate_shape,
     random_shape,
-    trees_without_one_split,
+    ways_to_close,
     with_split_leaves,
+    without_splits,
 )
 from custard.solvers.common.race import BudgetUsed
 from custard.solvers.direct import experts
@@ -31,12 +32,12 @@ if TYPE_CHECKING:
 __all__ = ["imitate", "improve", "prefer_allowed", "race", "shrink", "with_allowed_leaves"]
 
 MAX_ARMS, FINALISTS_PER_SIZE = 4, 3  # trees that race, and those of one size that they are chosen from
-MIN_ARM_EPISODES = 1500  # that the numbers of a tree need before it is compared with others: fewer trees race otherwise
 LARGE = 0.75  # share of the leaves allowed that one of the trees has: it can become better than what imitates best
 FIRST_DEVIATION = 1.0  # of the search for all numbers of a tree that only imitates, in its units
 LATER_DEVIATION, GROWTH_DEVIATION = 0.5, 0.3  # of later ones, and of those that begin with more leaves
 GROWTH_EPISODES = 4  # that show which leaves most states reach
 MAX_RANDOM_TREES, RANDOM_TREE_EPISODES, RANDOM_DEPTH = 32, 6, 3  # where there is no expert
+MAX_CLOSED = 8  # smaller trees without one split that are compared at a time
 CHALLENGERS = 24  # changed trees that are compared with the present one at a time
 SECOND_CHANGE_SHARE = 0.3  # share of them with a further change
 
@@ -71,7 +72,7 @@ def imitate(run: DirectSearch) -> Iterator[Snapshot]:
         finalists = [tree for _, tree in best_first]
     finalists += [arm.tree for arm in state.arms]
     finalists = finalists or _random_trees(run, MAX_ARMS, sizes[-1])
-    count = _arm_count(run)
+    count = run.arm_count(MAX_ARMS, run.ends.race)
     try:
         ranked = run.racer.rank(finalists, count, max(2, run.comparison_episodes // 4))
     except BudgetUsed:
@@ -84,29 +85,9 @@ def imitate(run: DirectSearch) -> Iterator[Snapshot]:
     yield run.snapshot("imitating the expert")
 
 
-def _arm_count(run: DirectSearch) -> int:
-    """Return how many trees can race: each should have enough episodes in the first rung."""
-    count, episodes = MAX_ARMS, run.steps_left(run.ends.race) / run.racer.recent_length
-    while count > 1 and episodes / (count * (1 + np.log2(count))) < MIN_ARM_EPISODES:
-        count //= 2
-    return count
-
-
 def race(run: DirectSearch) -> Iterator[Snapshot]:
     """Search for the numbers of several trees, and drop the worse half again and again."""
-    state = run.state
-    while state.arms:
-        rungs = 1 + int(np.log2(len(state.arms)))
-        share = run.steps_left(run.ends.race) / rungs / len(state.arms)
-        for arm in state.arms:
-            yield from run.evolve(arm, arm.steps + share, "racing trees", deviation=FIRST_DEVIATION)
-        episodes = max(4, run.comparison_episodes // 2)
-        ranked = run.racer.rank([arm.tree for arm in state.arms], max(1, len(state.arms) // 2), episodes, rounds=1)
-        best = [state.arms[i] for i in ranked]
-        run.challenge(PLAIN, [arm.tree for arm in best])
-        state.arms = best if rungs > 1 else []
-        run.save()
-        yield run.snapshot("racing trees")
+    yield from run.race(PLAIN, run.ends.race, "racing trees", FIRST_DEVIATION)
 
 
 def improve(run: DirectSearch, number: int, end: float) -> Iterator[Snapshot]:
@@ -162,7 +143,7 @@ def shrink(run: DirectSearch) -> Iterator[Snapshot]:
         tree = run.state.incumbents[PLAIN].tree
         if tree.n_leaves == 1:
             break
-        smaller = run.allowed([simplify(each) for each in trees_without_one_split(tree)])
+        smaller = run.allowed([simplify(each) for each in smaller_trees(run, tree)])
         winner = run.racer.simplest(tree, smaller, run.comparison_episodes, run.tolerance(PLAIN))
         run.accept(PLAIN, winner)
         if winner.is_new:
@@ -170,6 +151,21 @@ def shrink(run: DirectSearch) -> Iterator[Snapshot]:
         yield run.snapshot("shrinking")
         if not winner.is_new:
             break
+
+
+def smaller_trees(run: DirectSearch, tree: Tree) -> list[Tree]:
+    """Return trees without one, two, four, … splits: those that a few episodes need least."""
+    ways = ways_to_close(tree)
+    results = run.racer.screen(
+        [without_splits(tree, dict([way])) for way in ways], max(2, run.comparison_episodes // 8)
+    )
+    order = np.argsort([-result.returns.mean() for result in results], kind="stable")
+    closed: dict[int, int] = {}  # every split once, in the order of its better branch
+    for node, side in (ways[i] for i in order):
+        closed.setdefault(node, side)
+    counts = [2**k for k in range(len(closed).bit_length()) if 2**k <= len(closed)]
+    several = [without_splits(tree, dict(list(closed.items())[:count])) for count in counts]
+    return several + [without_splits(tree, dict([ways[i]])) for i in order[1:MAX_CLOSED]]
 
 
 def with_allowed_leaves(tree: Tree, states: np.ndarray, masks: np.ndarray) -> Tree:

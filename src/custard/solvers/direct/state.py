@@ -117,6 +117,8 @@ class SearchState:
     trained_return: float = -np.inf  # of the DQN
     has_trained_expert: bool = False  # whether trees imitate the DQN
     arms: list[Arm] = field(default_factory=list)  # trees that race
+    has_raced_sums: bool = False  # whether a race of random trees with linear leaves has begun
+    race_end: float = 0.0  # the share of the budget at which it is over
     rounds: dict[str, int] = field(default_factory=dict)  # by form: attempts to improve its tree
     losses: dict[str, float] = field(default_factory=dict)  # by form: what smaller trees have lost and not won back
     failures: dict[str, int] = field(default_factory=dict)  # by form: searches for all numbers in a row without success

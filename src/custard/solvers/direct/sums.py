@@ -13,6 +13,7 @@ from custard.solvers.common.linear_trees import (
     coefficients,
     grown,
     linear_tree,
+    random_linear_tree,
     readable,
     rounded,
     with_few_terms,
@@ -31,6 +32,8 @@ __all__ = ["begin", "improve", "round_numbers", "search"]
 
 FIRST_EPISODES = 4  # of the linear policy: which actions it takes, and where features lie
 MAX_LINEAR_LEAVES, GROWN_TREES = 4, 4  # leaves that trees with linear leaves grow to, and ways that are tried at a time
+MAX_RANDOM_ARMS, MAX_RANDOM_NUMBERS = 8, 200  # random trees that race, and the numbers that one may have
+RANDOM_DEVIATION = 1.0  # of the search for their numbers, in its units
 PRUNED_SHARES = 0.2, 0.4  # of all coefficients, before all numbers are searched for again
 MAX_SINGLE_DROPS, MAX_CLOSED = 32, 4  # coefficients that are tried without, and splits
 EVOLUTION_SHARE = 0.15  # of the steps left, for a search for all numbers; twice as much after one that failed
@@ -59,10 +62,35 @@ def begin(run: DirectSearch) -> Iterator[Snapshot]:
 def search(run: DirectSearch) -> Iterator[Snapshot]:
     """Search for a small tree of sums that acts as well as the linear policy; not where that is far behind."""
     state = run.state
-    if SUMS not in state.incumbents or (run.forms.has_plain and not run.is_worth_improving(state.linear_return)):
+    if SUMS not in state.incumbents:
+        return
+    if run.forms.leaves_are_linear:
+        yield from race_random_trees(run)
+    value = max(state.linear_return, state.incumbents[SUMS].mean)
+    if run.forms.has_plain and not run.is_worth_improving(value):
         return
     while run.steps_left(run.ends.sums) > 0 and not run.is_stuck(SUMS):
         yield from run.improve(SUMS, run.ends.sums)
+
+
+def race_random_trees(run: DirectSearch) -> Iterator[Snapshot]:
+    """Let trees with random sums and linear leaves race, as one linear leaf may be too few whatever its numbers are."""
+    state, features, actions = run.state, run.problem.base.features, run.problem.base.actions
+    most = min(MAX_LINEAR_LEAVES, run.max_leaves, 2**run.max_depth)
+    end = (run.racer.steps / run.budget + run.ends.sums) / 2
+    threshold = run.problem.source.reward_threshold
+    is_enough = threshold is not None and state.linear_return >= threshold
+    if not state.has_raced_sums:
+        count = run.arm_count(MAX_RANDOM_ARMS, end)
+        too_many = most * (actions.size + 1) * (features.n_raw + 1) > MAX_RANDOM_NUMBERS
+        rng = np.random.default_rng([run.seed, 8])
+        for k in range(0 if is_enough or too_many or most < 2 or count < 2 else count):
+            tree = random_linear_tree(features, actions, state.states, rng, 2 + k % (most - 1), run.max_depth)
+            tree = with_few_terms(tree, state.states, run.forms.max_terms, run.forms.max_gains)
+            state.arms.append(Arm.begin(tree, run.seed, 9, k))
+        state.has_raced_sums, state.race_end = True, end
+        run.save()
+    yield from run.race(SUMS, state.race_end, "racing trees with linear leaves", RANDOM_DEVIATION, moves_sums=True)
 
 
 def improve(run: DirectSearch, number: int, end: float) -> Iterator[Snapshot]:

@@ -122,13 +122,15 @@ class Settings:
 
 def searches_directly(problem: Problem, settings: Settings) -> bool:
     """Return whether trees are searched by their returns alone: where Python steps the environment and its states are
-    too many for a table, where the budget is very small, and where an expert, linear tests or leaves, or a discount are
-    asked for."""
+    too many for a table, where leaves may be linear, where the budget is very small, and where an expert, linear tests,
+    or a discount are asked for."""
     asks_for_it = settings.expert not in (None, "none") or "linear" in settings.tests + settings.leaves
     if asks_for_it or problem.source.vector is not None or settings.gamma != 1.0:
         return True
     if problem.is_compiled:
-        return not can_survey(problem, settings.budget) and not settings.not_for_direct_search
+        may_be_linear = problem.base.actions.kind == "box" and settings.leaves == "auto"
+        wants_it = may_be_linear or not can_survey(problem, settings.budget)
+        return wants_it and not settings.not_for_direct_search
     return not can_have_table(problem, settings.budget)
 
 
