@@ -2,7 +2,7 @@
 
 * reference/cli.md and reference/settings.md are made from the command line's own dataclasses and the methods' own
   settings, so they cannot be out of date.
-* CONTRIBUTING.md, CHANGELOG.md, CODE_OF_CONDUCT.md, RELEASING.md and results/ become pages of the site. Links are
+* CONTRIBUTING.md, CHANGELOG.md, CODE_OF_CONDUCT.md, RELEASING.md, SECURITY.md and results/ become pages of the site. Links are
   written for people who read the files in the repository; here they are turned into links between pages.
 """
 
@@ -18,7 +18,7 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[2]
 
-MOUNTED = ("CONTRIBUTING.md", "CHANGELOG.md", "CODE_OF_CONDUCT.md", "RELEASING.md")
+MOUNTED = ("CONTRIBUTING.md", "CHANGELOG.md", "CODE_OF_CONDUCT.md", "RELEASING.md", "SECURITY.md")
 LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)]*)?(\))")
 
 

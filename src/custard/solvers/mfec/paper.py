@@ -11,7 +11,7 @@ memory. Nothing is written during an episode. At its end every step is, from the
 N steps later, g being gamma_b after a base action and gamma_w after a split. N is 1 in the paper's text
 (`target="one-step"`), 100 in NEC ("n-step"); MFEC has the whole episode's return ("episode"), for which Q_o has no use
 but at a time limit that only cuts an episode. A full memory forgets the key that was written least recently.
-`docs/deviations.md` lists what the texts leave open.
+`docs/explanation/deviations.md` lists what the texts leave open.
 """
 # mypy: disable-error-code="no-untyped-def"
 
