@@ -10,6 +10,7 @@ settings           a method's settings: the preset's, then the user's
 recipes            environments as plain data, from which another process makes the same
 policies           policies as plain data: trees and linear ones
 episodes           whole episodes of a policy in one environment that Python steps
+compiled_runner    the same in compiled environments
 vector_episodes    the same side by side in a vector environment of the user's
 chunks             requests for episodes as plain data, and what runs them elsewhere
 ray_runner         the same episodes by the actors of a Ray cluster

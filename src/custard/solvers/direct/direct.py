@@ -58,7 +58,6 @@ MAX_JUDGING_EPISODES = 200
 #: For a smaller tree, and for all smaller trees together, as shares of what the present tree gains over constants.
 TOLERATED_LOSS, TOLERATED_LOSSES = 0.006, 0.012
 MAX_FAILURES = 3  # searches for all numbers in a row without a better tree before a form is left as it is
-MIN_ARM_EPISODES = 1500  # that the numbers of a tree need before it is compared with others: fewer trees race otherwise
 MIN_WORTH = 0.5  # share of the best tree's gain over constants that a policy must have to be improved further
 #: Standard errors, and share of the gain over constants, by which the form with more numbers must return more.
 CHOICE_MARGIN, CHOICE_GAIN = 2.0, 0.03
@@ -299,32 +298,6 @@ class DirectSearch:
         """Return whether a mean return is not far behind that of the best tree, measured from constants."""
         best = max(incumbent.mean for incumbent in self.state.incumbents.values())
         return mean >= best or mean - self.state.constant_return >= MIN_WORTH * (best - self.state.constant_return)
-
-    def arm_count(self, most: int, end: float) -> int:
-        """Return how many trees can race until a share of the budget is used: each should have enough episodes."""
-        count, episodes = most, self.steps_left(end) / self.racer.recent_length
-        while count > 1 and episodes / (count * (1 + np.log2(count))) < MIN_ARM_EPISODES:
-            count //= 2
-        return count
-
-    def race(
-        self, form: str, end: float, message: str, deviation: float, moves_sums: bool = False
-    ) -> Iterator[Snapshot]:
-        """Search for the numbers of the trees in `state.arms`, and drop the worse half again and again."""
-        state = self.state
-        while state.arms:
-            rungs = 1 + int(np.log2(len(state.arms)))
-            share = self.steps_left(end) / rungs / len(state.arms)
-            for arm in state.arms:
-                yield from self.evolve(arm, arm.steps + share, message, deviation, moves_sums)
-            episodes = max(4, self.comparison_episodes // 2)
-            trees = [arm.tree for arm in state.arms]
-            ranked = self.racer.rank(trees, max(1, len(trees) // 2), episodes, rounds=1)
-            best = [state.arms[i] for i in ranked]
-            self.challenge(form, [arm.tree for arm in best])
-            state.arms = best if rungs > 1 else []
-            self.save()
-            yield self.snapshot(message)
 
     def evolve(
         self, arm: Arm, steps: float, message: str, deviation: float, moves_sums: bool = False

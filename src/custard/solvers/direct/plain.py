@@ -29,9 +29,10 @@ from custard.tree.tree import Tree
 if TYPE_CHECKING:
     from custard.solvers.direct.direct import DirectSearch
 
-__all__ = ["imitate", "improve", "prefer_allowed", "race", "shrink", "with_allowed_leaves"]
+__all__ = ["arm_count", "imitate", "improve", "prefer_allowed", "race", "race_arms", "shrink", "with_allowed_leaves"]
 
 MAX_ARMS, FINALISTS_PER_SIZE = 4, 3  # trees that race, and those of one size that they are chosen from
+MIN_ARM_EPISODES = 1500  # that the numbers of a tree need before it is compared with others: fewer trees race otherwise
 LARGE = 0.75  # share of the leaves allowed that one of the trees has: it can become better than what imitates best
 FIRST_DEVIATION = 1.0  # of the search for all numbers of a tree that only imitates, in its units
 LATER_DEVIATION, GROWTH_DEVIATION = 0.5, 0.3  # of later ones, and of those that begin with more leaves
@@ -72,7 +73,7 @@ def imitate(run: DirectSearch) -> Iterator[Snapshot]:
         finalists = [tree for _, tree in best_first]
     finalists += [arm.tree for arm in state.arms]
     finalists = finalists or _random_trees(run, MAX_ARMS, sizes[-1])
-    count = run.arm_count(MAX_ARMS, run.ends.race)
+    count = arm_count(run, MAX_ARMS, run.ends.race)
     try:
         ranked = run.racer.rank(finalists, count, max(2, run.comparison_episodes // 4))
     except BudgetUsed:
@@ -86,8 +87,35 @@ def imitate(run: DirectSearch) -> Iterator[Snapshot]:
 
 
 def race(run: DirectSearch) -> Iterator[Snapshot]:
-    """Search for the numbers of several trees, and drop the worse half again and again."""
-    yield from run.race(PLAIN, run.ends.race, "racing trees", FIRST_DEVIATION)
+    """Let the trees that imitate best race."""
+    yield from race_arms(run, PLAIN, run.ends.race, "racing trees", FIRST_DEVIATION)
+
+
+def arm_count(run: DirectSearch, most: int, end: float) -> int:
+    """Return how many trees can race until a share of the budget is used: each should have enough episodes."""
+    count, episodes = most, run.steps_left(end) / run.racer.recent_length
+    while count > 1 and episodes / (count * (1 + np.log2(count))) < MIN_ARM_EPISODES:
+        count //= 2
+    return count
+
+
+def race_arms(
+    run: DirectSearch, form: str, end: float, message: str, deviation: float, moves_sums: bool = False
+) -> Iterator[Snapshot]:
+    """Search for the numbers of the trees in `state.arms`, and drop the worse half again and again."""
+    state = run.state
+    while state.arms:
+        rungs = 1 + int(np.log2(len(state.arms)))
+        share = run.steps_left(end) / rungs / len(state.arms)
+        for arm in state.arms:
+            yield from run.evolve(arm, arm.steps + share, message, deviation, moves_sums)
+        episodes = max(4, run.comparison_episodes // 2)
+        trees = [arm.tree for arm in state.arms]
+        best = [state.arms[i] for i in run.racer.rank(trees, max(1, len(trees) // 2), episodes, rounds=1)]
+        run.challenge(form, [arm.tree for arm in best])
+        state.arms = best if rungs > 1 else []
+        run.save()
+        yield run.snapshot(message)
 
 
 def improve(run: DirectSearch, number: int, end: float) -> Iterator[Snapshot]:

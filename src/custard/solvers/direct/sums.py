@@ -21,6 +21,7 @@ from custard.solvers.common.linear_trees import (
 )
 from custard.solvers.common.mutations import trees_without_one_split
 from custard.solvers.common.race import number_count
+from custard.solvers.direct.plain import arm_count, race_arms
 from custard.solvers.direct.state import CHANGES_PER_EVOLUTION, SUMS
 from custard.task.problem import Snapshot
 from custard.tree.tree import Tree
@@ -76,21 +77,23 @@ def search(run: DirectSearch) -> Iterator[Snapshot]:
 def race_random_trees(run: DirectSearch) -> Iterator[Snapshot]:
     """Let trees with random sums and linear leaves race, as one linear leaf may be too few whatever its numbers are."""
     state, features, actions = run.state, run.problem.base.features, run.problem.base.actions
-    most = min(MAX_LINEAR_LEAVES, run.max_leaves, 2**run.max_depth)
-    end = (run.racer.steps / run.budget + run.ends.sums) / 2
-    threshold = run.problem.source.reward_threshold
-    is_enough = threshold is not None and state.linear_return >= threshold
     if not state.has_raced_sums:
-        count = run.arm_count(MAX_RANDOM_ARMS, end)
-        too_many = most * (actions.size + 1) * (features.n_raw + 1) > MAX_RANDOM_NUMBERS
-        rng = np.random.default_rng([run.seed, 8])
-        for k in range(0 if is_enough or too_many or most < 2 or count < 2 else count):
+        most = min(MAX_LINEAR_LEAVES, run.max_leaves, 2 ** min(run.max_depth, MAX_LINEAR_LEAVES))
+        end = (run.racer.steps / run.budget + run.ends.sums) / 2
+        threshold = run.problem.source.reward_threshold
+        is_enough = threshold is not None and state.linear_return >= threshold
+        is_large = most * (actions.size + 1) * (features.n_raw + 1) > MAX_RANDOM_NUMBERS
+        count = 0 if is_enough or is_large or most < 2 else arm_count(run, MAX_RANDOM_ARMS, end)
+        rng, state.arms = np.random.default_rng([run.seed, 8]), []
+        for k in range(count if count > 1 else 0):
             tree = random_linear_tree(features, actions, state.states, rng, 2 + k % (most - 1), run.max_depth)
             tree = with_few_terms(tree, state.states, run.forms.max_terms, run.forms.max_gains)
             state.arms.append(Arm.begin(tree, run.seed, 9, k))
         state.has_raced_sums, state.race_end = True, end
         run.save()
-    yield from run.race(SUMS, state.race_end, "racing trees with linear leaves", RANDOM_DEVIATION, moves_sums=True)
+    yield from race_arms(
+        run, SUMS, state.race_end, "racing trees with linear leaves", RANDOM_DEVIATION, moves_sums=True
+    )
 
 
 def improve(run: DirectSearch, number: int, end: float) -> Iterator[Snapshot]:
