@@ -89,7 +89,8 @@ def table(first: int) -> None:
         sizes, coefficients = (", ".join(row[name] for row in some) for name in ("leaf_count", "coefficients"))
         asked = f"{tests}, {leaves}" + (f", ≤ {most} leaves" if most else "")
         seconds = np.mean([float(row["seconds"]) for row in some])
-        print(f"| {env} | {limit or 'default'} | {asked} | {len(some)} | **{np.mean(returns):.4g}** ({each}) | {sizes} "
+        limit = limit or (f"{int(some[0]['budget']):,} steps" if some[0]["budget"] else "default")
+        print(f"| {env} | {limit} | {asked} | {len(some)} | **{np.mean(returns):.4g}** ({each}) | {sizes} "
               f"| {coefficients} | {seconds:.0f} |")  # fmt: skip
     judged = [row for row in chosen if row["shown_error"] not in ("", "nan")]
     covered = sum(

@@ -59,8 +59,9 @@ EXHIBITS = (
     Exhibit(
         "pendulum",
         "Pendulum",
-        "Swing a pendulum up and hold it there with a real-valued torque: leaves hold numbers instead of names.",
-        "Pendulum-v1 --max-leaves 12 --budget 20000000 --seed 0",
+        "Swing a pendulum up and hold it there with a real-valued torque: leaves may be linear in the features, and "
+        "are clipped to the torque's range.",
+        "Pendulum-v1 --budget 50000000 --seed 0",
     ),
     Exhibit(
         "mountain-car-continuous",
