@@ -110,7 +110,7 @@ def make_runner(problem: Problem) -> Runner:
     venv = problem.source.vector
     if venv is not None:
         return VectorRunner(venv, describe(venv, features=problem.encoder), problem.source.name)
-    if problem.is_compiled:
+    if problem.is_compiled and problem.engine != "ray":
         from custard.task.compiled_runner import CompiledRunner  # compiled code loads when it is used
 
         return CompiledRunner(problem)
