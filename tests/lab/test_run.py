@@ -165,9 +165,9 @@ def test_a_narrow_terminal_shows_what_matters_most(width, shown):
     base = describe(gym.make("CartPole-v1"))
     tree = Tree.stump(2, 0.0, 0, 1, base.features, base.actions)
     display = Display("title", enabled=False)
-    display.show(Snapshot(50, tree, 9.0, budget=1000), 0.5)  # it may have compiled code before this
-    display.show(Snapshot(75, tree, 9.0, budget=1000), 0.75)
-    display.show(Snapshot(100, tree, 9.0, budget=1000, metrics={"return": 7.0}), 1.0)
+    display.show(Snapshot(0, tree, 9.0, budget=1000), 0.5)  # it may have compiled code before this
+    display.show(Snapshot(50, tree, 9.0, budget=1000), 1.0)
+    display.show(Snapshot(100, tree, 9.0, budget=1000, metrics={"return": 7.0}), 1.5)
     text = io.StringIO()
     Console(file=text, width=width).print(display._renderable(width))
     assert text.getvalue() == shown + "\n"
