@@ -80,16 +80,17 @@ def table(first: int) -> None:
     groups: dict[tuple[str, ...], list[dict[str, str]]] = {}
     chosen = [row for row in rows() if int(row["seed"]) >= first]
     for row in chosen:
-        groups.setdefault(key(row)[:-1], []).append(row)
+        budget = "" if row["time"] else row["budget"]
+        groups.setdefault((*key(row)[:-1], budget), []).append(row)
     print("| environment | time | tests, leaves | seeds | return (each seed) | leaves | coefficients | wall s |")
     print("|---|---|---|---|---|---|---|---|")
-    for (env, limit, tests, leaves, most), some in groups.items():
+    for (env, limit, tests, leaves, most, budget), some in groups.items():
         returns = [float(row["return"]) for row in some]
         each = ", ".join(f"{value:.4g}" for value in returns)
         sizes, coefficients = (", ".join(row[name] for row in some) for name in ("leaf_count", "coefficients"))
         asked = f"{tests}, {leaves}" + (f", ≤ {most} leaves" if most else "")
         seconds = np.mean([float(row["seconds"]) for row in some])
-        limit = limit or (f"{int(some[0]['budget']):,} steps" if some[0]["budget"] else "default")
+        limit = limit or (f"{int(budget):,} steps" if budget else "default")
         print(f"| {env} | {limit} | {asked} | {len(some)} | **{np.mean(returns):.4g}** ({each}) | {sizes} "
               f"| {coefficients} | {seconds:.0f} |")  # fmt: skip
     judged = [row for row in chosen if row["shown_error"] not in ("", "nan")]
