@@ -2,8 +2,8 @@
 
 * reference/cli.md and reference/settings.md are made from the command line's own dataclasses and the methods' own
   settings, so they cannot be out of date.
-* CONTRIBUTING.md, CHANGELOG.md, CODE_OF_CONDUCT.md, RELEASING.md, SECURITY.md and results/ become pages of the site. Links are
-  written for people who read the files in the repository; here they are turned into links between pages.
+* CONTRIBUTING.md, CHANGELOG.md, CODE_OF_CONDUCT.md, RELEASING.md, SECURITY.md and results/ become pages of the site.
+  Links are written for people who read the files in the repository; here they are turned into links between pages.
 """
 
 from __future__ import annotations
