@@ -10,7 +10,6 @@ row as well.
 
 from __future__ import annotations
 
-import csv
 import importlib.util
 import json
 import subprocess
@@ -18,6 +17,8 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+
+from result_rows import append_row, rows_in
 
 import custard
 
@@ -55,22 +56,8 @@ def main(words: list[str]) -> None:
     for env in ENVS:
         if "--page" in words or env in done or not is_installed(env):
             continue
-        row = checked(env)
-        with path.open("a", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-            if not file.tell():
-                writer.writeheader()
-            writer.writerow(row)
-        print(row, flush=True)
+        append_row(path, COLUMNS, checked(env))
     (RESULTS / "check.md").write_text(page(rows_in(path)))
-
-
-def rows_in(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a file, none if there is no file."""
-    if not path.exists():
-        return []
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def is_installed(env: str) -> bool:

@@ -13,7 +13,6 @@ both together, so that more than 3 is more than noise explains.
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 import os
@@ -21,6 +20,8 @@ import sys
 import warnings
 from pathlib import Path
 from typing import Any
+
+from result_rows import append_row, rows_in
 
 import custard
 
@@ -71,19 +72,12 @@ def main(words: list[str]) -> None:
     """Run what is missing, row by row, and write the page."""
     warnings.simplefilter("ignore")
     path = RESULTS / "time_left.csv"
-    rows = list(csv.DictReader(path.open())) if path.exists() else []
-    done = {(row["method"], row["env"]) for row in rows}
+    done = {(row["method"], row["env"]) for row in rows_in(path)}
     for number, (method, env, kwargs) in enumerate(RUNS):
         if "--page" in words or (method, env) in done:
             continue
-        row = measured(method, env, kwargs, number)
-        with path.open("a", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-            if not file.tell():
-                writer.writeheader()
-            writer.writerow(row)
-        print(row, flush=True)
-    (RESULTS / "time_left.md").write_text(page(list(csv.DictReader(path.open()))))
+        append_row(path, COLUMNS, measured(method, env, kwargs, number))
+    (RESULTS / "time_left.md").write_text(page(rows_in(path)))
 
 
 def measured(method: str, env: str, kwargs: dict[str, Any], number: int) -> dict[str, Any]:

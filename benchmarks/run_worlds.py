@@ -11,12 +11,12 @@ that neither learning nor judging has used.
 from __future__ import annotations
 
 import argparse
-import csv
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+from result_rows import append_row, rows_in
 
 import custard
 from custard.commands.common import assignments
@@ -28,14 +28,6 @@ COLUMNS = (
     "shown_episodes", "leaf_count", "depth", "coefficients", "expert", "steps", "seconds",
 )  # fmt: skip
 FRESH_EPISODES, FRESH_SEED = 500, 77
-
-
-def rows() -> list[dict[str, str]]:
-    """Return the rows that the file has."""
-    if not FILE.exists():
-        return []
-    with FILE.open() as text:
-        return list(csv.DictReader(text))
 
 
 def key(row: Mapping[str, str]) -> tuple[str, ...]:
@@ -78,7 +70,7 @@ def run(args: argparse.Namespace, seed: int) -> dict[str, object]:
 def table(first: int) -> None:
     """Print the rows of seeds from `first` on, one line per environment and setting."""
     groups: dict[tuple[str, ...], list[dict[str, str]]] = {}
-    chosen = [row for row in rows() if int(row["seed"]) >= first]
+    chosen = [row for row in rows_in(FILE) if int(row["seed"]) >= first]
     for row in chosen:
         budget = "" if row["time"] else row["budget"]
         groups.setdefault((*key(row)[:-1], budget), []).append(row)
@@ -118,17 +110,12 @@ def main() -> None:
     if args.table:
         table(args.first)
         return
-    done = {key(row) for row in rows()}
-    if not FILE.exists():
-        FILE.write_text(",".join(COLUMNS) + "\n")
+    done = {key(row) for row in rows_in(FILE)}
     for seed in range(args.first, args.first + args.seeds):
         asked = {"env": name_of(args), "time": args.time or "", "tests": args.tests, "leaves": args.leaves}
         if key({**asked, "max_leaves": args.max_leaves or "", "seed": str(seed)}) in done:
             continue
-        row = run(args, seed)
-        with FILE.open("a", newline="") as text:
-            csv.DictWriter(text, COLUMNS, lineterminator="\n").writerow(row)
-        print(row, flush=True)
+        append_row(FILE, COLUMNS, run(args, seed))
 
 
 if __name__ == "__main__":

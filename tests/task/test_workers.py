@@ -93,7 +93,6 @@ def test_the_same_episodes_with_any_number_of_workers():
         for result, wanted in zip(pool.run(requests), expected, strict=True):
             for name in ("returns", "lengths", "terminated", "truncated", "forbidden", "states", "masks"):
                 assert np.array_equal(getattr(result, name), getattr(wanted, name)), name
-            assert result.max_reward == wanted.max_reward
         pool.close()
     assert expected[0].truncated.any()
     assert len(expected[0].states) == expected[0].steps

@@ -47,7 +47,7 @@ COLUMNS = (
     "raw_depth", "raw_nodes", "trivial", "cut", "time_limited", "final_return", "final_leaves", "seconds",
     "cpu_seconds", "steps", "selection_value", "message", "error", "full_settings",
 )  # fmt: skip
-COMPARABLE_SINCE = "0.1.0"  # rows of this version and of later ones belong to the same trials: their code agrees
+COMPARABLE_SINCE = "0.1.0"  # the last version that changed results: rows of earlier ones are other trials
 TIMES = ("seconds", "cpu_seconds")  # the only columns that differ when a trial is repeated
 NUMBERS = COLUMNS[COLUMNS.index("return") : COLUMNS.index("message")]
 

@@ -24,12 +24,12 @@ from custard.tree.tree import Tree
 
 __all__ = ["budget_for", "budget_of_time", "parse_time", "rounded_budget", "seconds_per_step"]
 
-DEFAULT_SECONDS = 300.0  # that a run may take where steps are taken by Python
+DEFAULT_SECONDS, COMPILED_DEFAULT_SECONDS = 300.0, 180.0  # that a run may take: stepped by Python, compiled
 MEASURED_SECONDS, MAX_MEASURED_STEPS = 0.7, 20_000  # for measuring what a step costs
 MEASURED_PARTS = 10  # the median of which counts: first steps are slow, and something else may run meanwhile
 SEARCH_EFFICIENCY = 0.8  # steps per second of a search with its policies and comparisons, per step of the environment
 COMPILED_EFFICIENCY = 0.25  # the same of compiled environments, whose steps cost less than making the policies
-COMPILED_DEFAULT_SECONDS, COMPILED_POLICIES = 180.0, 16  # that a run may take; policies that measure a step
+COMPILED_POLICIES = 16  # constant actions that measure what a compiled step costs
 START_SECONDS, MAX_START_SHARE = 5.0, 0.2  # for what is done once: compiling, worker processes; of the time
 FIRST_TRIAL_BUDGET, TRIAL_FACTOR = 1000, 10  # of runs that show what a method's steps cost
 MIN_LEARNING_SHARE = 0.5  # of the time, however long a first run compiles
@@ -64,7 +64,7 @@ def rounded_budget(steps: float) -> int:
 def seconds_per_step(problem: Problem) -> float:
     """Measure what a step of random actions takes in this process, with its share of the resets.
 
-    Episodes of good policies are often longer than those of random actions, so that resets cost less (`_longer`).
+    Episodes of good policies are often longer than those of random actions, so that resets cost less (`_length_ratio`).
     """
     env = problem.source.make()
     menu, rng = LeafActions(problem.base.actions), np.random.default_rng(problem.seed)
@@ -86,7 +86,9 @@ def seconds_per_step(problem: Problem) -> float:
     if not problem.source.is_single_instance:
         env.close()
     parts = np.array_split(seconds, min(steps, MEASURED_PARTS))
-    return float(np.median([part.mean() for part in parts])) + reset_seconds / steps / _longer(problem, steps / resets)
+    return float(np.median([part.mean() for part in parts])) + reset_seconds / steps / _length_ratio(
+        problem, steps / resets
+    )
 
 
 def _compiled_seconds_per_step(problem: Problem) -> float:
@@ -107,10 +109,10 @@ def _compiled_seconds_per_step(problem: Problem) -> float:
         steps, episodes = steps + sum(result.steps for result in results), episodes + 2 * len(results)
     seconds = time.perf_counter() - begun
     runner.close()
-    return seconds / steps / _longer(problem, steps / episodes)
+    return seconds / steps / _length_ratio(problem, steps / episodes)
 
 
-def _longer(problem: Problem, length: float) -> float:
+def _length_ratio(problem: Problem, length: float) -> float:
     """Return how much longer episodes of good policies may be than these: halfway to the time limit, by ratio."""
     return float(np.sqrt(max(1.0, (problem.source.time_limit or length) / length)))
 
@@ -143,7 +145,7 @@ def budget_of_time(module: Any, problem: Problem, settings: Any, seconds: float)
         budget *= TRIAL_FACTOR
     last = runs[-1]
     per_step = last.seconds_per_step
-    if not last.is_seen and len(runs) > 1 and last.steps > runs[-2].steps and last.seconds > runs[-2].seconds:
+    if not last.is_timed and len(runs) > 1 and last.steps > runs[-2].steps and last.seconds > runs[-2].seconds:
         per_step = (last.seconds - runs[-2].seconds) / (last.steps - runs[-2].steps)
     fixed = max(0.0, last.seconds - per_step * last.steps)
     return rounded_budget(max(last.steps, (end - time.perf_counter() - fixed) / per_step))
@@ -157,7 +159,7 @@ class _Trial:
     seconds: float
     seconds_per_step: float  # after what is done once
     is_whole: bool
-    is_seen: bool  # whether most of its steps came between the first and the last snapshot
+    is_timed: bool  # whether most of its steps came after the first snapshot, so that their pace is known
 
 
 def _trial(solving: Iterator[Snapshot], seconds: float) -> _Trial:
@@ -169,11 +171,11 @@ def _trial(solving: Iterator[Snapshot], seconds: float) -> _Trial:
             break
     passed, (first, first_time), (last, last_time) = time.perf_counter() - begun, times[0], times[-1]
     per_step = (last_time - first_time) / (last - first) if last > first else passed / max(1, last)
-    return _Trial(last, passed, per_step, is_whole=last_time <= seconds, is_seen=last - first > last / 2)
+    return _Trial(last, passed, per_step, is_whole=last_time <= seconds, is_timed=last - first > last / 2)
 
 
 def budget_for(problem: Problem, seconds: float | None, training_seconds: Callable[[int, float], float]) -> int:
-    """Return the environment steps that a search can take in so many seconds (by default five minutes), rounded.
+    """Return the environment steps that a search can take in so many seconds, rounded; by default in a few minutes.
 
     `training_seconds` says how long a budget trains networks, which one process does, if a step takes so long.
     """
@@ -185,12 +187,12 @@ def budget_for(problem: Problem, seconds: float | None, training_seconds: Callab
     if problem.source.vector is not None:  # measured with all of its parts, which step side by side
         processes = available = problem.source.vector.num_envs
     if problem.is_compiled:
-        per_step = _compiled_seconds_per_step(problem)
-        rate, seconds = COMPILED_EFFICIENCY / per_step, COMPILED_DEFAULT_SECONDS if seconds is None else seconds
+        per_step, by_default = _compiled_seconds_per_step(problem), COMPILED_DEFAULT_SECONDS
+        rate = COMPILED_EFFICIENCY / per_step
     else:
-        per_step = seconds_per_step(problem)
+        per_step, by_default = seconds_per_step(problem), DEFAULT_SECONDS
         rate = SEARCH_EFFICIENCY * min(processes, available) / per_step
-    seconds = DEFAULT_SECONDS if seconds is None else seconds
+    seconds = by_default if seconds is None else seconds
     seconds -= min(START_SECONDS, MAX_START_SHARE * seconds)
     budget = rounded_budget(rate * seconds)
     while budget > 1 and budget / rate + training_seconds(budget, per_step) > seconds:

@@ -15,6 +15,7 @@ from custard.core.numba_tools import without_refcounts
 from custard.core.threads import in_parts
 from custard.envs.native import NativeVectorEnv, advance, begin, observe
 from custard.envs.pcg64 import uniform
+from custard.task.policies import LinearPolicy
 from custard.task.source import DEFAULT_TIME_LIMIT
 from custard.tree.compiled import leaf_of
 from custard.tree.tree import Tree
@@ -55,9 +56,9 @@ def tree_arrays(tree: Tree) -> tuple[np.ndarray, ...]:
     return tree.feature, tree.threshold, tree.children_left, tree.children_right, action
 
 
-def rollouts_for(tree: Tree) -> Any:
-    """Return the function that rolls out a tree: `tree_rollouts`, or its form for sums and linear leaves."""
-    if not tree.is_linear:
+def rollouts_for(policy: Tree | LinearPolicy) -> Any:
+    """Return the function that rolls out a policy: `tree_rollouts`, or its form for sums and linear leaves."""
+    if isinstance(policy, Tree) and not policy.is_linear:
         return tree_rollouts
     from custard.task.linear_rollouts import linear_rollouts
 

@@ -44,7 +44,6 @@ class Episodes:
     terminated: np.ndarray  # [N] bool: the environment ended it
     truncated: np.ndarray  # [N] bool: cut by the environment's time limit or by `max_steps`
     forbidden: np.ndarray  # [N] int64: steps whose action the environment's own action mask forbade
-    max_reward: float  # the largest reward of a single step
     states: np.ndarray  # [M, n]: the states met, if asked for
     masks: np.ndarray  # [M, A] bool: which actions the environment allowed there; [M, 0] where it has no masks
 
@@ -59,7 +58,7 @@ class Episodes:
         names = ("returns", "lengths", "terminated", "truncated", "forbidden", "states")
         arrays: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
         arrays["masks"] = joined_masks([part.masks for part in parts])
-        return cls(max_reward=max(part.max_reward for part in parts), **arrays)
+        return cls(**arrays)
 
 
 def joined_masks(parts: Sequence[np.ndarray]) -> np.ndarray:
@@ -109,7 +108,7 @@ def play_episodes(
     count = len(request.seeds)
     returns, lengths = np.zeros(count), np.zeros(count, dtype=np.int64)
     terminated, truncated = np.zeros(count, dtype=bool), np.zeros(count, dtype=bool)
-    forbidden, max_reward = np.zeros(count, dtype=np.int64), -np.inf
+    forbidden = np.zeros(count, dtype=np.int64)
     states: list[np.ndarray] = []
     masks: list[Any] = []
     for k, seed in enumerate(request.seeds.tolist()):
@@ -130,15 +129,12 @@ def play_episodes(
             observation, reward, over, cut, info = env.step(action_of(action))
             tick()
             t += 1
-            gain = float(reward)
-            total += weight * gain
+            total += weight * float(reward)
             weight *= request.gamma
-            if gain > max_reward:
-                max_reward = gain
             cut = not over and (cut or t >= limit)
         returns[k], lengths[k], terminated[k], truncated[k] = total, t, over, cut
     met = np.array(states).reshape(-1, base.features.n)
-    return Episodes(returns, lengths, terminated, truncated, forbidden, float(max_reward), met, mask_rows(masks))
+    return Episodes(returns, lengths, terminated, truncated, forbidden, met, mask_rows(masks))
 
 
 def mask_rows(masks: Sequence[Any]) -> np.ndarray:

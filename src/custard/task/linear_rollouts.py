@@ -1,4 +1,5 @@
-"""Roll out trees with sums and linear leaves in compiled environments, as `compiled_rollouts` does plain trees."""
+"""Roll out linear policies, and trees with sums or linear leaves, in compiled environments, as `compiled_rollouts` does
+plain trees."""
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -19,15 +20,16 @@ from custard.task.compiled_rollouts import (
     take_action,
     tree_arrays,
 )
+from custard.task.policies import LinearPolicy
 from custard.tree.compiled import compiled_sums, leaf_of, sum_value
 from custard.tree.linear import require_linear
-from custard.tree.tree import Tree
+from custard.tree.tree import LEAF, Tree
 
 __all__ = ["LinearArrays", "linear_arrays", "linear_rollouts"]
 
 
 class LinearArrays(NamedTuple):
-    """What a tree computes beyond its five arrays, for compiled loops."""
+    """What a policy computes beyond a tree's five arrays, for compiled loops."""
 
     constant: np.ndarray  # [m] of each sum
     first: np.ndarray  # [m + 1] where each sum's terms begin
@@ -36,10 +38,32 @@ class LinearArrays(NamedTuple):
     gains: np.ndarray  # [n_nodes, n_raw] of the only action component, or [0, n_raw]
     low: float
     high: float
+    is_choice: bool  # whether the number of the largest sum is the action
 
 
-def linear_arrays(tree: Tree) -> tuple[tuple[np.ndarray, ...], LinearArrays]:
-    """Return a tree's arrays for compiled loops (`tree_arrays`), and its sums and gains."""
+def linear_arrays(policy: Tree | LinearPolicy) -> tuple[tuple[np.ndarray, ...], LinearArrays]:
+    """Return the arrays of a policy for compiled loops: those of a tree (`tree_arrays`), and its sums and gains."""
+    return _tree_arrays(policy) if isinstance(policy, Tree) else _policy_arrays(policy)
+
+
+def _policy_arrays(policy: LinearPolicy) -> tuple[tuple[np.ndarray, ...], LinearArrays]:
+    """Return a linear policy's arrays: a tree of one leaf with gains, or with a sum per action, the largest of which
+    decides."""
+    (k, n), weights = policy.weights.shape, policy.weights.astype(np.float64)
+    node, no_child = np.full(1, LEAF, dtype=np.int64), np.full(1, -1, dtype=np.int64)
+    if not policy.actions.discrete:
+        assert policy.actions.low is not None
+        assert policy.actions.high is not None
+        low, high = float(policy.actions.low[0]), float(policy.actions.high[0])
+        none = np.zeros(0), np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0)
+        tree = node, np.zeros(1), no_child, no_child, policy.bias[:1].astype(np.float64)
+        return tree, LinearArrays(*none, weights[:1].copy(), low, high, False)
+    tree = node, np.zeros(1), no_child, no_child, np.zeros(1, dtype=np.int64)
+    sums = policy.bias.astype(np.float64), n * np.arange(k + 1), np.tile(np.arange(n), k), weights.ravel()
+    return tree, LinearArrays(*sums, np.zeros((0, n)), 0.0, 0.0, True)
+
+
+def _tree_arrays(tree: Tree) -> tuple[tuple[np.ndarray, ...], LinearArrays]:
     tree = tree.keep_used_sums()
     require_linear(tree, "compiled rollouts need sums of features")
     gains, low, high = np.zeros((0, tree.features.n_raw)), 0.0, 0.0
@@ -47,12 +71,14 @@ def linear_arrays(tree: Tree) -> tuple[tuple[np.ndarray, ...], LinearArrays]:
         assert tree.actions.low is not None
         assert tree.actions.high is not None
         gains, low, high = tree.gains[:, 0].copy(), float(tree.actions.low[0]), float(tree.actions.high[0])
-    return tree_arrays(tree), LinearArrays(*compiled_sums(tree.features), gains, low, high)
+    return tree_arrays(tree), LinearArrays(*compiled_sums(tree.features), gains, low, high, False)
 
 
-def linear_rollouts(tree: Tree, world: World, rng: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def linear_rollouts(
+    policy: Tree | LinearPolicy, world: World, rng: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Run one episode per random stream [N, 4]: returns, lengths, truncated [N], and visits [n_nodes] of each leaf."""
-    arrays, linear = linear_arrays(tree)
+    arrays, linear = linear_arrays(policy)
     run = cast("Any", _roll_out_linear)
 
     def part(a: int, b: int) -> tuple[np.ndarray, ...]:
@@ -61,7 +87,7 @@ def linear_rollouts(tree: Tree, world: World, rng: np.ndarray) -> tuple[np.ndarr
             np.zeros(b - a),
             np.zeros(b - a, np.int64),
             np.zeros(b - a, np.bool_),
-            np.zeros(tree.n_nodes, np.int64),
+            np.zeros(len(arrays[0]), np.int64),
         )
         run(
             arrays,
@@ -94,7 +120,7 @@ def _roll_out_linear(tree, linear, world, rng, results, scratch):
             extend_state(linear, x, full)
             leaf = leaf_of(tree, full)
             visits[leaf] += 1
-            action = action_at(tree, linear, leaf, x)
+            action = action_at(tree, linear, leaf, x, full)
             reward, ended = take_action(kind, params, state, action, stream)
             total += reward
             t += 1
@@ -104,7 +130,7 @@ def _roll_out_linear(tree, linear, world, rng, results, scratch):
 @njit(cache=True, nogil=True)
 def extend_state(linear, x, full):
     """Write the features x [n_raw] and their sums into full [n]."""
-    constant, first, index, weight, _, _, _ = linear
+    constant, first, index, weight, _, _, _, _ = linear
     for c in range(len(x)):
         full[c] = x[c]
     for k in range(len(constant)):
@@ -112,10 +138,12 @@ def extend_state(linear, x, full):
 
 
 @njit(cache=True, nogil=True)
-def action_at(tree, linear, leaf, x):
+def action_at(tree, linear, leaf, x, full):
     """Return the action at a leaf: a whole number, or an action vector's only component."""
-    _, _, _, _, gains, low, high = linear
+    _, _, _, _, gains, low, high, is_choice = linear
     action = tree[4][leaf]
+    if is_choice:
+        return tree[4].dtype.type(full[len(x) :].argmax())
     if len(gains) > 0:
         value, is_constant = action * 1.0, True
         for c in range(len(x)):

@@ -128,7 +128,7 @@ def play_side_by_side(venv: Any, base: Base, act_many: ActMany, request: Episode
         actions += start
     returns, weights, lengths = np.zeros(total), np.ones(total), np.zeros(total, dtype=np.int64)
     terminated, truncated = np.zeros(total, dtype=bool), np.zeros(total, dtype=bool)
-    forbidden, max_reward = np.zeros(total, dtype=np.int64), -np.inf
+    forbidden = np.zeros(total, dtype=np.int64)
     states: list[list[np.ndarray]] = [[] for _ in range(total)]
     met_masks: list[list[Any]] = [[] for _ in range(total)]
     generators: dict[int, np.random.Generator] = {}
@@ -184,7 +184,6 @@ def play_side_by_side(venv: Any, base: Base, act_many: ActMany, request: Episode
         returns[running] += weights[running] * gains
         weights[running] *= request.gamma
         lengths[running] += 1
-        max_reward = max(max_reward, float(gains.max()))
         terminated[running] = over[active]
         truncated[running] = ~over[active] & (cut[active] | (lengths[running] >= limit))
         masks = _masks(infos, count)
@@ -201,7 +200,7 @@ def play_side_by_side(venv: Any, base: Base, act_many: ActMany, request: Episode
             masks = _masks(infos, count)
     met = np.array([row for rows in states for row in rows]).reshape(-1, base.features.n)
     allowed = mask_rows([mask for rows in met_masks for mask in rows])
-    return Episodes(returns, lengths, terminated, truncated, forbidden, float(max_reward), met, allowed)
+    return Episodes(returns, lengths, terminated, truncated, forbidden, met, allowed)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from custard.tree.tree import LEAF, Tree
 
 __all__ = [
     "LEFT", "RIGHT", "LinearLeaf", "Shape", "Split", "build_tree", "count_leaves", "leaves_below", "map_leaves",
-    "path_to", "paths", "replace_part", "shape_of", "subshape", "tree_of", "with_actions",
+    "path_to", "paths", "replace_part", "shape_of", "subshape", "tree_of", "with_actions", "with_split_leaf",
 ]  # fmt: skip
 
 Shape = Any  # an action, or a Split
@@ -121,6 +121,13 @@ def path_to(tree: Tree, node: int) -> Path:
         sides.insert(0, LEFT if tree.children_left[parent] == node else RIGHT)
         node = parent
     return tuple(sides)
+
+
+def with_split_leaf(tree: Tree, node: int, feature: int, threshold: float) -> Shape:
+    """Return the shape of a tree that acts the same with one leaf split in two alike."""
+    shape, path = shape_of(tree), path_to(tree, node)
+    leaf = subshape(shape, path)
+    return replace_part(shape, path, Split(feature, threshold, leaf, leaf))
 
 
 def count_leaves(shape: Shape) -> int:

@@ -11,9 +11,9 @@ from custard.core.spaces import describe
 from custard.solvers.common.checkpoint import from_arrays, to_arrays
 from custard.solvers.common.paired import Candidate, compare, is_perfect, paired_gain, run_candidate
 from custard.solvers.tpi import candidates
-from custard.solvers.tpi.arena import Arena
+from custard.solvers.tpi.arena import Arena, SearchState
 from custard.solvers.tpi.candidates import ActionValues, TreeSpace
-from custard.solvers.tpi.search import SearchState, Settings, solve
+from custard.solvers.tpi.search import Settings, solve
 from custard.solvers.tpi.simulate import PythonSimulator
 from custard.task.problem import Problem
 from custard.task.source import source

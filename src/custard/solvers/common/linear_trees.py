@@ -18,7 +18,7 @@ from custard.core.sums import Sum
 from custard.task.policies import LinearPolicy
 from custard.tree.leaf_actions import LeafActions
 from custard.tree.linear import used_derived
-from custard.tree.shape import LinearLeaf, Shape, Split, build_tree, path_to, replace_part, shape_of, subshape
+from custard.tree.shape import LinearLeaf, Shape, Split, build_tree, shape_of, with_split_leaf
 from custard.tree.simplify import simplify
 from custard.tree.tree import LEAF, Tree
 
@@ -132,7 +132,7 @@ def with_few_terms(tree: Tree, states: np.ndarray, max_terms: int | None, max_ga
 
 def grown(tree: Tree, states: np.ndarray, rng: np.random.Generator, max_depth: int) -> Tree:
     """Return the tree with one leaf split in two alike, by a random sum through the middle of states [M, n_raw]."""
-    shape, leaves = shape_of(tree), np.flatnonzero(tree.feature == LEAF)
+    leaves = np.flatnonzero(tree.feature == LEAF)
     leaves = leaves[tree.node_depth[leaves] < max_depth]
     if not len(leaves):
         return tree
@@ -142,10 +142,8 @@ def grown(tree: Tree, states: np.ndarray, rng: np.random.Generator, max_depth: i
     spread = states.std(axis=0)
     weights = rng.normal(size=len(spread)) / np.where(spread > 0.0, spread, 1.0)
     features = with_sums(tree.features, [*tree.features.derived, weights])
-    path = path_to(tree, node)
-    leaf = subshape(shape, path)
     threshold = float(np.median(here @ weights))
-    return build_tree(replace_part(shape, path, Split(features.n - 1, threshold, leaf, leaf)), features, tree.actions)
+    return build_tree(with_split_leaf(tree, node, features.n - 1, threshold), features, tree.actions)
 
 
 def random_linear_tree(

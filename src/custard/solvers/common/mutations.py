@@ -20,6 +20,7 @@ from custard.tree.shape import (
     shape_of,
     subshape,
     tree_of,
+    with_split_leaf,
 )
 from custard.tree.tree import LEAF, Tree
 
@@ -157,8 +158,6 @@ def with_split_leaves(tree: Tree, rng: np.random.Generator, x: np.ndarray, count
         if not visits.any():
             break
         node, feature = int(leaves[visits.argmax()]), int(rng.integers(x.shape[1]))
-        shape, path = shape_of(tree), path_to(tree, node)
         threshold = float(np.median(x[tree.apply(x) == node, feature]))
-        leaf = subshape(shape, path)
-        tree = tree_of(replace_part(shape, path, Split(feature, threshold, leaf, leaf)), tree)
+        tree = tree_of(with_split_leaf(tree, node, feature, threshold), tree)
     return tree

@@ -69,7 +69,8 @@ class Settings:
     """Direct search's settings; None means chosen from the environment."""
 
     budget: int | None = None
-    """Environment steps, those of judging included; unless given, what takes about five minutes."""
+    """Environment steps, those of judging included; unless given, what takes about five minutes, or three if
+    the environment is compiled."""
 
     max_leaves: int | None = None
     """The largest number of leaves; 32 unless given."""
@@ -124,7 +125,7 @@ def solve(
 
 
 def budget_for_time(problem: Problem, settings: Settings, seconds: float | None) -> int:
-    """Return the environment steps that a search takes in so many seconds, by default five minutes."""
+    """Return the environment steps that a search takes in so many seconds; by default in a few minutes."""
     return budget_for(
         problem, seconds, lambda budget, per_step: experts.training_seconds(problem, settings, budget, per_step)
     )

@@ -33,7 +33,7 @@ __all__ = ["arm_count", "imitate", "improve", "prefer_allowed", "race", "race_ar
 
 MAX_ARMS, FINALISTS_PER_SIZE = 4, 3  # trees that race, and those of one size that they are chosen from
 MIN_ARM_EPISODES = 1500  # that the numbers of a tree need before it is compared with others: fewer trees race otherwise
-LARGE = 0.75  # share of the leaves allowed that one of the trees has: it can become better than what imitates best
+LARGE_SHARE = 0.75  # of the leaves allowed: one tree that races has more, since it can be improved most
 FIRST_DEVIATION = 1.0  # of the search for all numbers of a tree that only imitates, in its units
 LATER_DEVIATION, GROWTH_DEVIATION = 0.5, 0.3  # of later ones, and of those that begin with more leaves
 GROWTH_EPISODES = 4  # that show which leaves most states reach
@@ -78,7 +78,7 @@ def imitate(run: DirectSearch) -> Iterator[Snapshot]:
         ranked = run.racer.rank(finalists, count, max(2, run.comparison_episodes // 4))
     except BudgetUsed:
         ranked = list(range(min(count, len(finalists))))
-    large = [i for i, tree in enumerate(finalists) if tree.n_leaves > LARGE * run.max_leaves]
+    large = [i for i, tree in enumerate(finalists) if tree.n_leaves > LARGE_SHARE * run.max_leaves]
     if large and not set(large) & set(ranked):
         ranked = [*ranked[: max(1, count - 1)], large[0]]
     state.arms = [Arm.begin(finalists[i], run.seed, 1, k) for k, i in enumerate(ranked)]

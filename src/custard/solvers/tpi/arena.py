@@ -1,8 +1,10 @@
-"""The arena: where trees are run (the environment, or a table learned from it) and how much work the budget allows."""
+"""The arena: where trees are run (the environment, or a table learned from it) and how much work the budget allows;
+and what a search knows besides."""
 
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +15,7 @@ from custard.task.problem import Problem
 from custard.task.source import DEFAULT_TIME_LIMIT, episode_seeds
 from custard.tree.tree import Tree
 
-__all__ = ["Arena", "TableCheck", "can_have_table", "can_survey"]
+__all__ = ["Arena", "SearchState", "TableCheck", "can_have_table", "can_survey"]
 
 COMPILED_BUDGET, PYTHON_BUDGET = 200_000_000, 500_000  # environment steps unless given
 SEARCH_BUDGET_SHARE = 0.85  # the rest is for judging what the last round finds
@@ -30,6 +32,25 @@ MAX_CONFIRMATION_EPISODES = 16_000, 100  # in which a perfect tree is to be perf
 MIN_VISITS_PER_PAIR = 10  # steps of the budget for each pair of state and action, for a table to be learned
 EXPLORING_SHARE, FOLLOWING_SHARE, CHECKING_SHARE = 0.3, 0.06, 0.01  # of the budget: in round 0; then in every round
 MAX_MISMATCH = 4.0  # standard errors by which returns in the table may differ from those in the environment
+
+
+@dataclass
+class SearchState:
+    """What the next round depends on, besides the arena and what was learned of the environment."""
+
+    start: Tree  # the tree that the next round starts from
+    best: Tree
+    depth: int  # of trees that are searched now
+    max_leaves: int
+    best_return: float = -np.inf
+    round: int = 0
+    rounds_without_progress: int = 0
+    is_perfect: bool = False  # whether the best tree was perfect in very many episodes
+    returns_vary: bool = False  # whether one tree returns more in some episodes than in others
+    mending_steps: int = 0  # spent on mending the best tree
+    failing_seeds: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # of nearly perfect trees
+    checked_returns: np.ndarray = field(default_factory=lambda: np.zeros(0))  # of the best tree, outside the table
+    message: str = ""  # why the search is over
 
 
 class TableCheck(NamedTuple):

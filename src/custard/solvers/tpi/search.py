@@ -13,7 +13,7 @@ rounds. Rounds use fresh episodes, so that luck does not add up.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from custard.solvers.common.checkpoint import from_arrays, to_arrays
 from custard.solvers.common.mutations import trees_without_one_split
 from custard.solvers.common.paired import Candidate, compare, is_perfect, run_candidate
 from custard.solvers.tpi import candidates
-from custard.solvers.tpi.arena import Arena, can_have_table, can_survey
+from custard.solvers.tpi.arena import Arena, SearchState, can_have_table, can_survey
 from custard.solvers.tpi.candidates import MAX_LEAVES, NEGLIGIBLE_SHARE, ActionValues, TreeSpace
 from custard.solvers.tpi.simulate import CompiledSimulator
 from custard.solvers.tpi.table_expert import TableExpert, table_trees
@@ -161,25 +161,6 @@ def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | N
             yield from search.hand_over(search.state.best)
             return
         yield search.snapshot()
-
-
-@dataclass
-class SearchState:
-    """What the next round depends on, besides the arena and what was learned of the environment."""
-
-    start: Tree  # the tree that the next round starts from
-    best: Tree
-    depth: int  # of trees that are searched now
-    max_leaves: int
-    best_return: float = -np.inf
-    round: int = 0
-    rounds_without_progress: int = 0
-    is_perfect: bool = False  # whether the best tree was perfect in very many episodes
-    returns_vary: bool = False  # whether one tree returns more in some episodes than in others
-    mending_steps: int = 0  # spent on mending the best tree
-    failing_seeds: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # of nearly perfect trees
-    checked_returns: np.ndarray = field(default_factory=lambda: np.zeros(0))  # of the best tree, outside the table
-    message: str = ""  # why the search is over
 
 
 class Search:
