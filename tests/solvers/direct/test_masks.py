@@ -59,7 +59,7 @@ def test_masks_are_kept_with_states_and_joined():
     met = play_episodes(problem.source.make(), problem.base, request)
     assert np.array_equal(met.masks, np.column_stack([met.states > 0, np.ones(30, bool), met.states <= 0]))
     assert met.forbidden.sum() == (met.states <= 0).sum()
-    joined = Episodes.joined([met, Episodes(*[np.zeros(0)] * 5, 0.0, np.zeros((0, 1)), np.ones((0, 0), bool))])
+    joined = Episodes.joined([met, Episodes(*[np.zeros(0)] * 5, np.zeros((0, 1)), np.ones((0, 0), bool))])
     assert np.array_equal(joined.masks, met.masks)
 
 
