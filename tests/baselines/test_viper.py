@@ -28,6 +28,31 @@ def balance(x: np.ndarray) -> np.ndarray:
     return np.stack([-push, push], axis=1)
 
 
+class Dealt(gym.Env):
+    """A number from 0 to 7 is dealt at each of 20 steps; every action is worth 1, so that all trees return 20."""
+
+    observation_space = gym.spaces.Box(0, 7, (1,))
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: object = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        self.elapsed = 0
+        return self.deal(), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        self.elapsed += 1
+        return self.deal(), 1.0, False, self.elapsed == 20, {}
+
+    def deal(self) -> np.ndarray:
+        return np.array([self.np_random.integers(8)], dtype=np.float32)
+
+
+def pairs(x: np.ndarray) -> np.ndarray:
+    """Q-values of an expert of `Dealt`: action 1 for 2, 3, 6 and 7, which takes a tree of four leaves."""
+    is_one = x[:, 0] // 2 % 2
+    return np.stack([1.0 - is_one, is_one], axis=1)
+
+
 def problem(env: str, seed: int = 0, max_depth: int | None = None, **kwargs: object) -> Problem:
     where = source(env, kwargs)
     return Problem(where, describe(where.make_vec(1)), seed, max_depth)
@@ -164,6 +189,32 @@ def test_a_missing_jax_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         custard.learn("CartPole-v1", "viper-dqn")
 
 
+def test_viper_plus_prefers_the_tree_that_is_most_like_the_expert() -> None:
+    """All trees return 20. Two leaves are enough for that, and act as the expert in 6 of 8 states; four always do."""
+    few = {"iterations": 3, "test_rollouts": 30, "final_rollouts": 50, "leaf_ladder": True, "max_leaves": 4}
+    smaller, moet = (
+        custard.learn(Dealt, "viper-dqn", expert=pairs, variants=False, choose=choose, **few)
+        for choose in ("smaller", "moet")
+    )
+    assert (smaller.value, smaller.tree.n_leaves) == (20.0, 2)
+    assert (moet.value, moet.tree.n_leaves) == (20.0, 4)
+    states = np.arange(8.0)[:, None]
+    assert moet.tree.predict(states).tolist() == [0, 0, 1, 1, 0, 0, 1, 1]
+    rows = [row for row in moet.metrics if "mispredictions" in row]
+    assert [row["mispredictions"] for row in rows] == [0.0, 0.0, 0.0]
+    # One episode tells how they end; an iteration has 10 rollouts, and 30 for each of the trees of 4 and 2 leaves.
+    assert moet.steps == 20 * (1 + 3 * (10 + 2 * 30))
+    assert smaller.steps == 20 * (1 + 3 * (10 + 2 * (30 + 50)))
+
+
+def test_mispredictions_decide_only_between_equal_returns() -> None:
+    run = custard.learn("custard/CartPole-v0", "viper-dqn", max_depth=2, expert=balance, choose="moet", **QUICK)
+    assert custard.evaluate(run.tree, "custard/CartPole-v0", 200, seed=9).mean > 150
+    chosen = [(row["value"], -row["mispredictions"]) for row in run.metrics if "mispredictions" in row]
+    assert chosen == sorted(chosen)
+    assert chosen[0] < chosen[-1]
+
+
 def test_weights_are_the_loss_of_the_worst_action() -> None:
     expert = from_q_function(balance, 2)
     x = np.array([[0.0, 0, 0.1, 0], [0, 0, 0, 0]])
@@ -182,6 +233,7 @@ def test_weights_are_the_loss_of_the_worst_action() -> None:
         ({"expert": balance, "weights": "policy"}, "action probabilities"),
         ({"weights": "gold"}, "unknown weighting"),
         ({"criterion": "luck"}, "unknown criterion"),
+        ({"choose": "moett"}, "unknown choice 'moett': choose one of smaller, moet .did you mean 'moet'"),
         ({"train_share": 0.0}, "train_share"),
         ({"iterations": 0}, "at least 1"),
         ({"max_leaves": 1}, "at least 2"),

@@ -16,7 +16,7 @@ from custard.task.runners import run_episodes, visited_states
 from custard.task.settings import settings_for
 from custard.tree.tree import Tree
 
-__all__ = ["WEIGHTS", "Rollouts", "expert_training", "state_weights"]
+__all__ = ["WEIGHTS", "Mispredictions", "Rollouts", "expert_training", "state_weights"]
 
 WEIGHTS = ("auto", "q", "policy", "none")
 
@@ -40,6 +40,44 @@ class ImitationSettings(Protocol):
         """Environment steps, the expert's included; None: no limit."""
 
 
+class Policy(Protocol):
+    """What decides in a rollout: a tree, or one whose decisions are compared with an expert's."""
+
+    def predict(self, x: np.ndarray) -> np.ndarray:
+        """Return the actions [B] for states [B, n]."""
+
+
+class Mispredictions:
+    """A tree that acts while its actions are compared with an expert's.
+
+    >>> from custard import Actions, Features
+    >>> from custard.experts.expert import from_q_function
+    >>> expert = from_q_function(lambda x: np.stack([-x[:, 0], x[:, 0]], axis=1), 2)  # action 1 where x > 0
+    >>> tree = Tree.stump(0, 2.0, 0, 1, Features(("x",), [-9], [9]), Actions("discrete", ("left", "right")))
+    >>> watched = Mispredictions(tree, expert)
+    >>> watched.predict(np.array([[-3.0], [-1.0], [1.0], [3.0]])).tolist()
+    [0, 0, 0, 1]
+    >>> watched.share
+    0.25
+    """
+
+    def __init__(self, tree: Tree, expert: Expert) -> None:
+        self.tree, self.expert = tree, expert
+        self.steps = self.mispredicted = 0
+
+    def predict(self, x: np.ndarray) -> np.ndarray:
+        """Return the tree's actions [B] for states [B, n], and count those that are not the expert's."""
+        actions = self.tree.predict(x)
+        self.steps += len(x)
+        self.mispredicted += int((actions - self.tree.actions.start != self.expert.act(x)).sum())
+        return actions
+
+    @property
+    def share(self) -> float:
+        """The share of the steps so far at which the expert acts otherwise."""
+        return self.mispredicted / max(1, self.steps)
+
+
 class Rollouts:
     """Rolls policies out and counts the environment steps; the budget is exceeded by at most one rollout."""
 
@@ -58,15 +96,15 @@ class Rollouts:
             parts.append(visited)
         return np.concatenate(parts)
 
-    def mean_return(self, tree: Tree, seeds: np.ndarray, is_needed: bool = False) -> float | None:
-        """Return the mean return of a tree over one rollout per seed; None if the budget does not allow them all.
+    def mean_return(self, policy: Policy, seeds: np.ndarray, is_needed: bool = False) -> float | None:
+        """Return the mean return of a policy over one rollout per seed; None if the budget does not allow them all.
 
         Where `is_needed`, it is that of the rollouts the budget allows, at least one.
         """
         where, features = self.problem.source, self.problem.encoder
         returns = []
         for some in self._affordable(seeds, least=int(is_needed)):
-            results = run_episodes(tree.predict, where, some, features=features, max_steps=self.max_episode_steps)
+            results = run_episodes(policy.predict, where, some, features=features, max_steps=self.max_episode_steps)
             self.steps += int(results.lengths.sum())
             returns.append(results.returns)
         done = np.concatenate(returns) if returns else np.zeros(0)

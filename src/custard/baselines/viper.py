@@ -2,7 +2,8 @@
 
 DAgger: the expert drives the first batch of rollouts, the latest tree all further ones; every visited state is labelled
 with the expert's action and weighted by the loss of the worst action, V(s) - min_a Q(s, a). CART is fitted to all of
-them, and the tree that does best on validation rollouts is kept. The paper's appendix gives the numbers.
+them, and the tree that does best on validation rollouts is kept. The paper's appendix gives the numbers. With
+`choose="moet"` this is VIPER+ (Vasic et al. 2019): of trees with the same return the one that is most like the expert.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from custard.baselines.dagger import WEIGHTS, Rollouts, expert_training, state_weights
+from custard.baselines.dagger import WEIGHTS, Mispredictions, Rollouts, expert_training, state_weights
 from custard.core.errors import CustardError, one_of, require_least
 from custard.experts.expert import Expert
 from custard.experts.kinds import experts
@@ -26,6 +27,7 @@ from custard.tree.tree import Tree
 __all__ = ["PRESETS", "Settings", "solve"]
 
 CRITERIA = ("gini", "entropy", "log_loss")
+CHOICES = ("smaller", "moet")
 
 # Where a budget is given, what the expert leaves of it is divided: a share for validation rollouts, planned for this
 # many iterations, and a share for the final rollouts of one tree.
@@ -45,6 +47,7 @@ class Settings:
     patience: int | None = 40  # iterations without a better tree before stopping; None: never stop
     final_rollouts: int = 500  # rollouts for a tree that did about as well as the best; 0: none
     slack: float = 0.002  # how far below the best validation return a tree still gets those, as a share of it
+    choose: str = "smaller"  # of equal returns, fewest leaves; "moet": fewest mispredictions, no final_rollouts
     weights: str = "auto"  # "q": V - min Q; "policy": the same of log-probabilities; "none"; "auto": the first possible
     resample: bool = False  # draw states by weight instead of weighting them in CART
     criterion: str = "gini"  # CART's impurity: gini, entropy or log_loss
@@ -65,6 +68,8 @@ class Settings:
         require_least(self, 1, "batch_rollouts", "max_samples", "iterations", "test_rollouts")
         if self.max_leaves is not None and self.max_leaves < 2:
             raise CustardError(f"max_leaves={self.max_leaves} must be at least 2, or None")
+        if self.choose not in CHOICES:
+            raise CustardError(one_of("choice", self.choose, CHOICES))
         if self.weights not in WEIGHTS:
             raise CustardError(one_of("weighting", self.weights, WEIGHTS))
         if self.criterion not in CRITERIA:
@@ -105,9 +110,11 @@ def solve(problem: Problem, settings: Settings, state: Any = None) -> Iterator[S
     batch = int(min(settings.batch_rollouts, max(2, budget / 2000)))
     batch_seeds = episode_seeds(seeds["rollouts"], settings.iterations * batch)
     test_seeds = episode_seeds(seeds["validation"], settings.test_rollouts)
-    final_seeds = episode_seeds(seeds["final"], settings.final_rollouts)
+    is_moet = settings.choose == "moet"
+    final_seeds = episode_seeds(seeds["final"], 0 if is_moet else settings.final_rollouts)
     x, action, weight = np.zeros((0, problem.base.features.n)), np.zeros(0, dtype=np.int64), np.zeros(0)
     best, best_return, best_test_return = None, -np.inf, -np.inf
+    best_rank = (-np.inf, -np.inf, -np.inf)  # return, mispredictions if they count, leaves; the last two negative
     latest: Tree | None = None
     iterations_without_progress = 0
     for iteration in range(settings.iterations):
@@ -125,7 +132,8 @@ def solve(problem: Problem, settings: Settings, state: Any = None) -> Iterator[S
         for tree in trees:
             if best is not None and runner.steps >= budget:
                 break
-            mean = runner.mean_return(tree, test_seeds, is_needed=best is None)
+            watched = Mispredictions(tree, expert)
+            mean = runner.mean_return(watched if is_moet else tree, test_seeds, is_needed=best is None)
             if mean is None:  # the budget is used
                 break
             if mean < best_test_return - settings.slack * abs(best_test_return):
@@ -134,9 +142,12 @@ def solve(problem: Problem, settings: Settings, state: Any = None) -> Iterator[S
             if len(final_seeds):  # the highest of many means of few rollouts is too good to be true
                 longer = runner.mean_return(tree, final_seeds)
                 mean = mean if longer is None else longer
-            if best is None or (round(mean, 9), -tree.n_leaves) > (round(best_return, 9), -best.n_leaves):
-                best, best_return, iterations_without_progress = tree, mean, 0
+            rank = (round(mean, 9), -watched.share, -tree.n_leaves)
+            if best is None or rank > best_rank:
+                best, best_return, best_rank, iterations_without_progress = tree, mean, rank, 0
         metrics = {"iteration": iteration, "samples": len(x), "agreement": agreement, "validation": best_test_return}
+        if is_moet:
+            metrics["mispredictions"] = -best_rank[1]
         yield Snapshot(runner.steps, best, best_return, settings.budget, metrics, message=f"expert: {expert.name}")
         if settings.patience is not None and iterations_without_progress >= settings.patience:
             break

@@ -61,6 +61,7 @@ class MethodSettings(TypedDict, total=False):
     capacity: int
     cells: int
     changes: int
+    choose: str
     climbing: float
     clip: float
     criterion: str
