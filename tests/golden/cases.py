@@ -73,6 +73,10 @@ class Case:
         )  # fmt: skip
         names = ("feature", "threshold", "children_left", "children_right", "value")
         result = {name: getattr(run.tree, name).tolist() for name in names}
+        if self.method == "moet":
+            result["sums"] = [entry.to_json() for entry in run.tree.features.derived]
+        if run.tree.gains is not None and self.method == "icct":
+            result["gains"] = run.tree.gains.tolist()
         if run.final is not None:
             result |= {f"final_{name}": getattr(run.final, name).tolist() for name in names}
         return {**result, "steps": run.steps, "return": run.value, "message": run.message}
@@ -85,6 +89,7 @@ ENVIRONMENTS: dict[str, dict[str, Any]] = {
     "Push": {"max_depth": 2},
     "PushVector": {"max_depth": 2},
     "FrozenLake-v1": {"max_depth": 4},
+    "custard/RobotNav-v0": {},
 }
 
 #: method, preset -> environment ("" for all) -> budget and settings
@@ -102,12 +107,26 @@ RUNS: dict[tuple[str, str], dict[str, dict[str, Any]]] = {
     ("viper-bi", "tuned"): {"": {"budget": 100_000, "iterations": 10}},
     ("viper-bi", "paper"): {"": {"budget": 100_000, "iterations": 10}},
     ("random", "tuned"): {"": {"budget": 20_000}, "Push": {"budget": 4_000}},
+    ("cqi", "tuned"): {"": {"budget": 40_000}, "Push": {"budget": 8_000, "bar_decay": 0.99}},
+    ("cqi", "paper"): {"": {"budget": 40_000}, "Push": {"budget": 8_000}},
+    ("pyeatt", "tuned"): {"": {"budget": 40_000}, "Push": {"budget": 8_000}},
+    ("pyeatt", "paper"): {"": {"budget": 40_000}, "Push": {"budget": 8_000}},
+    ("cutree", "tuned"): {"": {"budget": 20_000}, "Push": {"budget": 6_000}},
+    ("utree", "tuned"): {"": {"budget": 20_000}, "Push": {"budget": 6_000},
+                         "CartPole-v1": {"p": 0.01, "fringe": 1, "epsilon_steps": 10_000}},
+    # The last bits of the next three depend on the processor: NumPy's exponential and matrix products, and networks.
+    ("moet", "tuned"): {"": {"budget": 30_000, "expert": "bi", "epochs": 10, "iterations": 4}},
+    ("ddt", "tuned"): {"": {"budget": 12_000, "num_steps": 1000}, "Push": {"budget": 4_000, "num_steps": 500}},
+    ("icct", "tuned"): {"": {"budget": 2_000, "updates_per_step": 0.25, "hidden": 16, "batch": 64}},
     ("plan", "tuned"): {"": {}},
     ("plan", "paper"): {"": {}},
 }  # fmt: skip
-ONLY_FOR = {"PushVector": (("tpi", "tuned"), ("ppo", "tuned")), "FrozenLake-v1": (("tpi", "tuned"), ("mfec", "tuned"))}
+ONLY_FOR = {"PushVector": (("tpi", "tuned"), ("ppo", "tuned"), ("icct", "tuned")),
+            "FrozenLake-v1": (("tpi", "tuned"), ("mfec", "tuned")),
+            "custard/RobotNav-v0": (("cqi", "tuned"),)}  # fmt: skip
 NEEDS_MODEL = {"viper-bi": ("CartPole-v1", "custard/PrereqWorld-v0", "custard/PotholeWorld-v0"),
-               "plan": ("custard/PrereqWorld-v0", "custard/PotholeWorld-v0")}  # fmt: skip
+               "moet": ("CartPole-v1", "custard/PrereqWorld-v0", "custard/PotholeWorld-v0"),
+               "plan": ("custard/PrereqWorld-v0", "custard/PotholeWorld-v0"), "icct": ("PushVector",)}  # fmt: skip
 
 
 def cases() -> list[Case]:
