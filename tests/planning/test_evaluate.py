@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import custard
 from custard.core.mdp import FiniteMDP
 from custard.planning.env import FiniteEnv
-from custard.planning.evaluate import mean_questions, policy_value, tree_value, visits
+from custard.planning.evaluate import mean_questions, policy_value, random_value, tree_value, visits
 from custard.planning.solve import optimal_value
 from custard.tree.mdp_policy import mdp_policy
 from tests.planning.random_mdp import random_mdp
@@ -62,6 +62,19 @@ def test_rollouts_agree_with_the_exact_value() -> None:
     low, high = custard.evaluate(tree, lambda: FiniteEnv(mdp), episodes=3000, seed=3).ci95
     margin = high - low
     assert low - margin <= tree_value(tree, mdp) <= high + margin
+
+
+def test_random_actions_have_an_exact_value() -> None:
+    mdp = random_mdp(2, 3, seed=5, gamma=0.9)
+    mean = sum(matrix.toarray() for matrix in mdp.transitions) / 3
+    mean[mdp.terminal] = 0.0
+    expected, left = 0.0, mdp.start.copy()
+    for step in range(400):
+        expected += 0.9**step * float(left @ np.where(mdp.terminal, 0.0, mdp.rewards.mean(axis=1)))
+        left = left @ mean
+    assert random_value(mdp) == pytest.approx(expected)
+    with pytest.raises(custard.CustardError, match="gamma below 1"):
+        random_value(random_mdp(2, 3, seed=5, gamma=1.0))
 
 
 def test_questions_are_counted_by_visits() -> None:

@@ -64,6 +64,7 @@ class Command:
         from custard.lab.progress import Display
         from custard.planning.optimal_tree import Settings, plan, snapshot_of
         from custard.tree.certificate import certificate_of, certificate_text
+        from custard.tree.store import fingerprint
 
         require_whole(0, seed=self.seed, max_depth=self.max_depth)
         if self.out is not None and self.out.suffix != ".json":
@@ -74,7 +75,8 @@ class Command:
         with Display(f"plan on {Path(self.model).name}", enabled=not self.json) as display:
             for found in plan(mdp, self.max_depth, settings, seed=self.seed):
                 display.show(snapshot_of(found), time.monotonic() - began)
-        tree = found.tree.with_origin(method="plan", model=self.model, property=self.property, seed=self.seed)
+        told = {"model": self.model, "property": self.property, "seed": self.seed}
+        tree = found.tree.with_origin(method="plan", **told, fingerprint=fingerprint(found.tree))
         if self.out is not None:
             tree.save(self.out)
         if self.json:

@@ -13,7 +13,7 @@ from custard.core.numba_tools import njit
 from custard.tree.mdp_policy import mdp_policy
 from custard.tree.tree import Tree
 
-__all__ = ["mean_questions", "policy_value", "state_values", "states_visited", "tree_value", "visits"]
+__all__ = ["mean_questions", "policy_value", "random_value", "state_values", "states_visited", "tree_value", "visits"]
 
 
 def tree_value(tree: Tree, mdp: FiniteMDP) -> float:
@@ -42,6 +42,16 @@ def policy_value(choice: np.ndarray, mdp: FiniteMDP) -> float:
     if np.isneginf(values[started]).any():
         return -np.inf
     return float(mdp.start[started] @ values[started])
+
+
+def random_value(mdp: FiniteMDP) -> float:
+    """Return the expected discounted return of evenly drawn actions; needs gamma below one, ignores the horizon."""
+    if mdp.gamma >= 1.0:
+        raise CustardError("the exact return of random actions needs gamma below 1")
+    alive = (~mdp.terminal).astype(float) / mdp.actions.n
+    mean = sparse.diags_array(alive) @ sum(mdp.transitions[1:], mdp.transitions[0])
+    system = sparse.csc_array(sparse.eye_array(mdp.n_states) - mdp.gamma * mean)
+    return float(mdp.start @ np.atleast_1d(spsolve(system, alive * mdp.rewards.sum(axis=1))))
 
 
 def state_values(choice: np.ndarray, mdp: FiniteMDP) -> np.ndarray:

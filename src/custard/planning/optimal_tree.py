@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -347,5 +347,10 @@ def _plan_pothole_world(problem: Problem, settings: Settings) -> Snapshot:
     tree = interval_tree(found.boundaries[enough], found.lanes[enough], problem.base.features, problem.base.actions)
     value = float(found.values[-1])
     optimum = float(best_intervals(env, MAX_INTERVALS, settings.step).values[-1])
-    item = Plan(tree, value, value, optimum, optimal=True, fewest=True, explored=0, message="")
-    return replace(snapshot_of(item), message=f"interval dynamic programming on a grid of {settings.step:g}")
+    how = f"interval dynamic programming on a grid of {settings.step:g}"
+    certificate = {
+        "value": value, "bound": value, "optimum": optimum, "tolerance": settings.step, "max_depth": problem.max_depth,
+        "proved": True, "fewest_leaves": True, "zeta": 0.0, "gamma": 1.0, "horizon": None, "how": how,
+    }  # fmt: skip
+    tree = tree.with_origin(certificate=certificate)
+    return snapshot_of(Plan(tree, value, value, optimum, optimal=True, fewest=True, explored=0, message=how))

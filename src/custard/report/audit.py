@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from custard.core.version import VERSION
+from custard.tree.certificate import certificate_of, certificate_text, is_discounted
 from custard.tree.explain import deciding_features
 from custard.tree.text import one_line, plural
 from custard.tree.tree import LEAF, Tree
@@ -57,7 +58,7 @@ def audit_sections(
         {"title": "Purpose", "items": _purpose(tree, config, purpose)},
         {"title": "Version", "items": _version(tree, config, fingerprint)},
         {"title": "Data it was learned from", "items": _data(tree, config, steps, seconds)},
-        {"title": "Metrics", "items": _metrics(evaluation, judged)},
+        {"title": "Metrics", "items": _metrics(tree, evaluation, judged)},
         {"title": "What was verified", "items": _verified(tree, proofs)},
         {"title": "Limits", "items": _limits(tree, states)},
         {"title": "How to oversee it", "items": _oversight(tree, states)},
@@ -101,9 +102,13 @@ def _data(tree: Tree, config: Mapping[str, Any], steps: float | None, seconds: s
     method = config.get("method") or tree.origin.get("method") or "an unknown method"
     env, kwargs = config.get("env") or tree.origin.get("env"), config.get("env_kwargs") or {}
     arguments = ", ".join(f"{key} = {value}" for key, value in kwargs.items()) if isinstance(kwargs, dict) else ""
-    source = f"Interaction with {env or 'the environment'}{f' ({arguments})' if arguments else ''}"
+    of = f"{env or 'the environment'}{f' ({arguments})' if arguments else ''}"
+    is_planned = certificate_of(tree) is not None and not steps
+    source = f"The exact model of {of}" if is_planned else f"Interaction with {of}"
     items = [["Source", f"{source}; no data set was read."]]
-    if steps is not None:
+    if is_planned:
+        items.append(["Amount", f"No environment step{f'; planned in {seconds}' if seconds else ''}"])
+    elif steps is not None:
         items.append(["Amount", f"{int(steps):,} environment steps{f' in {seconds}' if seconds else ''}"])
     if steps_back := config.get("history") or tree.origin.get("history"):
         what = "the features and actions of so many past steps, which whoever runs it must keep"
@@ -118,7 +123,12 @@ def _data(tree: Tree, config: Mapping[str, Any], steps: float | None, seconds: s
     return items
 
 
-def _metrics(evaluation: Mapping[str, Any] | None, judged: Sequence[str]) -> list[Item]:
+def _metrics(tree: Tree, evaluation: Mapping[str, Any] | None, judged: Sequence[str]) -> list[Item]:
+    exact = certificate_of(tree) if is_discounted(tree) else None
+    if evaluation is None and exact is not None and exact["value"] is not None:
+        kind = f"exact, computed from the model; discounted by {exact['gamma']:g} per step"
+        items = [["Return", f"{exact['value']:.9g}, {kind}".replace("-", "−")]]
+        return [*items, ["In comparison", " ".join(judged)]] if judged else items
     if evaluation is None:
         return [["Return", "Not measured: the environment could not be made where this report was written."]]
     spread = ""
@@ -137,6 +147,8 @@ def _metrics(evaluation: Mapping[str, Any] | None, judged: Sequence[str]) -> lis
 def _verified(tree: Tree, proofs: Sequence[Mapping[str, Any]]) -> list[Item]:
     form = "Proved by its form: every observation, NaN and infinity included, reaches exactly one leaf."
     items = [["Every state is decided", form]]
+    if (planned := certificate_text(tree)) is not None:
+        items.append(["Return and bound", one_line(planned)])
     if tree.n_leaves <= MAX_LEAVES_FOR_DECIDING and not tree.is_linear:
         deciding = deciding_features(tree)
         idle = [one_line(name) for c, name in enumerate(tree.features.names) if c not in deciding]

@@ -9,22 +9,29 @@ function nice(lo, hi, wanted, integral = false) {
 const short = (v) => (Math.abs(v) >= 1e6 ? `${fmt(v / 1e6)}M` : Math.abs(v) >= 1e4 ? `${fmt(v / 1e3)}k` : fmt(v));
 // As wide as its place, so that text keeps its size on a phone.
 const chartWidth = (box) => Math.max(260, Math.min(620, box.clientWidth || 560));
-function lineChart(height, xs, series, xlabel, integral) {
+function lineChart({ x: xs, series, xlabel, small, integral, held, band, zero }) {
+  const height = small ? 136 : 210;
   const W = chartWidth($("curve-charts")), L = 50, B = 38, Right = 16, root = svg("svg", { class: "chart", viewBox: `0 0 ${W} ${height}`, role: "img" });
   const all = series.flatMap((s) => s.values.filter((v) => v !== null));
   let lo = Math.min(...all), hi = Math.max(...all);
   if (lo === hi) { lo -= 1; hi += 1; }
-  const pad = 0.06 * (hi - lo), x0 = Math.min(...xs), x1 = Math.max(...xs);
-  lo = lo >= 0 && lo < pad * 4 ? 0 : lo - pad; hi += pad;
+  const pad = 0.06 * (hi - lo), x0 = held ? 0 : Math.min(...xs), x1 = Math.max(...xs);
+  lo = zero || (lo >= 0 && lo < pad * 4) ? Math.min(0, lo) : lo - pad; hi += pad;
   const X = (v) => L + ((W - L - Right) * (v - x0)) / (x1 - x0 || 1), Y = (v) => 8 + (height - B - 8) * (1 - (v - lo) / (hi - lo));
   for (const v of nice(lo, hi, 4, integral)) root.append(svg("line", { class: "axis", x1: L, x2: W - Right, y1: Y(v), y2: Y(v) }), svg("text", { x: L - 7, y: Y(v) + 4, "text-anchor": "end" }, short(v)));
   for (const v of nice(x0, x1, W < 420 ? 3 : 5)) root.append(svg("text", { x: X(v), y: height - B + 16, "text-anchor": "middle" }, short(v)));
   root.append(svg("text", { x: W - Right, y: height - 3, "text-anchor": "end" }, xlabel));
+  const path = (points) => points.map(([a, b]) => `${a.toFixed(1)},${b.toFixed(1)}`).join("L");
+  // Where values hold until the next one, the line goes on level and then up or down.
+  const pointsOf = (values) => {
+    const points = xs.map((v, i) => (values[i] === null ? null : [X(v), Y(values[i])])).filter(Boolean);
+    return held ? points.flatMap((p, i) => (i ? [[p[0], points[i - 1][1]], p] : [p])) : points;
+  };
   series.forEach((s, k) => {
-    const points = xs.map((v, i) => (s.values[i] === null ? null : [X(v), Y(s.values[i])])).filter(Boolean);
+    const points = pointsOf(s.values);
     if (!points.length) return;
-    const line = points.map(([a, b]) => `${a.toFixed(1)},${b.toFixed(1)}`).join("L");
-    if (k === 0) root.append(svg("path", { class: "fillA", d: `M${line}L${points[points.length - 1][0]},${Y(lo)}L${points[0][0]},${Y(lo)}Z` }));
+    const line = path(points), filled = band && series.length > 1 ? pointsOf(series[1].values).reverse() : [[points[points.length - 1][0], Y(lo)], [points[0][0], Y(lo)]];
+    if (k === 0) root.append(svg("path", { class: "fillA", d: `M${line}L${path(filled)}Z` }));
     root.append(svg("path", { class: k === 0 ? "lineA" : "lineB", d: `M${line}` }));
     if (points.length === 1) root.append(svg("circle", { cx: points[0][0], cy: points[0][1], r: 3.5, class: "barA" }));
   });
@@ -39,9 +46,14 @@ function legend(names) {
 function drawCurves() {
   const box = $("curve-charts");
   box.replaceChildren();
-  for (const c of D.curves) box.append(lineChart(c.small ? 136 : 210, c.x, c.series, c.xlabel, c.small), legend(c.series.map((s) => s.name)));
+  for (const c of D.curves) box.append(lineChart(c), legend(c.series.map((s) => s.name)));
   if (D.size_note) box.append(el("p", { class: "hint" }, D.size_note));
+  $("h-curves").textContent = D.curves.some((c) => c.band) ? "Value, bound and gap over time" : "Learning";
   $("curves").hidden = !D.curves.length;
+}
+function drawProof() {
+  $("proof").hidden = !D.proof.length;
+  for (const [term, text] of D.proof) { const row = el("tr"); row.append(el("td", {}, term), el("td", {}, text)); $("proof-items").append(row); }
 }
 function drawEvaluation() {
   const E = D.evaluation, body = $("eval-body");

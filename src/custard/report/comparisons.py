@@ -13,7 +13,7 @@ from custard.task.evaluate import Evaluation, evaluate
 from custard.task.source import Source
 from custard.tree.tree import Tree
 
-__all__ = ["compare_return", "judgement"]
+__all__ = ["compare_exactly", "compare_return", "judgement"]
 
 MAX_COMPARED_EPISODES = 100
 MAX_STEPPED_EPISODES, MIN_STEPPED_EPISODES = 30, 5  # per policy, where Python steps the environment
@@ -61,16 +61,42 @@ def compare_return(
     return sorted(entries, key=lambda entry: (entry["mean"], entry["kind"] == "tree"))
 
 
+def compare_exactly(tree: Tree, where: Source, certificate: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the same for a tree planned for a discounted return, by exact values: no episode is run.
+
+    "bound" is one more kind: no tree of the depth returns more. [] where the model is too large.
+    """
+    from custard.planning.evaluate import policy_value, random_value
+    from custard.planning.model import model_of
+
+    mdp = model_of(where, gamma=certificate["gamma"])
+    if mdp.n_states > MAX_PLANNED_STATES or certificate["value"] is None:
+        return []
+    entries = [_mark("random", "random actions", random_value(mdp)), _mark("tree", "this tree", certificate["value"])]
+    if mdp.actions.n <= MAX_CONSTANT_ACTIONS:
+        values = [policy_value(np.full(mdp.n_states, action), mdp) for action in range(mdp.actions.n)]
+        best = int(np.argmax(values))
+        entries.append(_mark("constant", f"always {mdp.actions.names[best]}", values[best]))
+    if certificate["bound"] is not None and not certificate.get("proved"):
+        entries.append(
+            _mark("bound", f"bound for trees of depth ≤ {certificate.get('max_depth')}", certificate["bound"])
+        )
+    if certificate["optimum"] is not None:
+        entries.append(_mark("optimum", "optimum of all policies", certificate["optimum"]))
+    return sorted(entries, key=lambda entry: (entry["mean"], entry["kind"] == "tree"))
+
+
 def judgement(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return what the comparison says, in sentences."""
     by_kind = {entry["kind"]: entry for entry in entries}
     tree, sentences = by_kind["tree"], []
     low, high = tree["ci95"] or (tree["mean"], tree["mean"])
+    clearly, sampled = ("clearly ", ", as far as these episodes can tell") if tree["episodes"] else ("", "")
     if optimum := by_kind.get("optimum"):
         span = optimum["mean"] - by_kind["random"]["mean"]
         close = abs(optimum["mean"] - tree["mean"]) <= 1e-9 * max(1.0, abs(optimum["mean"]))
         if close or high >= optimum["mean"]:
-            sentences.append("It attains the optimum of all policies, as far as these episodes can tell.")
+            sentences.append(f"It attains the optimum of all policies{sampled}.")
         elif span > 0:
             way = 100 * (tree["mean"] - by_kind["random"]["mean"]) / span
             sentences.append(f"It goes {way:.3g} % of the way from random actions to the optimum of all policies.")
@@ -86,10 +112,11 @@ def judgement(entries: Sequence[Mapping[str, Any]]) -> list[str]:
         other = by_kind.get(kind)
         if other is not None:
             least, most = other["ci95"] or (other["mean"], other["mean"])
-            says = "clearly better" if low > most else "clearly worse" if high < least else "not clearly better"
+            says = f"{clearly}better" if low > most else f"{clearly}worse" if high < least else f"not {clearly}better"
             sentences.append(f"It is {says} than {name}.")
-    if len(sentences) > 1 and sentences[-2:] == [f"It is clearly better than {name}." for name in rivals.values()]:
-        sentences[-2:] = ["It is clearly better than random and constant actions: the 95 % intervals do not overlap."]
+    if len(sentences) > 1 and sentences[-2:] == [f"It is {clearly}better than {name}." for name in rivals.values()]:
+        apart = ": the 95 % intervals do not overlap" if tree["episodes"] else ""
+        sentences[-2:] = [f"It is {clearly}better than random and constant actions{apart}."]
     return sentences
 
 

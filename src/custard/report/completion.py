@@ -19,7 +19,7 @@ from custard.task.history import remembered
 from custard.task.problem import final_seed
 from custard.task.runners import run_episodes
 from custard.task.source import episode_seeds, source
-from custard.tree.certificate import certificate_of
+from custard.tree.certificate import certificate_of, is_discounted
 from custard.tree.tree import Tree
 
 __all__ = ["complete_run", "states_met"]
@@ -60,10 +60,9 @@ def complete_run(
     Unless `episodes` are given, they are 1,000, or fewer if these take longer than a tenth of the learning. A planned
     tree of a discounted model is not run: its return is known exactly, and its episodes may have no end.
     """
-    certificate = certificate_of(run.tree) or {}
-    is_discounted = certificate.get("gamma", 1.0) < 1.0 and certificate.get("horizon") is None
+    is_exact = is_discounted(run.tree)
     seed = final_seed(run.config["seed"])
-    is_wanted = episodes != 0 and not is_discounted
+    is_wanted = episodes != 0 and not is_exact
     result = _final_evaluation(run, env, kwargs, episodes, seed) if is_wanted else None
     files: list[Path] = []
     if run.directory is None:
@@ -76,9 +75,10 @@ def complete_run(
     from custard.tree.explain import node_visits
 
     picture = run.directory / "tree.svg"
-    if is_discounted:
+    if is_exact:
         where, _ = remembered(run.tree, source(env, kwargs))
-        met = states_visited(run.tree, model_of(where, gamma=certificate["gamma"]))
+        gamma = (certificate_of(run.tree) or {}).get("gamma", 1.0)
+        met = states_visited(run.tree, model_of(where, gamma=gamma))
     else:
         met = states_met(run.tree, env, kwargs, run.config["seed"])
     save_picture(run.tree, picture, node_visits(run.tree, met))

@@ -1,4 +1,4 @@
-"""Draw a run's learning curve and the size of its trees."""
+"""Draw a run's learning curve, or value and bound of its planning, and the size of its trees."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ __all__ = ["draw_curves"]
 def draw_curves(rows: Sequence[Mapping[str, float]]) -> Figure:
     """Draw rows of metrics.csv: value against environment steps, and below it the tree's size where it was logged.
 
+    Of a planned tree: value and bound against time, below them the gap.
+
     >>> figure = draw_curves([{"steps": 0, "value": 9.0, "leaves": 1}, {"steps": 100, "value": 200.0, "leaves": 3}])
     >>> [axes.get_ylabel() for axes in figure.axes]
     ['mean return', 'tree size']
@@ -31,13 +33,18 @@ def draw_curves(rows: Sequence[Mapping[str, float]]) -> Figure:
     figure = Figure(figsize=(6.4, 1.4 + 2.2 * len(charts)), layout="constrained")
     for k, chart in enumerate(charts):
         axes = figure.add_subplot(len(charts), 1, k + 1)
-        for series, colour in zip(chart["series"], ("#d99a00", "#3b7dd8"), strict=False):
-            values = [float("nan") if value is None else value for value in series["values"]]
-            axes.plot(chart["x"], values, color=colour, linewidth=1.8, label=series["name"])
-        axes.set_ylabel("tree size" if chart["small"] else "mean return")
+        lines = [[float("nan") if value is None else value for value in one["values"]] for one in chart["series"]]
+        style = "steps-post" if chart["held"] else "default"
+        for line, series, colour in zip(lines, chart["series"], ("#d99a00", "#3b7dd8"), strict=False):
+            axes.plot(chart["x"], line, color=colour, linewidth=1.8, label=series["name"], drawstyle=style)
+        if chart["band"] and len(lines) > 1:
+            axes.fill_between(chart["x"], lines[0], lines[1], step="post", color="#d99a00", alpha=0.15, linewidth=0)
+        if chart["zero"]:
+            axes.set_ylim(bottom=0.0)
+        axes.set_ylabel(chart["ylabel"])
         axes.set_xlabel(chart["xlabel"] if k == len(charts) - 1 else "")
         plain_axis(axes.xaxis)
-        plain_axis(axes.yaxis, integral=bool(chart["small"]))
+        plain_axis(axes.yaxis, integral=bool(chart["integral"]))
         axes.grid(alpha=0.25)
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)

@@ -184,6 +184,7 @@ openReplay();
 drawComparisons();
 drawEvaluation();
 drawCurves();
+drawProof();
 drawAudit();
 drawExports();
 openRegions();

@@ -18,9 +18,10 @@ from custard.core.errors import CustardError
 from custard.core.metadata import feature_units
 from custard.core.version import VERSION
 from custard.report.audit import audit_sections
-from custard.report.comparisons import compare_return, judgement
+from custard.report.comparisons import compare_exactly, compare_return, judgement
 from custard.report.episodes import Episode, record_episodes
 from custard.report.visits import deciding_shares, leaf_visits, sample_states
+from custard.tree.certificate import certificate_items, certificate_of, is_discounted
 from custard.tree.draw import shown_ranges
 from custard.tree.explain import node_visits, read_features, scales
 from custard.tree.export import FORMATS, export
@@ -91,7 +92,8 @@ def report_data(
     return {
         "title": str(env or "A decision tree"),
         "subtitle": f"A decision tree that is the policy, by {method}" + (f" ({arguments})" if arguments else ""),
-        "facts": _facts(tree, evaluation, steps, seconds), "tree": _tree(tree, watched.episodes),
+        "facts": _facts(tree, evaluation, steps, seconds), "proof": certificate_items(tree),
+        "tree": _tree(tree, watched.episodes),
         "features": _features(tree, states, watched.units), "episodes": len(watched.episodes),
         "states": sample_states(states), "replay": watched.replay, "curves": curves(rows),
         "size_note": _size_note(tree, rows), "evaluation": evaluation, "comparisons": list(watched.comparisons),
@@ -120,7 +122,11 @@ def duration(seconds: float) -> str:
 def _facts(tree: Tree, evaluation: Mapping[str, Any] | None, steps: float | None, seconds: str) -> list[list[str]]:
     """Return the header's numbers: a name, the number and what stands beside it."""
     facts = []
-    if evaluation is not None:
+    planned = certificate_of(tree)
+    if planned is not None and is_discounted(tree):
+        value = "−∞" if planned["value"] is None else _number(planned["value"])
+        facts.append(["Return", value, f"exact, discounted by {planned['gamma']:g}"])
+    elif evaluation is not None:
         low, high = evaluation["ci95"] or (math.nan, math.nan)
         beside = (
             "in every episode" if evaluation["min"] == evaluation["max"] else f"95 %: {_number(low)} to {_number(high)}"
@@ -129,7 +135,9 @@ def _facts(tree: Tree, evaluation: Mapping[str, Any] | None, steps: float | None
     facts += [["Depth", str(tree.depth), ""], ["Leaves", str(tree.n_leaves), ""]]
     if tree.is_linear:
         facts.append(["Coefficients", str(tree.n_coefficients), ""])
-    if steps is not None:
+    if planned is not None and not steps and seconds:
+        facts.append(["Planned in", seconds, ""])
+    elif steps is not None:
         facts.append(["Learned in", f"{int(steps):,}", f"steps, {seconds}" if seconds else "steps"])
     return facts
 
@@ -158,11 +166,14 @@ def _watch(
     from custard.task.history import remembered
     from custard.task.source import source
 
+    is_exact = is_discounted(tree)
+    planned = certificate_of(tree) or {}
+    gamma = planned["gamma"] if is_exact else 1.0
     try:
         where, _ = remembered(tree, source(env, kwargs))
-        if judged is None:
+        if judged is None and (episodes or not is_exact):
             count = episodes or (1000 if where.make_compiled is not None else 100)
-            judged = evaluate(tree, where, count, seed).to_json()
+            judged = evaluate(tree, where, count, seed, gamma=gamma).to_json()
         watched = record_episodes(tree, env, kwargs, episodes=VISIT_COUNT_EPISODES, seed=seed)
         every = -(-len(watched[0].x) // MAX_REPLAY_PICTURES)
         shown = record_episodes(tree, env, kwargs, episodes=1, seed=seed, pictures=every)[0]
@@ -171,8 +182,13 @@ def _watch(
             speed, units = _frames_per_second(made), feature_units(made, tree.features.n_raw)
         finally:
             made.close()
-        compared = compare_return(tree, where, judged, rows, seed)
-        return _Watched(_summary(judged), tuple(watched), _replay(shown, speed), tuple(compared), units)
+        if is_exact:
+            compared = compare_exactly(tree, where, planned)
+        else:
+            assert judged is not None
+            compared = compare_return(tree, where, judged, rows, seed)
+        summary = None if judged is None else _summary(judged)
+        return _Watched(summary, tuple(watched), _replay(shown, speed, gamma), tuple(compared), units)
     except CustardError:
         return _Watched(None if judged is None else _summary(judged))
 
@@ -192,10 +208,10 @@ def _frames_per_second(env: Any) -> float:
     return float(np.clip(float(env.metadata.get("render_fps") or 15), 1, 60))
 
 
-def _replay(run: Episode, speed: float) -> dict[str, Any]:
+def _replay(run: Episode, speed: float, gamma: float = 1.0) -> dict[str, Any]:
     """Return an episode for the page: the state and the return so far before each step, and after the last one."""
     frames, index = encode_frames(run.frames)
-    total = np.concatenate([[0.0], np.cumsum(run.rewards)])
+    total = np.concatenate([[0.0], np.cumsum(run.rewards * gamma ** np.arange(len(run.rewards)))])
     return {
         "x": [*run.x.tolist(), run.end.tolist()], "total": total.tolist(), "ending": run.ending, "seed": run.seed,
         "frames": frames, "index": index, "fps": speed,
@@ -297,30 +313,40 @@ def _page_ranges(tree: Tree, states: np.ndarray | None) -> np.ndarray:
 
 
 def curves(rows: Sequence[Mapping[str, float]], most: int = 600) -> list[dict[str, Any]]:
-    """Return the charts: the learning curve, and the size of the tree where it was logged."""
+    """Return the charts: the learning curve, or value, bound and gap of a planned tree; and the tree's size if logged.
+
+    A chart has "x" and "series" (names and values), "xlabel" and "ylabel", "small" (whether it is drawn low),
+    "integral" (whether only whole numbers are marked), "held" (whether a value holds until the next one), "band"
+    (whether the area between the first two series is filled) and "zero" (whether the axis begins there).
+    """
     rows = [row for row in rows if "steps" in row]
     if not rows:
         return []
     thin = rows if len(rows) <= most else [rows[k] for k in np.linspace(0, len(rows) - 1, most).astype(int)]
-    x = [row["steps"] for row in thin]
     columns = list(dict.fromkeys(key for row in thin for key in row))
+    is_planned = "bound" in columns and "seconds" in columns  # planning takes no steps: its curves are over time
+    x = [row["seconds" if is_planned else "steps"] for row in thin]
+    xlabel = "seconds" if is_planned else "environment steps"
 
-    def series(names: list[str]) -> list[dict[str, Any]]:
-        found = [{"name": name.replace("_", " "), "values": [row.get(name) for row in thin]} for name in names]
-        return [one for one in found if any(value is not None for value in one["values"])]
+    def add(names: Mapping[str, str], ylabel: str, **kind: bool) -> None:
+        found = [{"name": name, "values": [row.get(key) for row in thin]} for key, name in names.items()]
+        series = [one for one in found if any(value is not None for value in one["values"])]
+        if series:
+            shown = {"small": False, "integral": False, "held": is_planned, "band": False, "zero": False, **kind}
+            charts.append({"x": x, "series": series, "xlabel": xlabel, "ylabel": ylabel, **shown})
 
-    charts = []
-    also = [
-        name for name in ("final_value", "current_value", "policy_value", "train_return", "return") if name in columns
-    ]
-    value = series(["value", *also[:1]])
-    if value:
-        value[0]["name"] = "value of the best tree"
-        charts.append({"x": x, "series": value, "xlabel": "environment steps", "small": False})
+    charts: list[dict[str, Any]] = []
+    value = {"value": "value of the best tree"}
+    if is_planned:
+        add({**value, "bound": "bound: no tree has more"}, "return", band=True)
+        add({"gap": "gap: bound less value"}, "gap", small=True, zero=True)
+    else:
+        others = ("final_value", "current_value", "policy_value", "train_return", "return")
+        also = [name for name in others if name in columns]
+        add({**value, **{name: name.replace("_", " ") for name in also[:1]}}, "mean return")
     best = "best_" if "best_leaves" in columns else ""  # of the tree whose value stands above, where that was logged
-    size = series([f"{best}leaves", f"{best}depth"])
-    if size:
-        charts.append({"x": x, "series": size, "xlabel": "environment steps", "small": True})
+    sizes = {f"{best}{name}": f"{best}{name}".replace("_", " ") for name in ("leaves", "depth")}
+    add(sizes, "tree size", small=True, integral=True)
     return charts
 
 

@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+from custard.tree.store import honest_origin
 from custard.tree.tree import Tree
 
-__all__ = ["certificate_of", "certificate_text"]
+__all__ = ["certificate_items", "certificate_of", "certificate_text", "is_discounted"]
+
+NUMBERS = {"value": None, "bound": None, "optimum": None, "tolerance": 0.0, "zeta": 0.0, "gamma": 1.0}
 
 
 def certificate_of(tree: Tree) -> dict[str, Any] | None:
-    """Return what exact planning stored with a tree; None if it was not planned."""
-    stored = tree.origin.get("certificate")
-    return dict(stored) if isinstance(stored, dict) else None
+    """Return what exact planning stored with a tree; None if it was not planned, or was changed since."""
+    origin = honest_origin(tree)
+    stored = origin.get("certificate")
+    if not isinstance(stored, dict) or origin.get("edited"):
+        return None
+    numbers = {key: stored.get(key, missing) for key, missing in NUMBERS.items()}
+    fits = all(entry is None or _is_number(entry) for entry in numbers.values())
+    return {**stored, **numbers} if fits and None not in (numbers["tolerance"], numbers["gamma"]) else None
+
+
+def is_discounted(tree: Tree) -> bool:
+    """Whether a tree was planned for a discounted return without an end: episodes cannot show it, its value is exact.
+
+    >>> from custard import Actions, Features
+    >>> is_discounted(Tree.leaf(0, Features(("angle",), [-1], [1]), Actions("discrete", ("a", "b"))))
+    False
+    """
+    stored = certificate_of(tree)
+    return stored is not None and stored["gamma"] < 1.0 and stored.get("horizon") is None
 
 
 def certificate_text(tree: Tree) -> str | None:
@@ -20,11 +40,47 @@ def certificate_text(tree: Tree) -> str | None:
     stored = certificate_of(tree)
     if stored is None:
         return None
-    value, bound = ("-inf" if stored.get(key) is None else f"{stored[key]:.9g}" for key in ("value", "bound"))
-    limit = f"depth <= {stored.get('max_depth')}".replace("<=", "≤")
+    value, bound = _number(stored["value"]), _number(stored["bound"])
+    proved = _proved_text(stored) or f"no tree of {_limit(stored)} returns more than {bound}"
+    return f"return {value} (exact); {proved} (tolerance {stored['tolerance']:.1g}; {stored.get('how')})"
+
+
+def certificate_items(tree: Tree) -> list[list[str]]:
+    """Return the certificate as pairs of a term and a text; [] if there is none."""
+    stored = certificate_of(tree)
+    if stored is None:
+        return []
+    kind = f", discounted by {stored['gamma']:g} per step" if stored["gamma"] < 1.0 else ""
+    price = f", less {-stored['zeta']:g} per question asked" if stored["zeta"] else ""
+    items = [
+        ["Value", f"{_number(stored['value'])}: the exact expected return{kind}{price}; no episode was sampled"],
+        ["Bound", f"{_number(stored['bound'])}: no tree of {_limit(stored)} has more"],
+    ]
     if stored.get("proved"):
-        fewest = ", and none of fewer leaves as much" if stored.get("fewest_leaves") else ""
-        proved = f"proved: no tree of {limit} returns more{fewest}"
-    else:
-        proved = f"no tree of {limit} returns more than {bound}"
-    return f"return {value} (exact); {proved} (tolerance {stored.get('tolerance', 0.0):.1g}; {stored.get('how')})"
+        items.append(["Gap", f"0; {_proved_text(stored)}"])
+    elif stored["value"] is not None and stored["bound"] is not None:
+        items.append(["Gap", f"{_number(stored['bound'] - stored['value'])}: not proved to be the best tree"])
+    items.append(["Tolerance", f"{stored['tolerance']:.1g}: returns that differ by less count as equal"])
+    items.append(["How", str(stored.get("how"))])
+    if stored["optimum"] is not None:
+        items.append(["Best policy", f"{_number(stored['optimum'])}: the most that any policy returns, tree or not"])
+    return items
+
+
+def _proved_text(stored: dict[str, Any]) -> str | None:
+    if not stored.get("proved"):
+        return None
+    fewest = ", and none of fewer leaves as much" if stored.get("fewest_leaves") else ""
+    return f"proved: no tree of {_limit(stored)} returns more{fewest}"
+
+
+def _limit(stored: dict[str, Any]) -> str:
+    return f"depth ≤ {stored['max_depth']}" if stored.get("max_depth") is not None else "any depth"
+
+
+def _number(value: float | None) -> str:
+    return "-inf" if value is None else f"{value:.9g}"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,73 @@
+"""The certificate of a planned tree: told in a line, refused where it is no longer true or was never valid."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import custard
+from custard.planning.optimal_tree import best_tree
+from custard.tree.certificate import certificate_items, certificate_of, certificate_text, is_discounted
+from custard.tree.store import fingerprint
+from tests.command_line import call
+from tests.planning.random_mdp import random_mdp
+
+
+@pytest.fixture(scope="module")
+def tree() -> custard.Tree:
+    found = best_tree(random_mdp(3, 2, seed=1, gamma=0.9), max_depth=1).tree
+    return found.with_origin(fingerprint=fingerprint(found))
+
+
+def test_a_planned_tree_tells_value_bound_tolerance_and_how(tree: custard.Tree) -> None:
+    certificate = certificate_of(tree)
+    assert certificate is not None
+    text = str(certificate_text(tree))
+    assert f"return {certificate['value']:.9g} (exact); proved: no tree of depth ≤ 1 returns more" in text
+    assert certificate["how"] in text
+    assert is_discounted(tree)
+    assert [term for term, _ in certificate_items(tree)] == ["Value", "Bound", "Gap", "Tolerance", "How", "Best policy"]
+
+
+def test_what_is_not_proved_says_so(tree: custard.Tree) -> None:
+    stored = {**tree.origin["certificate"], "proved": False, "bound": tree.origin["certificate"]["value"] + 0.5}
+    loose = tree.with_origin(certificate=stored)
+    assert dict(certificate_items(loose))["Gap"] == "0.5: not proved to be the best tree"
+    assert f"no tree of depth ≤ 1 returns more than {stored['bound']:.9g}" in str(certificate_text(loose))
+
+
+def test_show_prints_it(tree: custard.Tree, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    tree.save(tmp_path / "tree.json")
+    code, out, _ = call(capsys, "show", tmp_path / "tree.json")
+    assert code == 0
+    assert out.splitlines()[-1] == certificate_text(tree)
+
+
+def test_a_changed_tree_has_none(tree: custard.Tree, tmp_path: Path) -> None:
+    value = tree.value.copy()
+    value[-1] = 1 - value[-1]
+    other = custard.Tree(
+        tree.feature, tree.threshold, tree.children_left, tree.children_right, value, tree.features, tree.actions
+    ).with_origin(**tree.origin)
+    assert certificate_of(other) is None
+    assert certificate_items(other) == []
+    other.save(tmp_path / "tree.json")
+    assert certificate_text(custard.Tree.load(tmp_path / "tree.json")) is None
+
+
+@pytest.mark.parametrize("wrong", [7, {"value": "a lot"}, {"value": np.nan}, {"gamma": None}, {"bound": [1.0]}])
+def test_a_certificate_that_is_none_is_ignored(tree: custard.Tree, wrong: Any) -> None:
+    stored = {**tree.origin["certificate"], **wrong} if isinstance(wrong, dict) else wrong
+    assert certificate_of(tree.with_origin(certificate=stored)) is None
+
+
+def test_pothole_world_has_one_too() -> None:
+    run = custard.learn("custard/PotholeWorld-v0", "plan", max_depth=2, progress=False)
+    certificate = certificate_of(run.tree)
+    assert certificate is not None
+    assert (certificate["value"], certificate["bound"]) == (run.value, run.value)
+    assert "depth ≤ 2" in str(certificate_text(run.tree))
+    assert "grid of 0.002" in str(certificate_text(run.tree))
