@@ -3,12 +3,11 @@
 python benchmarks/bench_plan_suite.py --seconds 20 --depths 1 2 3 4 --out results/plan_suite.csv
 python benchmarks/bench_plan_suite.py --models xor traffic --depths 3           some of it, printed only; with --out
                                                                                 these rows replace those of the CSV
-python benchmarks/bench_plan_suite.py --page results/plan_suite.csv             the tables of results/plan.md from a CSV
+python benchmarks/bench_plan_suite.py --page results/plan_suite.csv             the second table of results/plan.md
 
 Values and bounds are normalised: 0 is a random policy's return, 1 the best policy's. The time limit counts CPU seconds
-of this process, so that a busy machine changes nothing; compilation is done before, on a small model. `peer_…` is the
-published method of search over state-action constraints (Lipa, 2026) at depth 3 after 20 CPU seconds: figures of an
-earlier measurement, not of this script. It counts as proved within 1e-4.
+of this process, so that a busy machine changes nothing; compilation is done before, on a small model.
+`run_plan_peer.py` runs the peer's method beside it.
 """
 
 from __future__ import annotations
@@ -26,18 +25,7 @@ from custard.planning.optimal_tree import best_tree
 
 COLUMNS = ("model", "states", "actions", "features", "max_depth", "seconds_limit", "return", "bound_return",
            "optimum", "random_return", "value", "bound", "gap", "proved", "tolerance", "leaves", "explored",
-           "cpu_seconds", "peer_value", "peer_bound", "peer_seconds")  # fmt: skip
-
-#: Value, bound and CPU seconds of the peer's method, depth 3, 20 CPU seconds. Proved: the value is the best there is.
-PROVED = "proved"
-PEER = {
-    "xor": (PROVED, PROVED, 0.05), "blackjack": (PROVED, PROVED, 0.34), "3d_navigation": (PROVED, PROVED, 0.04),
-    "frozenlake_4x4": (PROVED, PROVED, 0.12), "frozenlake_8x8": (PROVED, PROVED, 7.4),
-    "frozenlake_12x12": (0.687, 0.792, 20.0), "inventory": (PROVED, PROVED, 0.44), "traffic": (PROVED, PROVED, 7.5),
-    "sysadmin_1": (0.908, 0.986, 20.0), "sysadmin_2": (0.644, 0.892, 20.0), "sysadmin_tree": (0.685, 0.944, 20.0),
-    "tiger_vs_antelope": (0.567, 1.0, 20.0), "tictactoe_vs_random": (0.844, 1.0, 20.0),
-}  # fmt: skip
-PEER_DEPTH = 3
+           "cpu_seconds")  # fmt: skip
 
 
 def measured(name: str, depth: int, seconds: float) -> dict:
@@ -48,12 +36,11 @@ def measured(name: str, depth: int, seconds: float) -> dict:
     found = best_tree(mdp, depth, seconds=seconds, fewest_leaves=False)
     took = time.process_time() - began
     scale = found.optimum - low
-    peer = PEER[name] if depth == PEER_DEPTH else ("", "", "")
     return dict(zip(COLUMNS, (
         name, mdp.n_states, mdp.actions.n, mdp.features.n, depth, seconds, found.value, found.bound, found.optimum, low,
         round((found.value - low) / scale, 6), round((found.bound - low) / scale, 6),
         round((found.bound - found.value) / scale, 6), int(found.optimal),
-        found.tree.origin["certificate"]["tolerance"], found.tree.n_leaves, found.explored, round(took, 2), *peer,
+        found.tree.origin["certificate"]["tolerance"], found.tree.n_leaves, found.explored, round(took, 2),
     ), strict=True))  # fmt: skip
 
 
@@ -67,16 +54,11 @@ def compile_first() -> None:
 
 
 def page(path: Path) -> str:
-    """Return the tables of a CSV: depth 3 beside the peer, then all depths."""
+    """Return the table of a CSV: a row per model, a column per depth."""
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
-    lines = ["| model | value / bound | CPU s | peer: value / bound | CPU s |", "|---|---|---|---|---|"]
-    for row in (one for one in rows if int(one["max_depth"]) == PEER_DEPTH):
-        peer = PROVED if row["peer_value"] == PROVED else f"{row['peer_value']} / {row['peer_bound']}"
-        mine = f"| {row['model']} | {standing(row)} | {float(row['cpu_seconds']):.2f} "
-        lines.append(mine + f"| {peer} | {row['peer_seconds']} |")
     depths = sorted({int(row["max_depth"]) for row in rows})
-    lines += ["", "| model | " + " | ".join(f"depth {depth}" for depth in depths) + " |"]
+    lines = ["| model | " + " | ".join(f"depth {depth}" for depth in depths) + " |"]
     lines.append("|---" * (1 + len(depths)) + "|")
     for name in dict.fromkeys(row["model"] for row in rows):
         own = {int(row["max_depth"]): row for row in rows if row["model"] == name}

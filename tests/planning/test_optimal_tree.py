@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 import custard
 from benchmarks.omdt_models import MODELS
 from custard.core.mdp import FiniteMDP
-from custard.planning.evaluate import mean_questions, tree_value
+from custard.planning.evaluate import mean_questions, policy_value, tree_value
 from custard.planning.model import model_of
 from custard.planning.optimal_tree import Settings, best_tree, plan
-from custard.planning.reduced import separating_splits
+from custard.planning.reduced import reduce, separating_splits
 from custard.task.source import source
 from custard.tree.shape import Split
 from tests.planning.exhaustive import best_tree_exhaustive, numbered_tree
@@ -160,6 +160,17 @@ def test_models_of_the_literature(name: str, depth: int, value: float) -> None:
     assert found.value == pytest.approx(value, abs=1e-8)
     assert found.optimal
     assert found.tree.origin["certificate"]["value"] == found.value
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_fixed_actions_are_evaluated_at_once(seed: int) -> None:
+    mdp = random_mdp(3, 4, seed=seed, gamma=0.9, ending=0.1 * (seed % 2))
+    returns = reduce(mdp).fixed_returns()
+    assert returns is not None
+    assert returns == pytest.approx([policy_value(np.full(mdp.n_states, action), mdp) for action in range(4)])
+    found = next(plan(mdp, 2, Settings()))
+    assert found.value == pytest.approx(returns.max())
+    assert reduce(dataclasses.replace(mdp, horizon=5)).fixed_returns() is None
 
 
 def test_time_is_kept() -> None:

@@ -113,7 +113,10 @@ def plan(mdp: FiniteMDP, max_depth: int | None, settings: Settings, *, seed: int
     state = _Incumbent(problem, settings, depth)
     rng = np.random.default_rng(seed)
     is_large = problem.n > MAX_BRANCH_STATES
-    for action in range(1 if is_large else problem.n_actions):
+    fixed = problem.fixed_returns()
+    if fixed is not None:
+        state.offer(int(np.flatnonzero(fixed >= fixed.max() - problem.tolerance)[0]))
+    for action in range(0 if fixed is not None else 1 if is_large else problem.n_actions):
         state.offer(action)
     yield state.plan("fixed actions tried")
     if settings.zeta == 0.0 and mdp.gamma < 1.0 and mdp.horizon is None and 0 < depth <= MAX_HEAP_DEPTH:
@@ -208,7 +211,7 @@ def _discounted(state: _Incumbent, seed: int, deadline: float) -> Iterator[Plan]
     problem = state.problem
     points = points_of(problem)
     tolerance = state.tolerance = max(problem.tolerance, 1e-9 * float(np.abs(problem.top).max()))
-    climber = Climber(points, state.depth, problem.tolerance, seed)
+    climber = Climber(points, state.depth, problem.tolerance, seed, problem.optimum - 0.5 * problem.tolerance)
 
     def keep() -> None:
         if climber.value > state.value + 0.1 * problem.tolerance:

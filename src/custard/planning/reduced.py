@@ -37,6 +37,7 @@ __all__ = ["ReducedMDP", "action_values", "backward_bound", "reduce", "relaxed_b
 
 MAX_DIRECT_STATES = 1200  # up to here discounted models are solved by policy iteration with linear systems
 MAX_IDLE_SWEEPS = 30  # sweeps without effect on the start after which a bound that holds anyway is good enough
+MAX_DENSE_FIXED_STATES, MAX_DENSE_FIXED_ENTRIES = 300, 10**7  # of systems that say what fixed actions return
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +107,17 @@ class ReducedMDP:
         rewards = self.mdp.rewards.copy()
         rewards[self.states] -= price[:, None]
         return policy_value(full, _with_rewards(self.mdp, rewards))
+
+    def fixed_returns(self) -> np.ndarray | None:
+        """Return what each action returns if it is always taken, [A], of a small discounted model; else None."""
+        n, n_actions = self.n, self.n_actions
+        is_small = n <= MAX_DENSE_FIXED_STATES and n_actions * n * n <= MAX_DENSE_FIXED_ENTRIES
+        if self.mdp.gamma == 1.0 or self.mdp.horizon is not None or not is_small:
+            return None
+        system = np.tile(np.eye(n), (n_actions, 1, 1))
+        row = np.repeat(np.arange(n * n_actions), np.diff(self.pointer))
+        np.subtract.at(system, (row % n_actions, row // n_actions, self.successor), self.mdp.gamma * self.probability)
+        return np.linalg.solve(system, self.reward.T[:, :, None])[:, :, 0] @ self.start
 
     def bound(self, allowed: np.ndarray, price: np.ndarray, values: np.ndarray, cutoff: float) -> float:
         """Return an upper bound on the return of policies within the allowed actions, `allowed` [S, A] bool.
