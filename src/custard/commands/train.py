@@ -21,7 +21,8 @@ __all__ = ["Command"]
 
 #: Settings of some methods that have options of their own.
 _OPTIONAL = (
-    "max_leaves", "expert", "experts", "expert_depth", "tests", "leaves", "digits", "step_timeout", "gamma",
+    "max_leaves", "expert", "experts", "expert_depth", "choose", "tests", "leaves", "digits", "step_timeout",
+    "gamma",
 )  # fmt: skip
 _METHODS = "How to learn:\n" + "\n".join(f"{name}: {text}" for name, text in methods().items())
 
@@ -49,6 +50,9 @@ class Command:
 
     expert_depth: Whole = None
     """The largest depth of each of them (moet)."""
+
+    choose: Name = None
+    """Which of trees with equal return to keep: smaller, or moet, most like the expert (viper-dqn, viper-bi)."""
 
     seed: Count = 0
     """The seed of all randomness."""
