@@ -8,6 +8,7 @@ histograms. Deeper trees choose each split by the best three-split tree below it
 `effort`, a search improves on both until they meet (`custard.tree.anytime`). With one feature the best tree of any
 depth is found (`custard.tree.intervals`); with very many, splits are chosen by the best two- or one-split tree below
 them. Where that is no proof, a tree grown by CART's rule over the same thresholds is tried too: the better one is kept.
+Unless thresholds are asked for, those that CART chooses among all join the quantiles where it collects more by them.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from custard.tree.tree import Tree
 
 __all__ = ["Fitted", "fit_tree", "quantile_cuts"]
 
+DEFAULT_CUTS = 15  # thresholds of each feature
 MAX_LOOKAHEAD = 3  # splits per path that are chosen together, which makes trees of that depth exact
 MAX_LOOKAHEAD_ADDITIONS = 1e9  # beyond, fewer splits are chosen together
 MAX_INTERVAL_ACTIONS = 2**15 - 1  # `custard.tree.intervals` keeps action numbers as int16
@@ -74,7 +76,7 @@ def fit_tree(
     *,
     max_depth: int = MAX_LOOKAHEAD,
     price: float = 0.0,
-    cuts: Sequence[np.ndarray] | int = 15,
+    cuts: Sequence[np.ndarray] | int | None = None,
     max_leaves: int | None = None,
     effort: float = 0,
     max_additions: float = MAX_LOOKAHEAD_ADDITIONS,
@@ -87,7 +89,8 @@ def fit_tree(
     actions     the A actions
     max_depth   the largest number of splits on a path
     price       what one split costs in one state: |zeta|. With the same total, the tree with fewer leaves is taken
-    cuts        thresholds of each feature, or how many of each to take at quantiles
+    cuts        thresholds of each feature, or how many of each to take at quantiles. None: 15 of each, and where CART
+                collects more by choosing among all thresholds, those it chooses too
     max_leaves  a tree with more loses those that collect least over what their parent would
     effort      how many problems of few splits may be solved to better a tree of many and to prove how good it is;
                 infinity goes on until nothing is better
@@ -103,10 +106,59 @@ def fit_tree(
         raise CustardError(f"fit_tree needs states [N, n] and values [N, A], got {x.shape} and {value.shape}")
     if not actions.discrete or value.shape[1] != actions.n:
         raise CustardError(f"fit_tree needs one column of values for each of {actions.n} discrete actions")
-    grid = quantile_cuts(x, cuts) if isinstance(cuts, int) else [np.sort(np.asarray(c, dtype=np.float64)) for c in cuts]
+
+    def fit(grid: Sequence[np.ndarray]) -> Fitted:
+        return _fit_on(
+            grid, x, value, features, actions, max_depth=max_depth, price=price, max_leaves=max_leaves, effort=effort,
+            max_additions=max_additions,
+        )  # fmt: skip
+
+    if cuts is None:
+        grid = quantile_cuts(x, DEFAULT_CUTS)
+    elif isinstance(cuts, int):
+        grid = quantile_cuts(x, cuts)
+    else:
+        grid = [np.sort(np.asarray(c, dtype=np.float64)) for c in cuts]
+    fitted = fit(grid)
+    every = quantile_cuts(x, len(x)) if cuts is None else []
+    work = float(min(2 ** min(max_depth, 60), len(x))) * sum(map(len, every)) * value.shape[1]
+    if cuts is not None or fitted.total >= value.max(axis=1).sum() or work > max_additions:
+        return fitted
+    cart = _Grower(*_codes(every, x), value, price, 1)
+    total = cart.grow_purest(max_depth)
+    if max_leaves is not None and sum(node.split is None for node in cart.nodes) > max_leaves:
+        total = cart.prune(max_leaves)
+    if total <= fitted.total + 1e-12 * max(1.0, abs(total)):
+        return fitted
+    grid = [np.union1d(some, more) for some, more in zip(grid, cart.cuts_used(every), strict=True)]
+    finer = fit(grid)
+    if finer.total >= total:
+        return finer
+    tree = build_tree(cart.shape(every, actions.start), features, actions)
+    return Fitted(tree, total, max(total, finer.bound))
+
+
+def _codes(grid: Sequence[np.ndarray], x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return how many thresholds each value exceeds [N, n], and how many such codes each feature has [n]."""
     codes = np.stack([np.searchsorted(cut, column) for cut, column in zip(grid, x.T, strict=True)], axis=1)
-    codes = np.ascontiguousarray(codes.astype(np.int32))
-    sizes = np.array([len(cut) + 1 for cut in grid], dtype=np.int64)
+    return np.ascontiguousarray(codes.astype(np.int32)), np.array([len(cut) + 1 for cut in grid], dtype=np.int64)
+
+
+def _fit_on(
+    grid: Sequence[np.ndarray],
+    x: np.ndarray,
+    value: np.ndarray,
+    features: Features,
+    actions: Actions,
+    *,
+    max_depth: int,
+    price: float,
+    max_leaves: int | None,
+    effort: float,
+    max_additions: float,
+) -> Fitted:
+    """Return the best tree over the thresholds of a grid; the other parameters are those of `fit_tree`."""
+    codes, sizes = _codes(grid, x)
     bound = float(value.max(axis=1).sum())
     if x.shape[1] == 1 and max_depth > 0 and value.shape[1] <= MAX_INTERVAL_ACTIONS:
         sums = np.zeros((sizes[0], value.shape[1]))
@@ -116,13 +168,13 @@ def fit_tree(
         tree = build_tree(map_leaves(shape, lambda number: number + actions.start), features, actions)
         return Fitted(tree, total, min(bound, most) if max_depth <= MAX_EXACT_INTERVAL_DEPTH else max(bound, total))
     ahead = _lookahead(codes, sizes, value.shape[1], max_additions)
-    grower = _Grower(codes, value, sizes, price, ahead)
+    grower = _Grower(codes, sizes, value, price, ahead)
     if effort > 0 and max_depth > ahead:
         total, bound = grower.search(max_depth, effort)
     else:
         total = grower.grow(np.arange(len(x)), max_depth)
     if max_depth > ahead and total < bound:
-        rival = _Grower(codes, value, sizes, price, ahead)
+        rival = _Grower(codes, sizes, value, price, ahead)
         rival_total = rival.grow_purest(max_depth)
         if rival_total > total + 1e-12 * max(1.0, abs(total)):
             grower, total = rival, rival_total
@@ -161,8 +213,8 @@ class _Grower:
     however deep the tree, and pruning needs what each node collects.
     """
 
-    def __init__(self, codes: np.ndarray, value: np.ndarray, sizes: np.ndarray, price: float, ahead: int) -> None:
-        self.codes, self.value, self.sizes, self.price, self.ahead = codes, value, sizes, price, ahead
+    def __init__(self, codes: np.ndarray, sizes: np.ndarray, value: np.ndarray, price: float, ahead: int) -> None:
+        self.codes, self.sizes, self.value, self.price, self.ahead = codes, sizes, value, price, ahead
         self.nodes: list[_Node] = []
 
     def shape(self, grid: Sequence[np.ndarray], first_action: int) -> Shape:
@@ -177,6 +229,11 @@ class _Grower:
                 built[number] = Split(c, float(grid[c][cut]), built[node.left], built[node.right])
         return built[0]
 
+    def cuts_used(self, grid: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return the thresholds of each feature that the tree uses, of a grid."""
+        splits = [node.split for node in self.nodes if node.split is not None]
+        return [grid[c][sorted({cut for feature, cut in splits if feature == c})] for c in range(len(grid))]
+
     def search(self, depth: int, effort: float) -> tuple[float, float]:
         """Build the best tree that so much effort finds; return what it collects, and the most any could."""
         lost = self.value - self.value.max(axis=1, keepdims=True)
@@ -186,7 +243,7 @@ class _Grower:
             return float(best_first_split(self.codes, lost, self.sizes, states, depth, self.price)[0])
 
         def grow(states: np.ndarray, depth: int) -> tuple[float, int]:
-            scratch = _Grower(self.codes, lost, self.sizes, self.price, self.ahead)
+            scratch = _Grower(self.codes, self.sizes, lost, self.price, self.ahead)
             return scratch.grow(states, depth), len(scratch.nodes)
 
         problem = Problem(self.codes, lost, self.price, self.ahead, look, grow)

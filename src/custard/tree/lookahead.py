@@ -74,7 +74,7 @@ def purest_split(codes, label, weight, sizes, index, n_labels):
     label   [N] int64    the best action of each state
     weight  [N] float64  what each state counts
     """
-    best, best_c, best_cut = np.inf, -1, -1
+    best, best_c, best_cut = 1e300, -1, -1
     everything = np.zeros(n_labels)
     for i in index:
         everything[label[i]] += weight[i]
