@@ -166,7 +166,7 @@ class DirectSearch:
         self.racer.steps, self.racer.draws, self.racer.longest = self.state.counts
         self.racer.recent_length = self.state.recent_length
         self.saved: dict[str, np.ndarray] = {}  # the state at the beginning of the present unit of work
-        self.trained_expert = experts.load(self)  # that trees imitate instead of the linear policy
+        self.trained_expert = experts.load(self)  # the DQN, or the user's expert
 
     def run(self) -> Iterator[Snapshot]:
         """Run the phases that are left."""

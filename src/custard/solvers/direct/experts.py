@@ -24,7 +24,7 @@ from custard.tree.tree import Tree
 if TYPE_CHECKING:
     from custard.solvers.direct.direct import DirectSearch, Settings
 
-__all__ = ["linear_policy", "load", "search", "teacher", "training_seconds"]
+__all__ = ["linear_policy", "load", "may_train_another", "search", "teachers", "train", "training_seconds"]
 
 FIRST_LINEAR_END = 0.08  # share of the budget for a first search, where a DQN may race against what it finds
 MAX_DQN_STEPS, MIN_DQN_STEPS, DQN_SHARE = 100_000, 20_000, 0.1
@@ -32,6 +32,8 @@ DQN_SECONDS = 5e-4  # of a step with its update, about
 NEARLY_SOLVED = 0.9  # share of the way from a constant action to the reward threshold
 MIN_SEARCH_SHARE = 0.02  # of the budget, for which a second search is begun
 GUIDE_EPISODES, GUIDE_SHARE = 20, 0.05  # of the trained expert, for a linear policy to begin near it; of the budget
+MIN_TEACHER_WORTH = 0.5  # share of the best teacher's gain over constants that another one must have
+NEARLY_IMITATED = 0.9  # share of the expert's gain over constants with which trees imitate well enough
 UNFINISHED = 0.8  # share of its steps after which a search was not stopped because nothing better was found
 
 
@@ -46,7 +48,7 @@ def search(run: DirectSearch) -> Iterator[Snapshot]:
         yield from _next_step(run, "training")
     if state.expert_step == "training":
         if given == "dqn" or (may_train and not _is_nearly_solved(run)):
-            yield from _train(run)
+            yield from train(run)
         yield from _next_step(run, "guided")
     if state.expert_step == "guided":
         if wants_linear and run.steps_left(run.ends.expert) > MIN_SEARCH_SHARE * run.budget:
@@ -90,8 +92,6 @@ def _search_linear_again(run: DirectSearch) -> Iterator[Snapshot]:
         if not state.is_guided:
             state.linear_search, state.linear_plan, state.is_guided = {}, {}, True
         yield from _search_linear(run, run.ends.expert, None if state.linear_search else _guide(run))
-        if not is_asked_for and state.linear_return > state.trained_return:
-            state.has_trained_expert, run.trained_expert = False, None
         return
     if state.linear_search and not state.is_extended:
         used, planned = int(state.linear_search["steps"]), state.linear_plan["steps"]
@@ -104,8 +104,7 @@ def _search_linear_again(run: DirectSearch) -> Iterator[Snapshot]:
 
 def _guide(run: DirectSearch) -> Guide:
     """Run episodes of the trained expert."""
-    found = teacher(run)
-    assert found is not None
+    found = _teacher_of_expert(run, _trained_expert(run))
     affordable = GUIDE_SHARE * run.budget / (run.racer.longest or 1)
     states, _ = found.states(int(np.clip(affordable, 1, GUIDE_EPISODES)))
     return Guide(states, found.predict(states))
@@ -147,8 +146,8 @@ def load(run: DirectSearch) -> Expert | None:
     return expert
 
 
-def _train(run: DirectSearch) -> Iterator[Snapshot]:
-    """Train a DQN; it becomes the teacher if it returns more than the linear policy, or was asked for."""
+def train(run: DirectSearch) -> Iterator[Snapshot]:
+    """Train a DQN."""
     state, racer = run.state, run.racer
     begun = racer.steps
     for item in _training(run, "dqn"):
@@ -157,9 +156,7 @@ def _train(run: DirectSearch) -> Iterator[Snapshot]:
             break
         racer.steps, state.trained_return = begun + item.steps, item.value
         yield replace(run.snapshot(f"training dqn, now about {item.value:.4g}"), is_slow=True)
-    if state.trained_return <= state.linear_return and run.settings.expert is None:
-        run.trained_expert = None
-    state.has_trained_expert = run.trained_expert is not None
+    state.has_trained_expert = True
 
 
 def _training(run: DirectSearch, given: Any) -> Iterator[Any]:
@@ -184,23 +181,43 @@ def linear_policy(weights: np.ndarray, actions: Actions) -> LinearPolicy:
     return LinearPolicy(weights[:, :-1], weights[:, -1], actions)
 
 
-def teacher(run: DirectSearch) -> Teacher | None:
-    """Return what trees are to imitate; None if there is nothing."""
-    actions, racer = run.problem.base.actions, run.racer
-    if run.state.has_trained_expert and run.trained_expert is None:  # the run was resumed: train the same one again
-        *_, run.trained_expert = _training(run, "dqn")
-    if run.trained_expert is not None:
-        return _teacher_of_expert(run, run.trained_expert)
-    if not len(run.state.linear_weights) or run.settings.expert == "none":
-        return None
-    policy = run.linear_policy
-    scores = policy.scores if actions.discrete else None
+def teachers(run: DirectSearch) -> list[Teacher]:
+    """Return what trees are to imitate: the linear policy and the DQN if neither is far behind, or the user's expert.
 
+    Trees imitate some policies far better than others that return as much, so there should be a choice.
+    """
+    state, given, found = run.state, run.settings.expert, list[tuple[float, Teacher]]()
+    if len(state.linear_weights) and given in (None, "linear"):
+        found.append((state.linear_return, _teacher_of_policy(run, run.linear_policy)))
+    if state.has_trained_expert or run.trained_expert is not None:
+        found.append((state.trained_return, _teacher_of_expert(run, _trained_expert(run))))
+    needed = MIN_TEACHER_WORTH * (max((value for value, _ in found), default=0.0) - state.constant_return)
+    return [teacher for value, teacher in found if len(found) == 1 or value - state.constant_return >= needed]
+
+
+def may_train_another(run: DirectSearch, best: float) -> bool:
+    """Return whether trees that return `best` leave much to gain from imitating a DQN, which is not trained yet."""
+    state = run.state
+    may_train = run.settings.expert is None and not run.forms.has_sums  # otherwise plain trees are seldom the result
+    may_train = may_train and _can_train(run.problem, run.settings, run.budget)
+    wanted = NEARLY_IMITATED * (state.expert_return - state.constant_return)
+    has_steps = run.steps_left(run.ends.race) > 2 * _dqn_steps(run.budget)
+    return may_train and not state.has_trained_expert and best - state.constant_return < wanted and has_steps
+
+
+def _trained_expert(run: DirectSearch) -> Expert:
+    """Return the expert that was trained or given; the same one is trained again where the run was resumed."""
+    if run.trained_expert is None:
+        *_, run.trained_expert = _training(run, "dqn")
+    return run.trained_expert
+
+
+def _teacher_of_policy(run: DirectSearch, policy: LinearPolicy) -> Teacher:
     def states(count: int) -> tuple[np.ndarray, np.ndarray]:
-        result = racer.screen([policy], count, keep_states=True)[0]
+        result = run.racer.screen([policy], count, keep_states=True)[0]
         return result.states, result.masks
 
-    return Teacher(policy.predict, scores, states)
+    return Teacher(policy.predict, policy.scores if policy.actions.discrete else None, states)
 
 
 def _teacher_of_expert(run: DirectSearch, expert: Expert) -> Teacher:

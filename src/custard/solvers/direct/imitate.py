@@ -1,32 +1,39 @@
 """Trees that imitate a teacher on its own states and on the states that the trees themselves meet (DAgger).
 
 Every round fits trees of several sizes to one data set, runs them, and adds the states they met; after a few rounds
-only the sizes that return most go on. The fit is greedy (CART): a state counts as much as the teacher's second-best
-action loses, and for action vectors as all others.
+only the sizes that return most go on. Further rounds fit trees to random parts of all states: such trees agree with the
+teacher about equally often and return very different amounts, so the best of many is far better than a usual one. The
+fit is greedy (CART): a state counts as much as the teacher's second-best action loses, and for action vectors as all
+others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from custard.core.processes import cores
 from custard.core.spaces import Base
 from custard.solvers.common.race import Racer
-from custard.task.episodes import joined_masks
+from custard.task.episodes import Episodes, joined_masks
 from custard.tree.export.sklearn import from_sklearn
 from custard.tree.tree import Tree
 
 __all__ = ["Imitation", "Teacher", "allowed_scores", "imitations"]
 
-MAX_FIT_STATES = 30_000
+MAX_FIT_STATES = 10_000
 MAX_ROUNDS = 25
 ALL_SIZES_ROUNDS = 4  # after which the worse half of the sizes is left out
 TEACHER_EPISODES = 20  # before the first round
 STUDENT_EPISODES = 6  # of each tree in its round, at most
 MIN_ROUNDS = 5  # for which trees run fewer episodes where steps are few
+ALL_STATES_SHARE = 0.5  # of the steps, for rounds that fit trees to all states; random parts have the rest
+MAX_PART_ROUNDS, PARTS_PER_ROUND = 20, 3
+PART_SHARES = 0.2, 0.9  # of all states, in a random part
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,25 +71,42 @@ def imitations(
     rng, begun = np.random.default_rng(seed), racer.steps
     parts = [teacher.states(2)]
     parts.append(teacher.states(int(np.clip(max_steps / (MIN_ROUNDS * racer.recent_length), 1, TEACHER_EPISODES))))
-    sizes, means = list(max_leaves), dict[int, list[float]]()
-    for number in range(MAX_ROUNDS):
+    sizes, means = list(max_leaves), {size: list[float]() for size in max_leaves}
+
+    def fitted(share: float = 1.0) -> list[tuple[int, Tree]]:
+        """Return trees of all sizes for a random part of the states."""
         x, masks = np.concatenate([part[0] for part in parts]), joined_masks([part[1] for part in parts])
-        chosen = rng.permutation(len(x))[:MAX_FIT_STATES]
-        fits = [(size, fit_trees(teacher, x[chosen], base, size, max_depth, masks[chosen])) for size in sizes]
-        trees = [tree for _, fitted in fits for tree in fitted]
-        affordable = max_steps / (MIN_ROUNDS * len(trees) * racer.recent_length)
-        results = racer.screen(trees, int(np.clip(affordable, 1, STUDENT_EPISODES)), keep_states=True)
+        rows = rng.permutation(len(x))[: min(MAX_FIT_STATES, int(np.ceil(share * len(x))))]
+        return [
+            (size, tree) for size in sizes for tree in fit_trees(teacher, x[rows], base, size, max_depth, masks[rows])
+        ]
+
+    def screened(found: list[tuple[int, Tree]], keeps: bool) -> tuple[list[Episodes], list[tuple[float, Tree]]]:
+        """Run a few episodes of each tree; return what came of them, and the trees with their mean returns."""
+        affordable = max_steps / (MIN_ROUNDS * len(found) * racer.recent_length)
+        episodes = int(np.clip(affordable, 1, STUDENT_EPISODES))
+        results = racer.screen([tree for _, tree in found], episodes, keep_states=keeps)
+        for (size, _), result in zip(found, results, strict=True):
+            means[size].append(float(result.returns.mean()))
+        return results, [(float(r.returns.mean()), tree) for r, (_, tree) in zip(results, found, strict=True)]
+
+    for number in range(MAX_ROUNDS):
+        results, scored = screened(fitted(), keeps=True)
         parts += [(result.states, result.masks) for result in results]
         parts.append(teacher.states(1))
-        scored = [(float(result.returns.mean()), tree) for result, tree in zip(results, trees, strict=True)]
         yield Imitation(scored, np.concatenate([part[0] for part in parts]))
-        if racer.steps - begun > max_steps:
+        if racer.steps - begun > ALL_STATES_SHARE * max_steps:
             break
-        for size, fitted in fits:
-            means.setdefault(size, []).extend(mean for mean, _ in scored[: len(fitted)])
-            scored = scored[len(fitted) :]
         if number + 1 == ALL_SIZES_ROUNDS:
             sizes = sorted(sizes, key=lambda size: -float(np.mean(means[size])))[: (len(sizes) + 1) // 2]
+    sizes = sorted({max(sizes, key=lambda size: float(np.mean(means[size]))), max(max_leaves)})
+    for _ in range(MAX_PART_ROUNDS):
+        if racer.steps - begun > max_steps:
+            break
+        shares = rng.uniform(*PART_SHARES, size=PARTS_PER_ROUND)
+        found = [entry for share in shares.tolist() for entry in fitted(share)]
+        _, scored = screened(found, keeps=False)
+        yield Imitation(scored, np.concatenate([part[0] for part in parts]))
 
 
 def fit_trees(
@@ -94,30 +118,27 @@ def fit_trees(
     """
     from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
-    seen = base.features.extend(x)
-
-    def grown(estimator: Any, target: np.ndarray, weight: np.ndarray | None) -> Tree:
-        return from_sklearn(estimator.fit(seen, target, sample_weight=weight), base.features, base.actions)
-
     actions = teacher.predict(x)
     scores = None if teacher.scores is None else allowed_scores(teacher.scores(x), masks)
     if scores is not None and masks.shape[1]:
         actions = scores.argmax(axis=1) + base.actions.start
+    limits: dict[str, Any] = {"max_leaf_nodes": max_leaves, "max_depth": max_depth, "random_state": 0}
     if max_leaves < 2 or max_depth < 1:
         value = np.bincount(actions).argmax() if base.actions.discrete else np.median(actions, axis=0)
         return [Tree.leaf(value, base.features, base.actions)]
-    limits: dict[str, Any] = {"max_leaf_nodes": max_leaves, "max_depth": max_depth, "random_state": 0}
     if not base.actions.discrete:
-        return [grown(DecisionTreeRegressor(**limits), actions, None)]
-    if scores is None:
-        return [grown(DecisionTreeClassifier(**limits), actions, None)]
-    ordered = np.sort(scores, axis=1)
-    margin = ordered[:, -1] - ordered[:, -2] + 1e-12 if ordered.shape[1] > 1 else np.ones(len(x))
-    capped = np.minimum(margin, np.median(margin))
-    return [
-        grown(DecisionTreeClassifier(criterion=criterion, **limits), actions, weight)
-        for criterion, weight in (("gini", margin), ("entropy", margin), ("gini", capped))
-    ]
+        fits: list[tuple[Any, np.ndarray | None]] = [(DecisionTreeRegressor(**limits), None)]
+    elif scores is None:
+        fits = [(DecisionTreeClassifier(**limits), None)]
+    else:
+        ordered = np.sort(scores, axis=1)
+        margin = ordered[:, -1] - ordered[:, -2] + 1e-12 if ordered.shape[1] > 1 else np.ones(len(x))
+        kinds = ("gini", margin), ("entropy", margin), ("gini", np.minimum(margin, np.median(margin)))
+        fits = [(DecisionTreeClassifier(criterion=criterion, **limits), weight) for criterion, weight in kinds]
+    seen = base.features.extend(x)
+    with ThreadPoolExecutor(cores()) as pool:  # fitting lets go of the interpreter lock
+        grown = pool.map(lambda fit: fit[0].fit(seen, actions, sample_weight=fit[1]), fits)
+        return [from_sklearn(estimator, base.features, base.actions) for estimator in grown]
 
 
 def allowed_scores(scores: np.ndarray, masks: np.ndarray) -> np.ndarray:

@@ -18,7 +18,7 @@ from custard.solvers.common.mutations import (
 )
 from custard.solvers.common.race import BudgetUsed
 from custard.solvers.direct import experts
-from custard.solvers.direct.imitate import imitations
+from custard.solvers.direct.imitate import Teacher, imitations
 from custard.solvers.direct.state import PLAIN
 from custard.task.problem import Snapshot
 from custard.tree.leaf_actions import LeafActions
@@ -31,7 +31,11 @@ if TYPE_CHECKING:
 
 __all__ = ["arm_count", "imitate", "improve", "prefer_allowed", "race", "race_arms", "shrink", "with_allowed_leaves"]
 
-MAX_ARMS, FINALISTS_PER_SIZE = 4, 3  # trees that race, and those of one size that they are chosen from
+IMITATION_SHARE = 0.3  # of the steps left for imitation, for one teacher
+FINALISTS, FINALISTS_PER_SIZE = 80, 3  # imitating trees that are compared: the best ones, and the best of each size
+MIN_FINALISTS, RANKING_ROUNDS = 8, 4  # the worse half drops out in each round
+MAX_ARMS = 4  # trees that race
+RANKING_SHARE, MAX_RANKING_EPISODES = 0.08, 256  # of a racing tree's steps, for comparing it with the others; episodes
 MIN_ARM_EPISODES = 1500  # that the numbers of a tree need before it is compared with others: fewer trees race otherwise
 LARGE_SHARE = 0.75  # of the leaves allowed: one tree that races has more, since it can be improved most
 FIRST_DEVIATION = 1.0  # of the search for all numbers of a tree that only imitates, in its units
@@ -44,38 +48,31 @@ SECOND_CHANGE_SHARE = 0.3  # share of them with a further change
 
 
 def imitate(run: DirectSearch) -> Iterator[Snapshot]:
-    """Fit trees of several sizes to the expert, and let the best of each size race."""
+    """Fit trees of several sizes to each teacher, and choose those that race."""
     if not run.forms.has_plain or run.max_leaves < 2 or run.max_depth < 1:
         return
-    state, base = run.state, run.problem.base
+    state = run.state
     sizes = [run.max_leaves // 2**k for k in range(4, -1, -1) if run.max_leaves // 2**k > 1]
-    steps = max(0, run.steps_left(run.ends.imitation))
-    finalists: list[Tree] = []
-    teacher = experts.teacher(run)
-    if teacher is None:
-        affordable = int(steps / (RANDOM_TREE_EPISODES * run.racer.recent_length))
+    candidates: list[tuple[float, Tree]] = []
+    teachers = experts.teachers(run)
+    for teacher in teachers:
+        yield from _imitate_one(run, teacher, sizes, candidates)
+    if candidates and experts.may_train_another(run, max(mean for mean, _ in candidates)):
+        yield from experts.train(run)
+        for teacher in experts.teachers(run)[len(teachers) :]:
+            yield from _imitate_one(run, teacher, sizes, candidates)
+    finalists = _best_candidates(candidates, sizes)
+    if not teachers:
+        affordable = int(run.steps_left(run.ends.imitation) / (RANDOM_TREE_EPISODES * run.racer.recent_length))
         finalists = _random_trees(run, int(np.clip(affordable, MAX_ARMS, MAX_RANDOM_TREES)), sizes[-1])
-    else:
-        pool: dict[int, list[tuple[float, Tree]]] = {}
-        try:
-            for found in imitations(teacher, base, run.racer, sizes, run.max_depth, run.seed, steps):
-                for mean, tree in found.trees:
-                    pool.setdefault(next(size for size in sizes if tree.n_leaves <= size), []).append((mean, tree))
-                run.keep_states(found.states)
-                best = max(found.trees, key=lambda entry: entry[0])
-                if best[0] > state.incumbents[PLAIN].mean:
-                    run.challenge(PLAIN, [best[1]])
-                yield run.snapshot("imitating the expert")
-        except BudgetUsed:  # what was found before takes part in the race
-            pass
-        chosen = [sorted(entries, key=lambda entry: -entry[0])[:FINALISTS_PER_SIZE] for entries in pool.values()]
-        best_first = sorted((entry for entries in chosen for entry in entries), key=lambda entry: -entry[0])
-        finalists = [tree for _, tree in best_first]
     finalists += [arm.tree for arm in state.arms]
     finalists = finalists or _random_trees(run, MAX_ARMS, sizes[-1])
     count = arm_count(run, MAX_ARMS, run.ends.race)
+    episodes = max(2, run.comparison_episodes // 8)
+    affordable = int(run.steps_left(run.ends.imitation) / (RANKING_ROUNDS * episodes * run.racer.recent_length))
+    finalists = finalists[: max(affordable, MIN_FINALISTS)]
     try:
-        ranked = run.racer.rank(finalists, count, max(2, run.comparison_episodes // 4))
+        ranked = run.racer.rank(finalists, count, episodes, RANKING_ROUNDS)
     except BudgetUsed:
         ranked = list(range(min(count, len(finalists))))
     large = [i for i, tree in enumerate(finalists) if tree.n_leaves > LARGE_SHARE * run.max_leaves]
@@ -84,6 +81,33 @@ def imitate(run: DirectSearch) -> Iterator[Snapshot]:
     state.arms = [Arm.begin(finalists[i], run.seed, 1, k) for k, i in enumerate(ranked)]
     run.challenge(PLAIN, [state.arms[0].tree])
     yield run.snapshot("imitating the expert")
+
+
+def _imitate_one(
+    run: DirectSearch, teacher: Teacher, sizes: list[int], candidates: list[tuple[float, Tree]]
+) -> Iterator[Snapshot]:
+    """Fit trees to one teacher and add them to the candidates, with the mean returns of a few episodes."""
+    steps = IMITATION_SHARE * max(0, run.steps_left(run.ends.imitation))
+    try:
+        for found in imitations(teacher, run.problem.base, run.racer, sizes, run.max_depth, run.seed, steps):
+            candidates += found.trees
+            run.keep_states(found.states)
+            best = max(found.trees, key=lambda entry: entry[0])
+            if best[0] > run.state.incumbents[PLAIN].mean:
+                run.challenge(PLAIN, [best[1]])
+            yield run.snapshot("imitating the expert")
+    except BudgetUsed:  # what was found before takes part in the race
+        pass
+
+
+def _best_candidates(candidates: list[tuple[float, Tree]], sizes: list[int]) -> list[Tree]:
+    """Return the best trees, whatever their size, and the best of each size; best first."""
+    order = sorted(range(len(candidates)), key=lambda k: -candidates[k][0])
+    size_of = [next(size for size in sizes if tree.n_leaves <= size) for _, tree in candidates]
+    chosen = set(order[:FINALISTS])
+    for size in sizes:
+        chosen |= set([k for k in order if size_of[k] == size][:FINALISTS_PER_SIZE])
+    return [candidates[k][1] for k in order if k in chosen]
 
 
 def race(run: DirectSearch) -> Iterator[Snapshot]:
@@ -108,8 +132,8 @@ def race_arms(
         rungs = 1 + int(np.log2(len(state.arms)))
         share = run.steps_left(end) / rungs / len(state.arms)
         for arm in state.arms:
-            yield from run.evolve(arm, arm.steps + share, message, deviation, moves_sums)
-        episodes = max(4, run.comparison_episodes // 2)
+            yield from run.evolve(arm, arm.steps + (1 - RANKING_SHARE) * share, message, deviation, moves_sums)
+        episodes = int(np.clip(RANKING_SHARE * share / run.racer.recent_length, 4, MAX_RANKING_EPISODES))
         trees = [arm.tree for arm in state.arms]
         best = [state.arms[i] for i in run.racer.rank(trees, max(1, len(trees) // 2), episodes, rounds=1)]
         run.challenge(form, [arm.tree for arm in best])

@@ -115,7 +115,7 @@ class SearchState:
     is_extended: bool = False  # whether the search for it was given the steps that are left
     is_guided: bool = False  # whether the search for it began near the trained expert
     trained_return: float = -np.inf  # of the DQN
-    has_trained_expert: bool = False  # whether trees imitate the DQN
+    has_trained_expert: bool = False  # whether a DQN was trained
     arms: list[Arm] = field(default_factory=list)  # trees that race
     has_raced_sums: bool = False  # whether a race of random trees with linear leaves has begun
     race_end: float = 0.0  # the share of the budget at which it is over
