@@ -23,7 +23,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.golden.cases import TREES, as_text, cases
 
-PLAIN_PROCESSOR = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": "", "XLA_FLAGS": "--xla_cpu_max_isa=SSE4_2"}
+PLAIN_PROCESSOR = {
+    "NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": "", "XLA_FLAGS": "--xla_cpu_max_isa=SSE4_2",
+    "NPY_DISABLE_CPU_FEATURES": "AVX2 FMA3", "OPENBLAS_CORETYPE": "Prescott",
+}  # fmt: skip
 
 
 def chosen(parts: list[str]) -> list:
