@@ -3,7 +3,7 @@
 1. **Constants.** Trees of one leaf show how long episodes are and what doing nothing clever returns.
 2. **Expert.** Scores linear in the features are found by direct search on the return (`experts`); where that is not
    enough a DQN races against it. An expert of the user's takes their place.
-3. **Imitation.** Trees of several sizes, with plain tests and constant leaves, imitate the expert (`plain`, `imitate`).
+3. **Imitation.** Trees of several sizes, with plain tests and constant leaves, imitate these (`plain`, `imitate`).
 4. **Race.** For the best of them all numbers are searched for at once (`evolve`); the worse half drops out repeatedly.
 5. **Sums.** The linear policy is a tree over weighted sums, or one with linear leaves (`sums`, `linear_trees`). Splits
    and coefficients that the return does not need are taken away, and all numbers left are searched for again.

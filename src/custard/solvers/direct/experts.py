@@ -217,7 +217,7 @@ def _teacher_of_policy(run: DirectSearch, policy: LinearPolicy) -> Teacher:
         result = run.racer.screen([policy], count, keep_states=True)[0]
         return result.states, result.masks
 
-    return Teacher(policy.predict, policy.scores if policy.actions.discrete else None, states)
+    return Teacher(policy.predict, policy.scores if policy.actions.discrete else None, states, "linear")
 
 
 def _teacher_of_expert(run: DirectSearch, expert: Expert) -> Teacher:
@@ -240,4 +240,4 @@ def _teacher_of_expert(run: DirectSearch, expert: Expert) -> Teacher:
         return met, np.ones((len(met), 0), dtype=bool)
 
     scores = (expert.q or expert.log_policy) if actions.discrete else None
-    return Teacher(predict, scores, states)
+    return Teacher(predict, scores, states, expert.name)

@@ -44,6 +44,7 @@ class Teacher:
     scores: Callable[[np.ndarray], np.ndarray] | None  # [B, n] -> [B, A]: how good actions are, if it says so
     states: Callable[[int], tuple[np.ndarray, np.ndarray]]
     """Number of fresh episodes -> states met [M, n] and what was allowed there [M, A], or [M, 0]."""
+    name: str = ""
 
 
 @dataclass(eq=False)

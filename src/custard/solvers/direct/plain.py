@@ -51,7 +51,6 @@ def imitate(run: DirectSearch) -> Iterator[Snapshot]:
     """Fit trees of several sizes to each teacher, and choose those that race."""
     if not run.forms.has_plain or run.max_leaves < 2 or run.max_depth < 1:
         return
-    state = run.state
     sizes = [run.max_leaves // 2**k for k in range(4, -1, -1) if run.max_leaves // 2**k > 1]
     candidates: list[tuple[float, Tree]] = []
     teachers = experts.teachers(run)
@@ -59,27 +58,14 @@ def imitate(run: DirectSearch) -> Iterator[Snapshot]:
         yield from _imitate_one(run, teacher, sizes, candidates)
     if candidates and experts.may_train_another(run, max(mean for mean, _ in candidates)):
         yield from experts.train(run)
-        for teacher in experts.teachers(run)[len(teachers) :]:
+        known = {teacher.name for teacher in teachers}
+        for teacher in [teacher for teacher in experts.teachers(run) if teacher.name not in known]:
             yield from _imitate_one(run, teacher, sizes, candidates)
-    finalists = _best_candidates(candidates, sizes)
-    if not teachers:
+    finalists = [arm.tree for arm in run.state.arms] + _best_candidates(candidates, sizes)
+    if not teachers or not finalists:
         affordable = int(run.steps_left(run.ends.imitation) / (RANDOM_TREE_EPISODES * run.racer.recent_length))
-        finalists = _random_trees(run, int(np.clip(affordable, MAX_ARMS, MAX_RANDOM_TREES)), sizes[-1])
-    finalists += [arm.tree for arm in state.arms]
-    finalists = finalists or _random_trees(run, MAX_ARMS, sizes[-1])
-    count = arm_count(run, MAX_ARMS, run.ends.race)
-    episodes = max(2, run.comparison_episodes // 8)
-    affordable = int(run.steps_left(run.ends.imitation) / (RANKING_ROUNDS * episodes * run.racer.recent_length))
-    finalists = finalists[: max(affordable, MIN_FINALISTS)]
-    try:
-        ranked = run.racer.rank(finalists, count, episodes, RANKING_ROUNDS)
-    except BudgetUsed:
-        ranked = list(range(min(count, len(finalists))))
-    large = [i for i, tree in enumerate(finalists) if tree.n_leaves > LARGE_SHARE * run.max_leaves]
-    if large and not set(large) & set(ranked):
-        ranked = [*ranked[: max(1, count - 1)], large[0]]
-    state.arms = [Arm.begin(finalists[i], run.seed, 1, k) for k, i in enumerate(ranked)]
-    run.challenge(PLAIN, [state.arms[0].tree])
+        finalists += _random_trees(run, int(np.clip(affordable, MAX_ARMS, MAX_RANDOM_TREES)), sizes[-1])
+    _choose_arms(run, finalists)
     yield run.snapshot("imitating the expert")
 
 
@@ -108,6 +94,23 @@ def _best_candidates(candidates: list[tuple[float, Tree]], sizes: list[int]) -> 
     for size in sizes:
         chosen |= set([k for k in order if size_of[k] == size][:FINALISTS_PER_SIZE])
     return [candidates[k][1] for k in order if k in chosen]
+
+
+def _choose_arms(run: DirectSearch, finalists: list[Tree]) -> None:
+    """Compare the finalists, the most promising first; the best of them, and a large one, are to race."""
+    count = arm_count(run, MAX_ARMS, run.ends.race)
+    episodes = max(2, run.comparison_episodes // 8)
+    affordable = int(run.steps_left(run.ends.imitation) / (RANKING_ROUNDS * episodes * run.racer.recent_length))
+    finalists = finalists[: max(affordable, MIN_FINALISTS)]
+    try:
+        ranked = run.racer.rank(finalists, count, episodes, RANKING_ROUNDS)
+    except BudgetUsed:
+        ranked = list(range(min(count, len(finalists))))
+    large = [i for i, tree in enumerate(finalists) if tree.n_leaves > LARGE_SHARE * run.max_leaves]
+    if large and not set(large) & set(ranked):
+        ranked = [*ranked[: max(1, count - 1)], large[0]]
+    run.state.arms = [Arm.begin(finalists[i], run.seed, 1, k) for k, i in enumerate(ranked)]
+    run.challenge(PLAIN, [run.state.arms[0].tree])
 
 
 def race(run: DirectSearch) -> Iterator[Snapshot]:
