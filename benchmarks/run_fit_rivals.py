@@ -9,7 +9,8 @@ A data set is states and what each action is worth in each. Shares are of what l
 and the best action in every state (1). `quick` is `fit_tree` with effort=0, `proved` with effort=infinity. CART is
 given the best action as label and what choosing wrongly costs as weight. `quick`, `proved`, STreeD and `cart` have 7
 thresholds of each feature, at quantiles. `quick_all` is `fit_tree` as it is without `cuts`, `cart_all` CART with all
-thresholds. STreeD stops after 100 s; without pystreed its columns stay empty.
+thresholds. STreeD stops after 100 s; without pystreed its columns stay empty. What takes less than a second is timed
+three times and the fastest counts.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import omdt_models
@@ -31,6 +33,7 @@ from custard.tree.fit import Fitted, fit_tree, quantile_cuts
 
 CUTS = 7  # thresholds of each feature where trees are proved the best
 STREED_SECONDS = 100.0
+MAX_REPEATED_SECONDS = 1.0
 
 COLUMNS = ("set", "states", "features", "actions", "max_depth", "quick", "quick_seconds", "proved", "proved_seconds",
            "is_proved", "streed", "streed_seconds", "streed_proved", "cart", "quick_all", "cart_all")  # fmt: skip
@@ -128,6 +131,16 @@ SETS: dict[str, Callable[[np.random.Generator], Data]] = {
 }  # fmt: skip
 
 
+def fastest(solve: Callable[[], Any]) -> tuple[Any, float]:
+    """Return what a call returns and its CPU seconds: the least of three calls, where one is short."""
+    times: list[float] = []
+    while not times or (len(times) < 3 and times[0] < MAX_REPEATED_SECONDS):
+        began = time.process_time()
+        found = solve()
+        times.append(time.process_time() - began)
+    return found, min(times)
+
+
 def cart_total(x: np.ndarray, value: np.ndarray, depth: int) -> float:
     """Return what CART's tree collects."""
     cost = value.max(axis=1) - value.min(axis=1)
@@ -145,12 +158,15 @@ def streed_total(x: np.ndarray, value: np.ndarray, cuts: list[np.ndarray], depth
     given.optimization_task, given.feature_ordering, given.verbose = "instance-cost-sensitive", "gini", False
     given.max_depth, given.max_num_nodes, given.num_extra_cols = depth, 2**depth - 1, value.shape[1]
     given.time_limit = STREED_SECONDS
-    began = time.process_time()
-    solver = cstreed.initialize_streed_solver(given, cstreed.RandomEngine(0))
     vectors = [cstreed.CostVector(row) for row in lost]
-    result = solver._solve(binary.astype(np.intc), value.argmax(axis=1).astype(np.intc), vectors)
-    took = time.process_time() - began
-    chosen = np.asarray(solver._predict(result, binary.astype(np.intc), vectors)).astype(int)
+    label, binary = value.argmax(axis=1).astype(np.intc), binary.astype(np.intc)
+
+    def solve() -> tuple[Any, Any]:
+        solver = cstreed.initialize_streed_solver(given, cstreed.RandomEngine(0))
+        return solver, solver._solve(binary, label, vectors)
+
+    (solver, result), took = fastest(solve)
+    chosen = np.asarray(solver._predict(result, binary, vectors)).astype(int)
     return float(value[np.arange(len(x)), chosen].sum()), took, bool(result.is_optimal())
 
 
@@ -163,9 +179,7 @@ def measured(name: str, depth: int, seed: int) -> dict[str, object]:
     codes = np.stack([np.searchsorted(cut, column) for cut, column in zip(cuts, x.T, strict=True)], axis=1)
 
     def fitted(effort: float, cuts: list[np.ndarray] | None) -> tuple[Fitted, float]:
-        began = time.process_time()
-        found = fit_tree(x, value, features, actions, max_depth=depth, cuts=cuts, effort=effort)
-        return found, time.process_time() - began
+        return fastest(lambda: fit_tree(x, value, features, actions, max_depth=depth, cuts=cuts, effort=effort))
 
     quick, quick_seconds = fitted(0, cuts)
     proved, proved_seconds = fitted(np.inf, cuts)
@@ -179,12 +193,12 @@ def measured(name: str, depth: int, seed: int) -> dict[str, object]:
     def share(total: float) -> float:
         return round((total - low) / (high - low), 6)
 
-    optimal = ("", "", "") if streed is None else (share(streed[0]), round(streed[1], 3), int(streed[2]))
+    optimal = ("", "", "") if streed is None else (share(streed[0]), round(streed[1], 4), int(streed[2]))
     if streed is not None and streed[2] and proved.exact:
         assert abs(streed[0] - proved.total) <= 1e-6 * max(1.0, abs(streed[0])), "one of the two proofs is wrong"
     return dict(zip(COLUMNS, (
-        name, *x.shape, value.shape[1], depth, share(quick.total), round(quick_seconds, 3), share(proved.total),
-        round(proved_seconds, 3), int(proved.exact), *optimal, share(cart_total(codes, value, depth)),
+        name, *x.shape, value.shape[1], depth, share(quick.total), round(quick_seconds, 4), share(proved.total),
+        round(proved_seconds, 4), int(proved.exact), *optimal, share(cart_total(codes, value, depth)),
         share(quick_all.total), share(cart_total(x, value, depth)),
     ), strict=True))  # fmt: skip
 

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 
 from custard import Actions, CustardError, Features
 from custard.tree.fit import fit_tree, quantile_cuts
-from custard.tree.lookahead import purest_split
+from custard.tree.lookahead import best_first_split, purest_split
+from custard.tree.three_splits import best_three
 from tests.strategies import seeds
 
 
@@ -185,3 +186,38 @@ def test_trees_are_never_worse_than_cart_with_all_thresholds(seed: int, depth: i
     assert fitted.total >= value[np.arange(len(x)), cart.predict(x)].sum() - 1e-9
     limited = fit_tree(x, value, features, Actions("discrete", ("u", "v", "w")), max_depth=depth, max_leaves=3)
     assert limited.tree.n_leaves <= 3
+
+
+@settings(max_examples=150, deadline=None)
+@given(seeds)
+def test_three_splits_by_histograms_collect_as_much_as_by_trying(seed):
+    rng = np.random.default_rng(seed)
+    n, n_actions, count = int(rng.integers(1, 6)), int(rng.integers(1, 5)), int(rng.integers(1, 50))
+    sizes = rng.integers(1, 3 if seed % 2 else 6, size=n)
+    codes = np.stack([rng.integers(size, size=count) for size in sizes], axis=1).astype(np.int32)
+    value = rng.normal(size=(count, n_actions)).round(1)
+    index = np.sort(rng.permutation(count)[: rng.integers(1, count + 1)])
+    leaf = value[index].sum(axis=0).max()
+    total, feature, cut = best_three(codes, value, sizes, index)
+    expected = best_first_split(codes, value, sizes, index, 3, 0.0)[0]
+    assert max(leaf, total) == pytest.approx(max(leaf, expected), abs=1e-9)
+    if feature >= 0:  # the split is the first one of such a tree
+        left = codes[index, feature] <= cut
+        assert 0 < left.sum() < len(index)
+        sides = [index[left], index[~left]]
+        below = [max(value[s].sum(axis=0).max(), best_first_split(codes, value, sizes, s, 2, 0.0)[0]) for s in sides]
+        assert sum(below) == pytest.approx(total, abs=1e-9)
+
+
+def test_states_that_no_split_tells_apart_do_not_keep_the_bound_up():
+    rng = np.random.default_rng(0)
+    x = rng.integers(2, size=(400, 6)).astype(float)
+    value = rng.normal(size=(400, 2))
+    features, actions = Features(tuple("abcdef"), np.zeros(6), np.ones(6)), Actions("discrete", ("u", "v"))
+    fitted = fit_tree(x, value, features, actions, max_depth=6, effort=np.inf)
+    cells, cell = np.unique(x, axis=0, return_inverse=True)
+    summed = np.zeros((len(cells), 2))
+    np.add.at(summed, cell.reshape(-1), value)
+    assert fitted.exact
+    assert fitted.total == pytest.approx(summed.max(axis=1).sum())
+    assert fitted.total < value.max(axis=1).sum()

@@ -5,24 +5,28 @@ outright; what larger ones may still collect is bounded by what is known of neig
 state's best action, so that none is positive, more states never collect more. If the states below one threshold collect
 at most u, so do those below every higher one; and of two thresholds that are solved, the lower one bounds the left
 branch and the upper one the right branch of all between them (Brita et al., "Optimal classification trees for
-continuous feature data using dynamic programming with branch-and-bound", AAAI 2025, prune by the same idea).
+continuous feature data using dynamic programming with branch-and-bound", AAAI 2025, prune by the same idea). Two splits
+in either order leave the same states: what was found for some states is remembered. And a branch that cannot make up
+for what the other one lacks is given up before it is solved.
 """
 
 from __future__ import annotations
 
+import hashlib
 import heapq
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
 from custard.tree.shape import Shape, Split
 
-__all__ = ["Problem", "Unsplit", "best_within"]
+__all__ = ["Found", "Problem", "Unsplit", "best_within"]
 
 MIN_BRANCH_EFFORT = 8  # small problems that a branch may solve at the least
 BRANCH_EFFORT_SHARE = 1 / 4  # of the effort that is left, what one branch may use
+MAX_REMEMBERED = 1_000_000  # sets of states
 
 
 class Unsplit(NamedTuple):
@@ -32,57 +36,100 @@ class Unsplit(NamedTuple):
     depth: int  # the largest number of splits on a path below
 
 
+class Found(NamedTuple):
+    """What is known of some states and a depth."""
+
+    shape: Shape  # its thresholds are cuts (see `custard.tree.lookahead`) and its leaves are `Unsplit`
+    least: float  # what the best tree found collects
+    most: float  # no tree collects more
+
+
+class Look(NamedTuple):
+    """The best tree of few splits."""
+
+    total: float  # what it collects
+    feature: int  # of its first split; -1 for a leaf
+    cut: int
+
+
 @dataclass(frozen=True)
 class Problem:
-    """States as codes [N, n], values [N, A] of at most 0, and the two ways to solve a part of it."""
+    """States as codes [N, n], values [N, A] of at most 0, and how a part of it is solved where few splits are left."""
 
     codes: np.ndarray
     value: np.ndarray
     price: float
     ahead: int  # splits per path up to which `look` is exact
-    look: Callable[[np.ndarray, int], float]  # what the best tree of so few splits collects
-    grow: Callable[[np.ndarray, int], tuple[float, int]]  # what a tree grown by looking ahead collects, and its price
+    look: Callable[[np.ndarray, int], Look]
+    remembered: dict[tuple[bytes, int], Found] = field(default_factory=dict)
+
+    def recall(self, key: tuple[bytes, int], needed: float, tolerance: float) -> Found | None:
+        """Return what was found before, if it is exact, or enough to see that no more than `needed` is collected."""
+        found = self.remembered.get(key)
+        if found is None or (found.most > found.least + tolerance and found.most > needed):
+            return None
+        return found
+
+    def remember(self, key: tuple[bytes, int], found: Found) -> Found:
+        """Keep what was found and return it."""
+        if len(self.remembered) < MAX_REMEMBERED:
+            self.remembered[key] = found
+        return found
 
 
-def best_within(problem: Problem, states: np.ndarray, depth: int, effort: float) -> tuple[Shape, float, float, int]:
-    """Return the best tree found, what it collects, the most any could, and how many small problems were solved.
+def best_within(
+    problem: Problem, states: np.ndarray, depth: int, effort: float, needed: float = -np.inf
+) -> tuple[Found, int]:
+    """Return the best tree found, and how many small problems were solved for it.
 
-    The tree's thresholds are cuts (see `custard.tree.lookahead`) and its leaves are `Unsplit`.
+    problem  what is to be collected
+    states   numbers of those that count, ascending
+    depth    the largest number of splits on a path
+    effort   how many small problems may be solved
+    needed   once it is clear that no tree collects more than this, the search ends
     """
     leaf = float(problem.value[states].sum(axis=0).max()) if len(states) else 0.0
-    if depth <= problem.ahead or len(states) < 2:
-        best = max(leaf, problem.look(states, depth)) if depth > 0 and len(states) > 1 else leaf
-        return Unsplit(states, depth), best, best, 1
-    best, spent = problem.grow(states, depth)
-    shape: Shape = Unsplit(states, depth)
-    if best < leaf:  # looking ahead never gives less, but for rounding
-        best = leaf
+    if depth == 0 or len(states) < 2 or leaf == 0.0:
+        return Found(Unsplit(states, 0), leaf, leaf), 0
     tolerance = 1e-12 * max(1.0, float(-problem.value[states].min()) * len(states))
+    key = (hashlib.blake2b(states.tobytes(), digest_size=16).digest(), depth)
+    known = problem.recall(key, needed, tolerance)
+    if known is not None:
+        return known, 0
+    first = problem.look(states, min(depth, problem.ahead))
+    best, spent = max(leaf, first.total), 1
+    if depth <= problem.ahead:
+        return problem.remember(key, Found(Unsplit(states, depth), best, best)), spent
+    shape: Shape = Unsplit(states, depth)
     cost = problem.price * len(states)
     open_ended = best  # the most that a first split already looked at may collect
-    waiting: list[tuple[float, int, int, int, float, float]] = []  # minus what it may collect, feature, cuts, bounds
+    # Of each interval of cuts: minus what it may collect, whether its feature looks best, feature, ends, bounds.
+    waiting: list[tuple[float, bool, int, int, int, float, float]] = []
     for c in range(problem.codes.shape[1]):
         column = problem.codes[states, c]
-        if column.min() < column.max():
-            heapq.heappush(waiting, (cost, c, int(column.min()), int(column.max()) - 1, 0.0, 0.0))
-    while waiting and -waiting[0][0] > best + tolerance and spent < effort:
-        _, c, low, high, left_most, right_most = heapq.heappop(waiting)
-        cut = (low + high) // 2
+        low, high = int(column.min()), int(column.max())
+        if low < high:
+            heapq.heappush(waiting, (cost, c != first.feature, c, low, high - 1, 0.0, 0.0))
+    while waiting and -waiting[0][0] > max(best, needed) + tolerance and spent < effort:
+        _, other, c, low, high, left_most, right_most = heapq.heappop(waiting)
+        is_first = not other and low <= first.cut <= high
+        cut = first.cut if is_first else (low + high) // 2
         goes_left = problem.codes[states, c] <= cut
         share = max(MIN_BRANCH_EFFORT, (effort - spent) * BRANCH_EFFORT_SHARE)
-        left, left_least, left_upper, used = best_within(problem, states[goes_left], depth - 1, share)
+        wanted = max(best, needed) + cost
+        left, used = best_within(problem, states[goes_left], depth - 1, share, wanted - right_most)
         spent += used
-        left_upper, right_upper = min(left_upper, left_most), right_most
-        if left_upper + right_most - cost > best + tolerance:
-            right, right_least, right_upper, used = best_within(problem, states[~goes_left], depth - 1, share)
+        left_upper, right_upper = min(left.most, left_most), right_most
+        if left_upper + right_most > wanted + tolerance:
+            right, used = best_within(problem, states[~goes_left], depth - 1, share, wanted - left_upper)
             spent += used
-            right_upper = min(right_upper, right_most)
-            if left_least + right_least - cost > best + tolerance:
-                best, shape = left_least + right_least - cost, Split(c, cut, left, right)
+            right_upper = min(right.most, right_most)
+            if left.least + right.least - cost > best + tolerance:
+                best, shape = left.least + right.least - cost, Split(c, cut, left.shape, right.shape)
         open_ended = max(open_ended, left_upper + right_upper - cost)
         if low < cut:
-            heapq.heappush(waiting, (cost - left_most - right_upper, c, low, cut - 1, left_most, right_upper))
+            heapq.heappush(waiting, (cost - left_most - right_upper, True, c, low, cut - 1, left_most, right_upper))
         if cut < high:
-            heapq.heappush(waiting, (cost - left_upper - right_most, c, cut + 1, high, left_upper, right_most))
+            heapq.heappush(waiting, (cost - left_upper - right_most, True, c, cut + 1, high, left_upper, right_most))
     most = max(best, open_ended, -waiting[0][0] if waiting else best)
-    return shape, best, most, spent
+    return problem.remember(key, Found(shape, best, most)), spent

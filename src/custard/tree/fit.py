@@ -21,10 +21,11 @@ import numpy as np
 from custard.core.actions import Actions
 from custard.core.errors import CustardError
 from custard.core.features import Features
-from custard.tree.anytime import Problem, Unsplit, best_within
+from custard.tree.anytime import Look, Problem, Unsplit, best_within
 from custard.tree.intervals import best_intervals
 from custard.tree.lookahead import best_first_split, purest_split
 from custard.tree.shape import LEFT, RIGHT, Shape, Split, build_tree, map_leaves
+from custard.tree.three_splits import best_three, fits_three
 from custard.tree.tree import Tree
 
 __all__ = ["Fitted", "fit_tree", "quantile_cuts"]
@@ -195,6 +196,26 @@ def _lookahead(codes: np.ndarray, sizes: np.ndarray, n_actions: int, max_additio
     return 2 if two <= max_additions else 1
 
 
+@dataclass(frozen=True)
+class _Cells:
+    """States that no split tells apart, as one: what each action loses there against the best one."""
+
+    codes: np.ndarray  # [K, n]
+    lost: np.ndarray  # [K, A], at most 0
+    shift: float  # what the best action of every cell collects
+
+    @classmethod
+    def of(cls, codes: np.ndarray, value: np.ndarray, together: bool) -> _Cells:
+        """Return the cells of states; each state is its own unless they are put together."""
+        if together:
+            codes, cell = np.unique(codes, axis=0, return_inverse=True)
+            summed = np.zeros((len(codes), value.shape[1]))
+            np.add.at(summed, cell.reshape(-1), value)
+            value = summed
+        best = value.max(axis=1, keepdims=True)
+        return cls(np.ascontiguousarray(codes), value - best, float(best.sum()))
+
+
 @dataclass
 class _Node:
     """A node while a tree grows."""
@@ -215,6 +236,7 @@ class _Grower:
 
     def __init__(self, codes: np.ndarray, sizes: np.ndarray, value: np.ndarray, price: float, ahead: int) -> None:
         self.codes, self.sizes, self.value, self.price, self.ahead = codes, sizes, value, price, ahead
+        self.is_fast = False  # whether three splits are chosen by `best_three`, which rounds otherwise
         self.nodes: list[_Node] = []
 
     def shape(self, grid: Sequence[np.ndarray], first_action: int) -> Shape:
@@ -236,30 +258,44 @@ class _Grower:
 
     def search(self, depth: int, effort: float) -> tuple[float, float]:
         """Build the best tree that so much effort finds; return what it collects, and the most any could."""
-        lost = self.value - self.value.max(axis=1, keepdims=True)
-        everything = np.arange(len(lost))
+        is_fast = self.price == 0.0 and fits_three(self.sizes, self.value.shape[1])
+        self.is_fast = is_fast and effort == np.inf  # a search that may stop early begins with the tree of effort 0
+        quick = self.grow(np.arange(len(self.value)), depth)
+        if quick >= float(self.value.max(axis=1).sum()):
+            return quick, quick
+        self.is_fast = is_fast
+        cells = _Cells.of(self.codes, self.value, together=self.price == 0.0)
 
-        def look(states: np.ndarray, depth: int) -> float:
-            return float(best_first_split(self.codes, lost, self.sizes, states, depth, self.price)[0])
+        def look(states: np.ndarray, depth: int) -> Look:
+            return Look(*self.first_split(cells.codes, cells.lost, states, depth))
 
-        def grow(states: np.ndarray, depth: int) -> tuple[float, int]:
-            scratch = _Grower(self.codes, self.sizes, lost, self.price, self.ahead)
-            return scratch.grow(states, depth), len(scratch.nodes)
-
-        problem = Problem(self.codes, lost, self.price, self.ahead, look, grow)
-        shape, total, most, _ = best_within(problem, everything, depth, effort)
-        shift = float(self.value.max(axis=1).sum())
-        stack: list[tuple[Shape, np.ndarray, int, int]] = [(shape, everything, -1, LEFT)]
+        problem = Problem(cells.codes, cells.lost, self.price, self.ahead, look)
+        found, _ = best_within(problem, np.arange(len(cells.lost)), depth, effort, quick - cells.shift)
+        most = max(quick, found.most + cells.shift)
+        if found.least + cells.shift <= quick:
+            return quick, most
+        self.nodes.clear()
+        stack: list[tuple[Shape, np.ndarray, int, int]] = [(found.shape, np.arange(len(self.value)), -1, LEFT)]
+        total = 0.0
         while stack:
             part, states, parent, side = stack.pop()
             if isinstance(part, Unsplit):
-                self.grow(part.states, part.depth, parent, side)
+                total += self.grow(states, part.depth, parent, side)
                 continue
+            total -= self.price * len(states)
             at = self.add(states, parent, side)
             self.nodes[at].split = (part.feature, part.threshold)
             goes_left = self.codes[states, part.feature] <= part.threshold
             stack += [(part.right, states[~goes_left], at, RIGHT), (part.left, states[goes_left], at, LEFT)]
-        return total + shift, most + shift
+        return total, max(total, most)
+
+    def first_split(
+        self, codes: np.ndarray, value: np.ndarray, states: np.ndarray, depth: int
+    ) -> tuple[float, int, int]:
+        """Return what the best tree of at most `depth` splits per path collects, and its first split: feature, cut."""
+        if self.is_fast and depth == MAX_LOOKAHEAD:
+            return best_three(codes, value, self.sizes, states)
+        return best_first_split(codes, value, self.sizes, states, depth, self.price)
 
     def add(self, states: np.ndarray, parent: int, side: int) -> int:
         """Add a leaf for some states as a parent's child and return its number."""
@@ -282,9 +318,7 @@ class _Grower:
             leaf_total = float(node.sums.max()) if len(states) else 0.0
             split_total, c, cut = -np.inf, -1, -1
             if splits_left > 0 and len(states) > 1:
-                split_total, c, cut = best_first_split(
-                    self.codes, self.value, self.sizes, states, min(splits_left, self.ahead), self.price
-                )
+                split_total, c, cut = self.first_split(self.codes, self.value, states, min(splits_left, self.ahead))
             if split_total <= leaf_total + 1e-12 * max(1.0, abs(leaf_total)):
                 total += leaf_total
                 continue
