@@ -96,3 +96,13 @@ def test_the_best_of_each_size_is_among_the_finalists():
     assert chosen[0] is large[-1]
     assert chosen[-1] is small
     assert len(chosen) == plain.FINALISTS + 1
+
+
+def test_a_compiled_environment_has_few_steps_for_networks():
+    python, compiled = problem_of(Choose), problem_of("Pendulum-v1")
+    assert compiled.is_compiled
+    settings = direct.Settings()
+    times = [experts.training_seconds(problem, settings, 1_000_000, 1e-6) for problem in (python, compiled)]
+    assert times[0] > 40.0  # 100,000 steps
+    assert times[1] == 0.0  # 0.2 % are too few to begin with
+    assert experts.training_seconds(compiled, settings, 50_000_000, 1e-6) == times[0]

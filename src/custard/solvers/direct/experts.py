@@ -28,6 +28,7 @@ __all__ = ["linear_policy", "load", "may_train_another", "search", "teachers", "
 
 FIRST_LINEAR_END = 0.08  # share of the budget for a first search, where a DQN may race against what it finds
 MAX_DQN_STEPS, MIN_DQN_STEPS, DQN_SHARE = 100_000, 20_000, 0.1
+COMPILED_DQN_SHARE = 0.002  # where an update takes hundreds of times as long as a step
 DQN_SECONDS = 5e-4  # of a step with its update, about
 NEARLY_SOLVED = 0.9  # share of the way from a constant action to the reward threshold
 MIN_SEARCH_SHARE = 0.02  # of the budget, for which a second search is begun
@@ -112,7 +113,7 @@ def _guide(run: DirectSearch) -> Guide:
 
 def _can_train(problem: Problem, settings: Settings, budget: int) -> bool:
     """Return whether a DQN can be trained, and its returns compared."""
-    is_affordable = DQN_SHARE * budget >= MIN_DQN_STEPS
+    is_affordable = _dqn_steps(problem, budget) >= MIN_DQN_STEPS
     has_jax = bool(find_spec("jax") and find_spec("optax"))
     is_comparable = problem.source.vector is None and settings.gamma == 1.0  # its returns are undiscounted
     return is_affordable and has_jax and is_comparable
@@ -121,12 +122,12 @@ def _can_train(problem: Problem, settings: Settings, budget: int) -> bool:
 def training_seconds(problem: Problem, settings: Settings, budget: int, seconds_per_step: float) -> float:
     """Return about how long networks are trained, their environment's steps in this process included."""
     if settings.expert == "dqn" or (settings.expert is None and _can_train(problem, settings, budget)):
-        return _dqn_steps(budget) * (DQN_SECONDS + seconds_per_step)
+        return _dqn_steps(problem, budget) * (DQN_SECONDS + seconds_per_step)
     return 0.0
 
 
-def _dqn_steps(budget: int) -> int:
-    return int(min(MAX_DQN_STEPS, DQN_SHARE * budget))
+def _dqn_steps(problem: Problem, budget: int) -> int:
+    return int(min(MAX_DQN_STEPS, (COMPILED_DQN_SHARE if problem.is_compiled else DQN_SHARE) * budget))
 
 
 def _is_nearly_solved(run: DirectSearch) -> bool:
@@ -170,7 +171,7 @@ def _training(run: DirectSearch, given: Any) -> Iterator[Any]:
         action = run.leaf_actions.random(np.random.default_rng(0))
         problem, _ = with_numbered_actions(problem, Tree.leaf(action, problem.base.features, problem.base.actions))
     training = {
-        "steps": _dqn_steps(run.budget), "steps_per_update": 1.0, "standardise": True, "checks": 8,
+        "steps": _dqn_steps(run.problem, run.budget), "steps_per_update": 1.0, "standardise": True, "checks": 8,
         "check_rollouts": 10, "judging": 0.4, "check_steps": run.racer.max_steps,
     }  # fmt: skip
     yield from experts(problem, given, settings_for(dqn, problem.preset_key, "tuned", training), run.seed)
@@ -201,7 +202,7 @@ def may_train_another(run: DirectSearch, best: float) -> bool:
     may_train = run.settings.expert is None and not run.forms.has_sums  # otherwise plain trees are seldom the result
     may_train = may_train and _can_train(run.problem, run.settings, run.budget)
     wanted = NEARLY_IMITATED * (state.expert_return - state.constant_return)
-    has_steps = run.steps_left(run.ends.race) > 2 * _dqn_steps(run.budget)
+    has_steps = run.steps_left(run.ends.race) > 2 * _dqn_steps(run.problem, run.budget)
     return may_train and not state.has_trained_expert and best - state.constant_return < wanted and has_steps
 
 
