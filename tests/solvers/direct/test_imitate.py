@@ -99,6 +99,7 @@ def test_the_best_of_each_size_is_among_the_finalists():
 
 
 def test_a_compiled_environment_has_few_steps_for_networks():
+    pytest.importorskip("jax")
     python, compiled = problem_of(Choose), problem_of("Pendulum-v1")
     assert compiled.is_compiled
     settings = direct.Settings()
