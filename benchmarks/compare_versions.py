@@ -29,6 +29,18 @@ RUNS = {
     "ppo paper PrereqWorld m=7": (PREREQ, "ppo", {"preset": "paper", "budget": 100_000}),
     "viper-dqn PrereqWorld m=7": (PREREQ, "viper-dqn", {"budget": 100_000}),
     "plan PrereqWorld m=6": (PREREQ, "plan", {"max_depth": 2, "env_kwargs": {"m": 6}}),
+    "plan PrereqWorld m=10": (PREREQ, "plan", {"max_depth": 3, "env_kwargs": {"m": 10}}),
+    "plan PotholeWorld, depth 3": (POTHOLE, "plan", {"max_depth": 3}),
+    "plan PotholeWorld, depth 5": (POTHOLE, "plan", {"max_depth": 5}),
+    "plan FrozenLake-v1, depth 1": ("FrozenLake-v1", "plan", {"max_depth": 1}),
+    "plan FrozenLake-v1, depth 2": ("FrozenLake-v1", "plan", {"max_depth": 2}),
+    "plan FrozenLake-v1, depth 3": ("FrozenLake-v1", "plan", {"max_depth": 3}),
+    "plan FrozenLake-v1, depth 4": ("FrozenLake-v1", "plan", {"max_depth": 4}),
+    "plan FrozenLake8x8-v1, depth 1": ("FrozenLake8x8-v1", "plan", {"max_depth": 1}),
+    "plan FrozenLake8x8-v1, depth 2": ("FrozenLake8x8-v1", "plan", {"max_depth": 2}),
+    "plan CliffWalking-v1, depth 1": ("CliffWalking-v1", "plan", {"max_depth": 1}),
+    "plan CliffWalking-v1, depth 2": ("CliffWalking-v1", "plan", {"max_depth": 2}),
+    "plan Taxi-v4, depth 1": ("Taxi-v4", "plan", {"max_depth": 1}),
 }
 REPEATS = 3
 

@@ -15,6 +15,8 @@ from custard.tree.tree import Tree
 
 __all__ = ["mean_questions", "policy_value", "random_value", "state_values", "states_visited", "tree_value", "visits"]
 
+MAX_STATES_PUSHED = 5_000  # up to here all states are looked at in every step of an episode, visited or not
+
 
 def tree_value(tree: Tree, mdp: FiniteMDP) -> float:
     """Return the expected return of a tree from the start distribution: exact, no rollouts. See `policy_value`.
@@ -95,8 +97,10 @@ def visits(choice: np.ndarray, mdp: FiniteMDP, tolerance: float = 1e-13) -> tupl
             occupancy[inner] = np.atleast_1d(spsolve(system, start[inner]))
         return occupancy, 0.0
     largest = max(1.0, float(np.abs(mdp.rewards).max()))
-    reach = _states_reached(matrix, mdp)  # of a million states a policy may visit ten
-    inside = matrix[reach][:, reach]
+    reach, inside = np.arange(mdp.n_states), matrix
+    if mdp.n_states > MAX_STATES_PUSHED:  # of a million states a policy may visit ten
+        reach = _states_reached(matrix, mdp)
+        inside = matrix[reach][:, reach]
     inner, left = _push_forward(
         inside.indptr, inside.indices, inside.data, start[reach], mdp.terminal[reach], mdp.gamma, mdp.horizon,
         tolerance / largest,

@@ -37,6 +37,7 @@ __all__ = ["ReducedMDP", "action_values", "backward_bound", "reduce", "relaxed_b
 
 MAX_DIRECT_STATES = 1200  # up to here discounted models are solved by policy iteration with linear systems
 MAX_IDLE_SWEEPS = 30  # sweeps without effect on the start after which a bound that holds anyway is good enough
+SWEEPS_BEFORE_GATHERING = 4  # of value iteration: most bounds are known by then, for others gathering pays
 MAX_DENSE_FIXED_STATES, MAX_DENSE_FIXED_ENTRIES = 300, 10**7  # of systems that say what fixed actions return
 
 
@@ -128,9 +129,10 @@ class ReducedMDP:
         arrays = (self.pointer, self.successor, self.probability, self.reward, self.start)
         gamma, horizon = self.mdp.gamma, self.mdp.horizon
         if horizon is not None:
-            most = endless_reward(*arrays[:4], self.start, allowed, price)
-            if gamma == 1.0 and most * horizon <= cutoff + 4 * self.tolerance:
-                return most * horizon  # no step can end the episode: that many rewards follow, none larger
+            if gamma == 1.0:
+                most = endless_reward(*arrays[:4], self.start, allowed, price)
+                if most * horizon <= cutoff + 4 * self.tolerance:
+                    return most * horizon  # no step can end the episode: that many rewards follow, none larger
             return backward_bound(*arrays, allowed, price, values, gamma, horizon, cutoff)
         if gamma == 1.0 and (self.reward >= 0).all():
             # From above, loops that earn nothing would keep what they were first given; from below they stay at zero.
@@ -253,6 +255,31 @@ def backup(pointer, successor, probability, reward, allowed, price, values, gamm
 
 
 @njit(cache=True)
+def gather(pointer, successor, probability, reward, allowed, price, gamma):  # type: ignore[no-untyped-def]
+    """Return the allowed actions of the first len(allowed) states, without the others.
+
+    Of state s, those are rows first[s] to first[s + 1]; row r earns earned[r], and entries begin[r] to begin[r + 1] are
+    the states that follow and their discounted probabilities.
+    """
+    n, n_actions = len(allowed), reward.shape[1]
+    first, earned = np.zeros(n + 1, np.int64), np.empty(n * n_actions)
+    begin = np.zeros(n * n_actions + 1, np.int64)
+    after, weight = np.empty(pointer[n * n_actions], np.int64), np.empty(pointer[n * n_actions])
+    rows = entries = 0
+    for s in range(n):
+        for a in range(n_actions):
+            if allowed[s, a]:
+                earned[rows] = reward[s, a] - price[s]
+                for i in range(pointer[s * n_actions + a], pointer[s * n_actions + a + 1]):
+                    after[entries], weight[entries] = successor[i], gamma * probability[i]
+                    entries += 1
+                rows += 1
+                begin[rows] = entries
+        first[s + 1] = rows
+    return first, begin, earned, after, weight
+
+
+@njit(cache=True)
 def discounted_values(pointer, successor, probability, reward, gamma):  # type: ignore[no-untyped-def]
     """Return the best values without a tree by policy iteration, raised by what rounding may have cost, [S]."""
     n, n_actions = reward.shape
@@ -301,11 +328,23 @@ def relaxed_bound(  # type: ignore[no-untyped-def]
     """Iterate values in place from above, without a horizon; the start's value after at most `max_sweeps` sweeps."""
     n = len(reward)
     bound = 0.0
+    first, begin, earned, after, weight = gather(pointer, successor, probability, reward, allowed[:0], price, gamma)
     for sweep in range(max_sweeps):
         change = 0.0
+        if sweep == SWEEPS_BEFORE_GATHERING:
+            first, begin, earned, after, weight = gather(pointer, successor, probability, reward, allowed, price, gamma)
         for k in range(n):
             s = n - 1 - k if sweep % 2 == 0 else k
-            best = backup(pointer, successor, probability, reward, allowed, price, values, gamma, s)
+            if sweep >= SWEEPS_BEFORE_GATHERING:
+                best = -np.inf
+                for row in range(first[s], first[s + 1]):
+                    total = earned[row]
+                    for i in range(begin[row], begin[row + 1]):
+                        total += weight[i] * values[after[i]]
+                    if total > best:
+                        best = total
+            else:
+                best = backup(pointer, successor, probability, reward, allowed, price, values, gamma, s)
             if best < values[s]:
                 if values[s] - best > change:
                     change = values[s] - best
@@ -342,6 +381,7 @@ def backward_bound(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Induce backwards over the horizon; `values` is overwritten. The best policy may depend on the time left."""
     n = len(reward)
+    first, begin, earned, after, weight = gather(pointer, successor, probability, reward, allowed, price, gamma)
     new = np.zeros(n)
     values[:] = 0.0
     losing = reward.max() <= 0.0  # then fewer steps are never worse, and every sweep gives an upper bound
@@ -349,7 +389,13 @@ def backward_bound(  # type: ignore[no-untyped-def]
     for _ in range(horizon):
         change = 0.0
         for s in range(n):
-            best = backup(pointer, successor, probability, reward, allowed, price, values, gamma, s)
+            best = -np.inf
+            for row in range(first[s], first[s + 1]):
+                total = earned[row]
+                for i in range(begin[row], begin[row + 1]):
+                    total += weight[i] * values[after[i]]
+                if total > best:
+                    best = total
             new[s] = best
             if abs(best - values[s]) > change:
                 change = abs(best - values[s])
