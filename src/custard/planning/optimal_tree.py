@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from custard.core.errors import CustardError
 from custard.core.mdp import FiniteMDP
@@ -25,7 +24,7 @@ from custard.planning.constraint_search import ConstraintSearch
 from custard.planning.labelling import lossless_tree
 from custard.planning.model import model_of
 from custard.planning.points import points_of
-from custard.planning.reduced import ReducedMDP, reduce
+from custard.planning.reduced import ReducedMDP, one_thread, reduce
 from custard.task.problem import Problem, Snapshot
 from custard.tree.shape import Shape, count_leaves
 from custard.tree.tree import Tree
@@ -221,7 +220,7 @@ def _discounted(state: _Incumbent, seed: int, deadline: float) -> Iterator[Plan]
         climber.offer(shape, min(deadline, time.monotonic() + OFFER_SECONDS))
         keep()
 
-    with threadpool_limits(1, user_api="blas"):  # matrices are small: more threads only wait for each other
+    with one_thread():
         if state.depth == 1 and len(points.splits) * problem.n_actions**2 <= MAX_STUMPS:
             if climber.try_all_stumps(min(deadline, time.monotonic() + STUMP_TIME_SHARE * state.settings.seconds)):
                 keep()

@@ -19,12 +19,15 @@ The compiled functions share their parameters, S states and A actions:
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
 
 import numpy as np
 from scipy import sparse
 from scipy.sparse.csgraph import breadth_first_order
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from custard.core.mdp import FiniteMDP
 from custard.core.numba_tools import njit
@@ -33,7 +36,15 @@ from custard.planning.solve import value_iteration
 from custard.tree.shape import Shape, Split, build_tree, map_leaves
 from custard.tree.tree import Tree
 
-__all__ = ["ReducedMDP", "action_values", "backward_bound", "reduce", "relaxed_bound", "separating_splits"]
+__all__ = [
+    "ReducedMDP",
+    "action_values",
+    "backward_bound",
+    "one_thread",
+    "reduce",
+    "relaxed_bound",
+    "separating_splits",
+]
 
 MAX_DIRECT_STATES = 1200  # up to here discounted models are solved by policy iteration with linear systems
 MAX_IDLE_SWEEPS = 30  # sweeps without effect on the start after which a bound that holds anyway is good enough
@@ -160,13 +171,26 @@ def separating_splits(x: np.ndarray) -> list[tuple[int, float]]:
     return splits
 
 
+@cache
+def _thread_pools() -> ThreadpoolController:
+    """Return the thread pools of the process; looking for them takes longer than a small model."""
+    import scipy.linalg  # noqa: F401  # loads the libraries of linear algebra, numpy's and the one that numba calls
+
+    return ThreadpoolController()
+
+
+def one_thread() -> AbstractContextManager[Any]:
+    """Return a context in which linear algebra uses one thread: for small matrices more only wait for each other."""
+    return _thread_pools().limit(limits=1, user_api="blas")
+
+
 def reduce(mdp: FiniteMDP) -> ReducedMDP:
     """Drop what cannot be reached from the start by any policy."""
     states = _states_in_reach(mdp)
     pointer, successor, probability = _transitions_among(mdp, states)
     reward, start = np.ascontiguousarray(mdp.rewards[states]), mdp.start[states]
     if mdp.gamma < 1.0 and mdp.horizon is None and len(states) <= MAX_DIRECT_STATES:
-        with threadpool_limits(1, user_api="blas"):
+        with one_thread():
             values = discounted_values(pointer, successor, probability, reward, mdp.gamma)
     else:
         values = value_iteration(mdp)[0][states]
