@@ -64,6 +64,10 @@ def test_what_is_learned_is_drawn_over_steps() -> None:
     assert [(chart["x"], chart["xlabel"], chart["band"]) for chart in charts] == [([0, 5], "environment steps", False)]
 
 
+def test_what_was_planned_at_one_go_has_no_course() -> None:
+    assert curves([{"steps": 0, "seconds": 0.9, "value": 47.77, "bound": 47.77, "gap": 0.0}]) == []
+
+
 def test_the_certificate_is_shown(planned: tuple[custard.Run, FiniteMDP]) -> None:
     run, mdp = planned
     told = dict(data(planned)["proof"])
