@@ -150,8 +150,8 @@ class DirectSearch:
             settings,
             Forms.of(settings.tests, settings.leaves, problem.base.actions),
         )
-        self.grows_plain = not problem.base.actions.discrete  # plain trees, after their race
-        self.ends = Ends.of(self.forms, self.grows_plain)
+        self.grows_plain = problem.base.actions.kind == "box"  # plain trees, after their race
+        self.ends = Ends.of(self.forms, problem.base.actions.discrete)
         self.seed = problem.seeds("direct")["direct"]
         self.max_leaves = settings.max_leaves or DEFAULT_MAX_LEAVES
         self.max_depth = self.max_leaves - 1 if problem.max_depth is None else problem.max_depth

@@ -70,13 +70,13 @@ class Ends(NamedTuple):
     refinement: float
 
     @classmethod
-    def of(cls, forms: Forms, grows_plain: bool) -> Ends:
-        """Return the shares for what is searched; where plain trees grow, that is most of their refinement."""
+    def of(cls, forms: Forms, is_discrete: bool) -> Ends:
+        """Return the shares for what is searched; action vectors need more refinement."""
         if not forms.has_plain:
             return cls(0.4, 0.4, 0.4, 0.88, 0.88)
         if forms.has_sums:
             return cls(0.4, 0.46, 0.56, 0.72, 0.88)
-        race = 0.58 if grows_plain else 0.78
+        race = 0.78 if is_discrete else 0.58
         return cls(0.3, 0.4, race, race, 0.88)
 
 
