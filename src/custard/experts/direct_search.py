@@ -8,7 +8,7 @@ numbers. The optimiser is rebuilt from the returns it was told, so a search can 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,7 +18,7 @@ from custard.task.episodes import EpisodeRequest, Episodes, Runner
 from custard.task.policies import Policy
 from custard.task.source import episode_seeds
 
-__all__ = ["DirectSearchSettings", "SearchProgress", "direct_search"]
+__all__ = ["DirectSearchSettings", "Referee", "SearchProgress", "direct_search", "is_enough"]
 
 MAX_COVARIANCE_SIZE = 200  # parameters up to which the optimiser learns how they depend on each other
 RECENT_GENERATIONS = 5  # over which noise and differences between policies are measured
@@ -98,6 +98,41 @@ class _History:
         return int(np.clip(needed, settings.episodes, settings.max_episodes))
 
 
+@dataclass(frozen=True, eq=False)
+class Referee:
+    """Runs the episodes of a search, and chooses among its best centres at the end."""
+
+    runner: Runner
+    policy_of: Callable[[np.ndarray], Policy]
+    settings: DirectSearchSettings
+    seed: int
+    max_steps: int | None  # that cut episodes
+
+    def run(self, parameters: Sequence[np.ndarray], part: tuple[int, int], episodes: int) -> list[Episodes]:
+        """Run the same episodes with every policy; `part` tells which: no two parts of a search share any."""
+        first = int(np.random.SeedSequence([self.seed, *part]).generate_state(1)[0])
+        seeds = episode_seeds(first, episodes)
+        return self.runner.run(
+            [EpisodeRequest(self.policy_of(each), seeds, 0.0, self.max_steps) for each in parameters]
+        )
+
+    def choose(self, finalists: Sequence[np.ndarray]) -> tuple[np.ndarray, float, int]:
+        """Return the best finalist on fresh episodes, its mean return on others, and the environment steps of both."""
+        chosen, steps = finalists[0], 0
+        if len(finalists) > 1:
+            results = self.run(finalists, (3, 0), self.settings.final_episodes)
+            steps = sum(result.steps for result in results)
+            chosen = finalists[int(np.argmax([result.returns.mean() for result in results]))]
+        last = self.run([chosen], (3, 1), self.settings.final_episodes)[0]
+        return chosen, float(last.returns.mean()), steps + last.steps
+
+
+def is_enough(returns: np.ndarray, threshold: float | None, beyond_threshold: bool) -> bool:
+    """Return whether every episode earns the threshold; beyond it, whether they all earn the same, too."""
+    is_met = threshold is not None and float(returns.min()) >= threshold
+    return is_met and not (beyond_threshold and float(np.ptp(returns)) > 0.0)
+
+
 def direct_search(
     policy_of: Callable[[np.ndarray], Policy],
     size: int,
@@ -107,15 +142,13 @@ def direct_search(
     max_steps: int | None = None,
     threshold: float | None = None,
     state: Mapping[str, np.ndarray] | None = None,
-    pause_at: float = np.inf,
     beyond_threshold: bool = False,
 ) -> Iterator[SearchProgress]:
     """Search around zero; yields after every judgement, and at the end with `is_final`.
 
     `policy_of` turns parameters [size] into a policy. `max_steps` cuts episodes of environments without a time limit.
     The search stops early where a judged centre earns the reward `threshold` in every episode; if it may go
-    `beyond_threshold`, only where it earns the same in every episode. `state` is a former progress' `state`. The
-    search pauses, with nothing final, at the first judgement after `pause_at` steps.
+    `beyond_threshold`, only where it earns the same in every episode. `state` is a former progress' `state`.
     """
     import cmaes
 
@@ -127,15 +160,7 @@ def direct_search(
         mean=np.zeros(size), sigma=settings.initial_deviation, population_size=settings.population, seed=seed % 2**32
     )
     centres: dict[int, np.ndarray] = {}  # by generation
-
-    def seeds(kind: int, number: int, count: int) -> np.ndarray:
-        return episode_seeds(int(np.random.SeedSequence([seed, kind, number]).generate_state(1)[0]), count)
-
-    def run(parameters: list[np.ndarray], episode_seeds: np.ndarray) -> list[Episodes]:
-        requests = [EpisodeRequest(policy_of(each), episode_seeds, 0.0, max_steps) for each in parameters]
-        results = runner.run(requests)
-        history.steps += sum(result.steps for result in results)
-        return results
+    referee = Referee(runner, policy_of, settings, seed, max_steps)
 
     def ask() -> list[np.ndarray]:
         return [optimiser.ask() for _ in range(settings.population)]
@@ -152,7 +177,8 @@ def direct_search(
         tell(ask(), fitness)
     while not history.is_over and history.steps + history.final_steps < settings.steps:
         asked, generation = ask(), len(history.fitness) + 1
-        results = run(asked, seeds(1, generation, history.episodes_needed(settings)))
+        results = referee.run(asked, (1, generation), history.episodes_needed(settings))
+        history.steps += sum(result.steps for result in results)
         fitness = np.array([result.returns.mean() for result in results])
         history.fitness.append(fitness)
         history.variance.append(float(np.mean([result.returns.var() for result in results])))
@@ -161,26 +187,21 @@ def direct_search(
         history.final_steps = int(length * settings.final_episodes * (settings.finalists + 1))
         if generation % settings.judge_every:
             continue
-        judged = run([centres[generation]], seeds(2, generation, settings.judge_episodes))[0]
+        judged = referee.run([centres[generation]], (2, generation), settings.judge_episodes)[0]
+        history.steps += judged.steps
         value = float(judged.returns.mean())
         if value > history.best[1]:
             history.improved_at = history.steps
         history.judged.append((generation, value))
-        is_met = threshold is not None and float(judged.returns.min()) >= threshold
-        is_met = is_met and not (beyond_threshold and float(np.ptp(judged.returns)) > 0.0)
+        is_met = is_enough(judged.returns, threshold, beyond_threshold)
         history.is_over = is_met or history.steps - history.improved_at > settings.patience * settings.steps
         yield progress(is_flat=all(float(np.ptp(row)) == 0.0 for row in history.fitness))
-        if history.steps >= pause_at:
-            return
     if not centres:
         yield progress(is_final=True)
         return
     ranked = [generation for generation, _ in sorted(history.judged, key=lambda entry: -entry[1])]
     last = len(centres)  # few episodes judged the others, so the last one may well be the best
     finalists = [centres[k] for k in dict.fromkeys([*ranked[: settings.finalists - 1], last])]
-    chosen = finalists[0]
-    if len(finalists) > 1:
-        results = run(finalists, seeds(3, 0, settings.final_episodes))
-        chosen = finalists[int(np.argmax([result.returns.mean() for result in results]))]
-    value = float(run([chosen], seeds(3, 1, settings.final_episodes))[0].returns.mean())
+    chosen, value, steps = referee.choose(finalists)
+    history.steps += steps
     yield SearchProgress(history.steps, value, chosen, history.arrays(), is_final=True)

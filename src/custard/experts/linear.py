@@ -1,6 +1,8 @@
 """Linear policies as experts: a score per action, linear in the features, found by direct search on the return.
 
-Weights are searched for standardised features (`direct_search`) and folded back, so that the policy takes raw ones.
+Weights are searched for standardised features and folded back, so that the policy takes raw ones. CMA-ES
+(`direct_search`) explores widely; augmented random search takes fewer episodes where there are many weights. Each is
+tried with a part of the steps, and the one that found the best policy goes on.
 """
 
 from __future__ import annotations
@@ -10,7 +12,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from custard.core.actions import Actions
+from custard.experts.augmented_random_search import (
+    MIN_DIRECTIONS,
+    FeatureStatistics,
+    Scaling,
+    augmented_random_search,
+    raw_policy,
+)
 from custard.experts.direct_search import DirectSearchSettings, SearchProgress, direct_search
 from custard.experts.expert import Expert, Progress
 from custard.task.episodes import EpisodeRequest, Runner
@@ -22,37 +30,14 @@ from custard.tree.leaf_actions import LeafActions
 
 __all__ = ["Guide", "LinearProgress", "search_linear_policy", "train"]
 
-STARTS = 2  # searches that begin, fewer where they would have few generations in the first rung of the race
-MIN_GENERATIONS_PER_RUNG = 8
-RUNG_SHARE = 0.1  # of all steps for each search in the race, before the worse half drops out; the last has the rest
+CMA, AUGMENTED, PRICED = "CMA-ES", "augmented random search", "augmented random search, steps priced"
+SEARCHES = CMA, AUGMENTED, PRICED  # in the order of their trials
+TRIAL_SHARES = {CMA: 0.1, AUGMENTED: 0.3, PRICED: 0.3}  # of all steps
+AUGMENTED_GENERATIONS = 25  # that augmented random search needs before it is compared, too
+MIN_AUGMENTED_GENERATIONS, MAX_TRIAL_SHARE = 8, 0.5  # without which it is not tried, in at most this share of all steps
+STANDSTILL = 0.05  # share of its return, which a search that stands still gains at most in the second half of its trial
 FIRST_POLICIES, MIN_FIRST_POLICIES = 32, 4  # random linear policies: an episode of each tells how features are scaled
 FIRST_SHARE = 0.2  # of all steps that these may take
-
-
-@dataclass(frozen=True, eq=False)
-class Scaling:
-    """What standardises features, and what scales scores to an action space."""
-
-    mean: np.ndarray  # [n]
-    deviation: np.ndarray  # [n]
-    actions: Actions
-
-    @property
-    def size(self) -> int:
-        """How many parameters a policy has: a weight per feature and a bias, for each action or component."""
-        return (self.actions.n if self.actions.discrete else self.actions.size) * (len(self.mean) + 1)
-
-    def policy(self, parameters: np.ndarray) -> LinearPolicy:
-        """Return the policy, for raw features, of parameters [size] for standardised ones."""
-        n = len(self.mean)
-        table = parameters.reshape(-1, n + 1)
-        weights = table[:, :n] / self.deviation
-        bias = table[:, n] - weights @ self.mean
-        if not self.actions.discrete:
-            box = LeafActions(self.actions)
-            half, middle = (box.high - box.low) / 2, (box.high + box.low) / 2
-            weights, bias = weights * half[:, None], bias * half + middle
-        return LinearPolicy(weights, bias, self.actions)
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,48 +58,89 @@ class LinearProgress:
 
 
 @dataclass(eq=False)
-class Race:
-    """Several searches, of which the worse half drops out again and again."""
+class Trials:
+    """Several searches, each of which is tried in turn; the best one goes on."""
 
+    kinds: tuple[str, ...]  # of the searches
     mean: np.ndarray  # [n] of features
     deviation: np.ndarray  # [n] of features
     centre: np.ndarray  # [size]: parameters that all searches begin at
-    first_steps: int  # that showed how features are scaled
-    rung: int = 0
-    running: list[int] = field(default_factory=list)  # numbers of the starts
-    searches: dict[int, dict[str, np.ndarray]] = field(default_factory=dict)  # by start: what it needs to go on
+    state_count: int  # of the states that showed how features are scaled
+    first_steps: int  # that these took
+    tried: int = 0  # how many trials are over
+    searches: dict[int, dict[str, np.ndarray]] = field(default_factory=dict)  # by number: what it needs to go on
 
     @property
     def steps(self) -> int:
         """Environment steps used so far."""
         return self.first_steps + sum(map(self.used, self.searches))
 
-    def used(self, start: int) -> int:
-        """Return the environment steps that one search has used."""
-        return int(self.searches[start]["search.steps"][0]) if start in self.searches else 0
+    @property
+    def is_decided(self) -> bool:
+        """Whether all trials are over."""
+        return self.tried == len(self.kinds)
 
-    def best_value(self, start: int) -> float:
+    @property
+    def present(self) -> int:
+        """The number of the search that is on trial; if all trials are over, that of the best one."""
+        return max(self.searches, key=self.best_value) if self.is_decided else self.tried
+
+    def used(self, number: int) -> int:
+        """Return the environment steps that one search has used."""
+        return int(self.searches[number]["search.steps"][0]) if number in self.searches else 0
+
+    def generations(self, number: int) -> int:
+        """Return how many generations one augmented random search has had."""
+        return int(self.searches[number]["search.steps"][1]) if number in self.searches else 0
+
+    def best_value(self, number: int) -> float:
         """Return the largest value that one search has found."""
-        return float(self.searches[start]["search.judged"][:, 1].max(initial=-np.inf))
+        return float(self.searches[number]["search.judged"][:, 1].max(initial=-np.inf))
+
+    def trial_is_over(self, steps: int) -> bool:
+        """Return whether the present search was tried for long enough if there are so many steps for all."""
+        used, kind = self.used(self.tried), self.kinds[self.tried]
+        if kind == CMA:
+            return used >= TRIAL_SHARES[kind] * steps
+        left = steps - self.steps + used  # of which the best search should have a part afterwards
+        needed = AUGMENTED_GENERATIONS / max(1, self.generations(self.tried)) * used
+        return used >= min(max(TRIAL_SHARES[kind] * steps, needed), MAX_TRIAL_SHARE * left)
+
+    def end_trial(self, time_limit: float) -> None:
+        """Go on to the next search; one with priced steps is tried only where the one before stands still."""
+        self.tried += 1
+        if not self.is_decided and self.kinds[self.tried] == PRICED and self.step_price(time_limit) <= 0.0:
+            self.kinds = self.kinds[: self.tried]
+
+    def step_price(self, time_limit: float) -> float:
+        """Return what a step earns if the last search has found a policy that never fails and nothing better since.
+
+        Otherwise nothing.
+        """
+        search = self.searches[SEARCHES.index(AUGMENTED)]
+        judged, length = search["search.judged"][:, 1], float(search["search.lengths"][0])
+        if not len(judged) or length < time_limit:
+            return 0.0
+        best, before = judged.max(), judged[: (len(judged) + 1) // 2].max()
+        return float(best / length) if best - before <= STANDSTILL * abs(best) else 0.0
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return everything as arrays."""
-        data = {f"start{k}/{name}": value for k, search in self.searches.items() for name, value in search.items()}
-        numbers = {"first_steps": self.first_steps, "rung": self.rung, "running": self.running, "steps": self.steps}
-        return data | {name: np.array(value) for name, value in numbers.items()} | {
-            "mean": self.mean, "deviation": self.deviation, "centre": self.centre
-        }  # fmt: skip
+        data = {f"search{k}/{name}": value for k, search in self.searches.items() for name, value in search.items()}
+        names = ("kinds", "mean", "deviation", "centre", "state_count", "first_steps", "tried", "steps")
+        return data | {name: np.array(getattr(self, name)) for name in names}
 
     @classmethod
-    def from_arrays(cls, data: Mapping[str, np.ndarray]) -> Race:
-        """Return the race that `arrays` was made of."""
-        race = cls(data["mean"], data["deviation"], data["centre"], int(data["first_steps"]), int(data["rung"]))
-        race.running = data["running"].tolist()
+    def from_arrays(cls, data: Mapping[str, np.ndarray]) -> Trials:
+        """Return the trials that `arrays` was made of."""
+        arrays = data["mean"], data["deviation"], data["centre"]
+        state_count, first_steps, tried = (int(data[name]) for name in ("state_count", "first_steps", "tried"))
+        trials = cls(tuple(data["kinds"].tolist()), *arrays, state_count, first_steps, tried)
         for key, value in data.items():
-            start, slash, name = key.partition("/")
+            number, slash, name = key.partition("/")
             if slash:
-                race.searches.setdefault(int(start.removeprefix("start")), {})[name] = value
-        return race
+                trials.searches.setdefault(int(number.removeprefix("search")), {})[name] = value
+        return trials
 
 
 def search_linear_policy(
@@ -129,45 +155,58 @@ def search_linear_policy(
 ) -> Iterator[LinearProgress]:
     """Search for a linear policy, near what a guide does if there is one. `beyond_threshold`: see `direct_search`.
 
-    Yields after every judgement. Some searches get stuck, so several begin, and the better half goes on.
+    Yields after every judgement.
     """
     if state is not None:
-        race = Race.from_arrays(state)
+        trials = Trials.from_arrays(state)
     elif guide is not None:
-        race = _begun_near(guide, problem)
+        trials = _begun_near(guide, problem)
     else:
-        race = _begun(problem, runner, settings, seed, max_steps)
-    scaling = Scaling(race.mean, race.deviation, problem.base.actions)
+        trials = _begun(problem, runner, settings, seed, max_steps)
+    actions, time_limit = problem.base.actions, problem.source.time_limit or max_steps or np.inf
+    scaling = Scaling(trials.mean, trials.deviation, actions)
 
     def policy_of(parameters: np.ndarray) -> LinearPolicy:
-        return scaling.policy(race.centre + parameters)
+        return scaling.policy(trials.centre + parameters)
+
+    def search(number: int, steps: int) -> Iterator[tuple[SearchProgress, LinearPolicy | None]]:
+        """Go on with one search."""
+        own_seed = int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
+        limits = runner, replace(settings, steps=max(1, steps)), own_seed
+        goal = max_steps, problem.source.reward_threshold, trials.searches.get(number)
+        if trials.kinds[number] == CMA:
+            for found in direct_search(policy_of, scaling.size, *limits, *goal, beyond_threshold):
+                yield found, None if found.parameters is None else policy_of(found.parameters)
+            return
+        price = trials.step_price(time_limit) if trials.kinds[number] == PRICED else 0.0
+        statistics = FeatureStatistics.of(trials.mean, trials.deviation, trials.state_count)
+        for found in augmented_random_search(
+            statistics, trials.centre, actions, *limits, *goal, beyond_threshold, price
+        ):
+            yield found, None if found.parameters is None else raw_policy(found.parameters, actions)
 
     shown: LinearProgress | None = None
     while True:
-        is_last = len(race.running) == 1
-        pause_at = np.inf if is_last else (race.rung + 1) * RUNG_SHARE * settings.steps  # of each search
-        for k in race.running:
-            if race.used(k) >= pause_at:  # before the run was resumed
-                continue
-            steps = race.used(k) + settings.steps - race.steps if is_last else settings.steps
-            number = int(np.random.SeedSequence([seed, k]).generate_state(1)[0])
-            for progress in direct_search(
-                policy_of, scaling.size, runner, replace(settings, steps=max(1, steps)), number, max_steps,
-                problem.source.reward_threshold, race.searches.get(k), pause_at, beyond_threshold,
-            ):  # fmt: skip
-                race.searches[k] = progress.state
-                if shown is None or progress.value >= shown.search.value or progress.is_final:
-                    policy = None if progress.parameters is None else policy_of(progress.parameters)
-                    shown = LinearProgress(progress, policy, {})
-                yield replace(shown, search=replace(shown.search, steps=race.steps), state=race.arrays())
-                if progress.is_final:  # the steps are used, or every episode earns what was asked for
-                    return
-        race.rung += 1
-        race.running = sorted(race.running, key=lambda k: -race.best_value(k))[: max(1, len(race.running) // 2)]
+        number, is_decided = trials.present, trials.is_decided
+        steps = trials.used(number) + settings.steps - trials.steps if is_decided else settings.steps
+        if not is_decided and trials.trial_is_over(settings.steps):  # before the run was resumed
+            trials.end_trial(time_limit)
+            continue
+        for found, policy in search(number, steps):
+            trials.searches[number] = found.state
+            if shown is None or found.value >= shown.search.value or found.is_final:
+                shown = LinearProgress(found, policy, {})
+            yield replace(shown, search=replace(shown.search, steps=trials.steps), state=trials.arrays())
+            if found.is_final:  # the steps are used, or every episode earns what was asked for
+                return
+            if not is_decided and trials.trial_is_over(settings.steps):
+                break
 
 
-def _begun(problem: Problem, runner: Runner, settings: DirectSearchSettings, seed: int, max_steps: int | None) -> Race:
-    """Run random linear policies, whose states tell how features are scaled; decide how many searches can begin."""
+def _begun(
+    problem: Problem, runner: Runner, settings: DirectSearchSettings, seed: int, max_steps: int | None
+) -> Trials:
+    """Run random linear policies, whose states tell how features are scaled; decide which searches are tried."""
     actions, n = problem.base.actions, problem.base.features.n_raw
     rng, neutral = np.random.default_rng([seed, 0]), Scaling(np.zeros(n), np.ones(n), actions)
     seeds = episode_seeds(int(rng.integers(2**31)), FIRST_POLICIES)
@@ -181,14 +220,18 @@ def _begun(problem: Problem, runner: Runner, settings: DirectSearchSettings, see
     met = [result.states[:, :n] for result in results]
     mean = np.mean([states.mean(axis=0) for states in met], axis=0)  # a long episode counts no more than a short one
     deviation = np.sqrt(np.mean([((states - mean) ** 2).mean(axis=0) for states in met], axis=0))
-    episode_steps = sum(map(len, met)) / len(met)
-    generations = RUNG_SHARE * settings.steps / (settings.population * settings.episodes * episode_steps)
-    starts = int(np.clip(generations / MIN_GENERATIONS_PER_RUNG * STARTS, 1, STARTS))
-    centre = np.zeros(neutral.size)
-    return Race(mean, _not_zero(deviation, mean), centre, sum(map(len, met)), running=list(range(starts)))
+    first_steps, centre = sum(map(len, met)), np.zeros(neutral.size)
+    kinds = _affordable_searches(settings, first_steps / len(met))
+    return Trials(kinds, mean, _not_zero(deviation, mean), centre, first_steps, first_steps)
 
 
-def _begun_near(guide: Guide, problem: Problem) -> Race:
+def _affordable_searches(settings: DirectSearchSettings, episode_steps: float) -> tuple[str, ...]:
+    """Return the kinds of searches whose trials can have enough generations."""
+    generations = MAX_TRIAL_SHARE * settings.steps / (2 * MIN_DIRECTIONS * episode_steps)
+    return SEARCHES if generations >= MIN_AUGMENTED_GENERATIONS else SEARCHES[:1]
+
+
+def _begun_near(guide: Guide, problem: Problem) -> Trials:
     """Scale features by the states of a guide, and begin with the scores that fit its actions best (least squares)."""
     actions, n = problem.base.actions, problem.base.features.n_raw
     states = guide.states[:, :n]
@@ -203,7 +246,7 @@ def _begun_near(guide: Guide, problem: Problem) -> Race:
     if actions.discrete:  # only differences between scores matter, and not their size
         table = table - table.mean(axis=0)
         table /= np.sqrt((table**2).mean()) or 1.0
-    return Race(mean, deviation, table.ravel(), 0, running=list(range(STARTS)))
+    return Trials(SEARCHES[:2], mean, deviation, table.ravel(), len(states), 0)
 
 
 def _not_zero(deviation: np.ndarray, mean: np.ndarray) -> np.ndarray:

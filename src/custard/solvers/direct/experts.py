@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["linear_policy", "load", "may_train_another", "search", "teachers", "train", "training_seconds"]
 
-FIRST_LINEAR_END = 0.08  # share of the budget for a first search, where a DQN may race against what it finds
+FIRST_LINEAR_END = 0.25  # share of the budget for a first search, where a DQN may race against what it finds
 MAX_DQN_STEPS, MIN_DQN_STEPS, DQN_SHARE = 100_000, 20_000, 0.1
 COMPILED_DQN_SHARE = 0.002  # where an update takes hundreds of times as long as a step
 DQN_SECONDS = 5e-4  # of a step with its update, about
