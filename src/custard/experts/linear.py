@@ -28,7 +28,7 @@ from custard.task.source import episode_seeds
 from custard.task.workers import make_runner
 from custard.tree.leaf_actions import LeafActions
 
-__all__ = ["Guide", "LinearProgress", "search_linear_policy", "train"]
+__all__ = ["Guide", "LinearProgress", "fitted_policy", "search_linear_policy", "train"]
 
 CMA, AUGMENTED, PRICED = "CMA-ES", "augmented random search", "augmented random search, steps priced"
 SEARCHES = CMA, AUGMENTED, PRICED  # in the order of their trials
@@ -247,6 +247,12 @@ def _begun_near(guide: Guide, problem: Problem) -> Trials:
         table = table - table.mean(axis=0)
         table /= np.sqrt((table**2).mean()) or 1.0
     return Trials(SEARCHES[:2], mean, deviation, table.ravel(), len(states), 0)
+
+
+def fitted_policy(guide: Guide, problem: Problem) -> LinearPolicy:
+    """Return the linear policy that a search near a guide begins with."""
+    trials = _begun_near(guide, problem)
+    return Scaling(trials.mean, trials.deviation, problem.base.actions).policy(trials.centre)
 
 
 def _not_zero(deviation: np.ndarray, mean: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ import numpy as np
 from custard.core.actions import Actions
 from custard.experts.direct_search import DirectSearchSettings
 from custard.experts.expert import Expert
-from custard.experts.linear import Guide, search_linear_policy
+from custard.experts.linear import Guide, fitted_policy, search_linear_policy
 from custard.experts.numbered_actions import choice_of_vectors, with_numbered_actions
 from custard.solvers.common.race import BudgetUsed
 from custard.solvers.direct.imitate import Teacher
@@ -33,6 +33,7 @@ DQN_SECONDS = 5e-4  # of a step with its update, about
 NEARLY_SOLVED = 0.9  # share of the way from a constant action to the reward threshold
 MIN_SEARCH_SHARE = 0.02  # of the budget, for which a second search is begun
 GUIDE_EPISODES, GUIDE_SHARE = 20, 0.05  # of the trained expert, for a linear policy to begin near it; of the budget
+FITTED_EPISODES = 8  # that show whether a search near the trained expert begins better than the first one ended
 MIN_TEACHER_WORTH = 0.5  # share of the best teacher's gain over constants that another one must have
 NEARLY_IMITATED = 0.9  # share of the expert's gain over constants with which trees imitate well enough
 UNFINISHED = 0.8  # share of its steps after which a search was not stopped because nothing better was found
@@ -87,13 +88,14 @@ def _search_linear(run: DirectSearch, end: float, guide: Guide | None = None) ->
 
 def _search_linear_again(run: DirectSearch) -> Iterator[Snapshot]:
     """Search for a linear policy near a better expert, or go on with the first search if it was not at its end."""
-    state, is_asked_for = run.state, run.settings.expert is not None
-    has_expert = state.has_trained_expert or run.trained_expert is not None
-    if has_expert and (is_asked_for or state.trained_return > state.linear_return):
-        if not state.is_guided:
-            state.linear_search, state.linear_plan, state.is_guided = {}, {}, True
-        yield from _search_linear(run, run.ends.expert, None if state.linear_search else _guide(run))
-        return
+    state = run.state
+    if not state.is_extended and _has_better_expert(run):
+        guide = None if state.is_guided else _guide(run)
+        if guide is None or _is_good_start(run, guide):
+            if guide is not None:
+                state.linear_search, state.linear_plan, state.is_guided = {}, {}, True
+            yield from _search_linear(run, run.ends.expert, None if state.linear_search else guide or _guide(run))
+            return
     if state.linear_search and not state.is_extended:
         used, planned = int(state.linear_search["steps"]), state.linear_plan["steps"]
         if used < UNFINISHED * planned:
@@ -101,6 +103,17 @@ def _search_linear_again(run: DirectSearch) -> Iterator[Snapshot]:
         state.linear_plan["steps"] = max(planned, used + run.steps_left(run.ends.expert))
     state.is_extended = True
     yield from _search_linear(run, run.ends.expert)
+
+
+def _has_better_expert(run: DirectSearch) -> bool:
+    has_expert = run.state.has_trained_expert or run.trained_expert is not None
+    return has_expert and (run.settings.expert is not None or run.state.trained_return > run.state.linear_return)
+
+
+def _is_good_start(run: DirectSearch, guide: Guide) -> bool:
+    """Return whether the linear policy fitted to a guide returns more than the best one found without it."""
+    found = run.racer.screen([fitted_policy(guide, run.problem)], FITTED_EPISODES)[0]
+    return float(found.returns.mean()) > run.state.linear_return
 
 
 def _guide(run: DirectSearch) -> Guide:
