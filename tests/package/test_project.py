@@ -46,10 +46,12 @@ def test_every_page_is_in_the_menu():
     assert {page for page in pages if not page.startswith("gallery/")} - {"package.md"} <= menu
 
 
-def test_a_missing_box2d_names_our_extra(monkeypatch):
+@pytest.mark.parametrize("library", ["Box2D", "MuJoCo"])
+def test_what_an_environment_misses_names_our_extra(monkeypatch, library):
     def fail(*_, **__):
-        raise gym.error.DependencyNotInstalled("Box2D is not installed, you can install it by run `pip install x`")
+        raise gym.error.DependencyNotInstalled(f"{library} is not installed, you can install it by run `pip install x`")
 
     monkeypatch.setattr(gym, "make", fail)
-    with pytest.raises(CustardError, match=r'CartPole-v1.* needs Box2D: pip install "custard-rl\[box2d\]"'):
+    extra = rf'pip install "custard-rl\[{library.lower()}\]"'
+    with pytest.raises(CustardError, match=f"CartPole-v1.* needs {library}: {extra}"):
         custard.learn("CartPole-v1", "plan")

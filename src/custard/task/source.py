@@ -26,6 +26,9 @@ _TWIN_IDS = ("CartPole-v0", "CartPole-v1", "MountainCar-v0", "Acrobot-v1", "Pend
 #: Wrappers that `gym.make` adds and that change nothing.
 _HARMLESS_WRAPPERS = (gym.wrappers.TimeLimit, gym.wrappers.OrderEnforcing, gym.wrappers.PassiveEnvChecker)
 
+#: Libraries that environments of Gymnasium need; the extra that installs one has its name in small letters.
+OPTIONAL_LIBRARIES = ("Box2D", "MuJoCo")
+
 #: Steps after which an episode is cut where the environment declares no limit of its own.
 DEFAULT_TIME_LIMIT = 10_000
 
@@ -223,9 +226,11 @@ def _make_or_explain(make: Callable[[], Any], name: str) -> Any:
     except CustardError:
         raise
     except gym.error.DependencyNotInstalled as error:
-        if "box2d" not in str(error).lower():
-            raise CustardError(f"environment {name!r} could not be made: {one_line(error)}") from error
-        raise CustardError(f'environment {name!r} needs Box2D: pip install "custard-rl[box2d]"') from error
+        for missing in OPTIONAL_LIBRARIES:
+            if missing.lower() in str(error).lower():
+                extra = f'pip install "custard-rl[{missing.lower()}]"'
+                raise CustardError(f"environment {name!r} needs {missing}: {extra}") from error
+        raise CustardError(f"environment {name!r} could not be made: {one_line(error)}") from error
     except (Exception, SystemExit) as error:  # whatever a constructor raises is the user's to see, in one line
         raise CustardError(
             f"environment {name!r} could not be made: {type(error).__name__}: {one_line(error)}"
