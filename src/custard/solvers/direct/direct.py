@@ -42,6 +42,7 @@ from custard.task.problem import Problem, Snapshot
 from custard.task.workers import make_runner
 from custard.tree.leaf_actions import LeafActions
 from custard.tree.simplify import centre_integer_thresholds, simplify
+from custard.tree.text import plural
 from custard.tree.tree import Tree
 
 __all__ = ["PRESETS", "Settings", "budget_for_time", "is_state", "solve"]
@@ -415,7 +416,9 @@ class DirectSearch:
         texts = []
         for form in others if self.forms.has_sums and self.forms.has_plain else []:
             tree, mean = self.state.incumbents[form].tree, self.state.incumbents[form].mean
-            size = f"{tree.n_leaves} leaves" + (f" and {tree.n_coefficients} coefficients" if form == SUMS else "")
+            size = f"{tree.n_leaves} {plural('leaf', tree.n_leaves)}"
+            if form == SUMS:
+                size += f" and {tree.n_coefficients} {plural('coefficient', tree.n_coefficients)}"
             texts.append(f"{form} {mean:.4g} with {size}")
         return "; ".join([why, *texts])
 
