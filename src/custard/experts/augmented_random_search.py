@@ -27,6 +27,7 @@ NOISE, STEP = 0.1, 0.05  # the paper's nu and alpha, in units of standardised fe
 MIN_DIRECTIONS, MAX_DIRECTIONS = 8, 64  # the paper's N: a quarter of the parameters, within these,
 MIN_GENERATIONS = 100  # and fewer where the steps do not allow so many generations
 USED_SHARE = 0.5  # of the directions, the best of which move the policy: the paper's b / N
+JUDGING_SHARE, MIN_JUDGE_EPISODES = 0.125, 4  # of the episodes, for judging the present policy now and then; episodes
 STATE_POLICIES = 4  # per generation, whose states are added to the statistics
 
 
@@ -96,6 +97,7 @@ class _Search:
     generation: int = 0
     steps: int = 0
     improved_at: int = 0  # steps when the best policy was found
+    judged_at: int = 0  # steps when a policy was judged last
     episode_steps: float = np.inf  # of the last generation's policies, on average
     is_over: bool = False
     is_flat: bool = True  # whether all policies so far returned the same
@@ -121,7 +123,7 @@ class _Search:
     def arrays(self) -> dict[str, np.ndarray]:
         """Return everything as arrays."""
         statistics = self.statistics
-        numbers = [self.steps, self.generation, self.improved_at, self.is_over, self.is_flat]
+        numbers = [self.steps, self.generation, self.improved_at, self.judged_at, self.is_over, self.is_flat]
         return {
             "search.steps": np.array(numbers), "search.judged": np.array(self.judged).reshape(-1, 2),
             "search.lengths": np.array([self.length, self.episode_steps]), "search.table": self.table,
@@ -134,12 +136,12 @@ class _Search:
     def from_arrays(cls, data: Mapping[str, np.ndarray]) -> _Search:
         """Return the search that `arrays` was made of."""
         statistics = FeatureStatistics(float(data["search.count"]), data["search.mean"], data["search.square"])
-        steps, generation, improved_at, is_over, is_flat = data["search.steps"].tolist()
+        steps, generation, improved_at, judged_at, is_over, is_flat = data["search.steps"].tolist()
         length, episode_steps = data["search.lengths"].tolist()
         judged = [(int(number), float(value)) for number, value in data["search.judged"]]
         best = dict(zip(data["search.kept"].tolist(), data["search.best"], strict=True))
         return cls(
-            statistics, data["search.table"], generation, steps, improved_at, episode_steps, bool(is_over),
+            statistics, data["search.table"], generation, steps, improved_at, judged_at, episode_steps, bool(is_over),
             bool(is_flat), length, judged, best,
         )  # fmt: skip
 
@@ -166,7 +168,6 @@ def augmented_random_search(
     """
     search = _Search(statistics, start) if state is None else _Search.from_arrays(state)
     n = len(statistics.mean)
-    final_episodes = settings.final_episodes * (settings.finalists + 1)
     referee = Referee(runner, lambda raw: raw_policy(raw, actions), settings, seed, max_steps)
 
     def progress(**more: bool) -> SearchProgress:
@@ -175,7 +176,7 @@ def augmented_random_search(
         return SearchProgress(search.steps, value, search.best.get(generation), search.arrays(), **more)
 
     def is_affordable() -> bool:
-        return search.generation == 0 or search.steps + search.episode_steps * final_episodes < settings.steps
+        return search.generation == 0 or search.steps + referee.final_steps(search.episode_steps) < settings.steps
 
     while not search.is_over and is_affordable():
         affordable = int(settings.steps / (2 * MIN_GENERATIONS * search.episode_steps))
@@ -200,12 +201,15 @@ def augmented_random_search(
             search.table = search.table + STEP / (used * deviation) * (gained[best] @ [1.0, -1.0]) @ drawn[best]
         search.statistics.add(np.concatenate([result.states[:, :n] for result in results[:STATE_POLICIES]]))
         search.episode_steps = float(np.mean([result.lengths[0] for result in results]))
-        if search.generation % settings.judge_every:
+        if not referee.is_due(search.generation, search.steps - search.judged_at):
             continue
         policy = search.statistics.scaling(actions).policy(search.table)
         raw = np.column_stack([policy.weights, policy.bias]).ravel()
-        judged = referee.run([raw], (2, search.generation), settings.judge_episodes)[0]
+        affordable = int(JUDGING_SHARE * (search.steps - search.judged_at) / search.episode_steps)
+        episodes = min(settings.judge_episodes, max(MIN_JUDGE_EPISODES, affordable))
+        judged = referee.run([raw], (2, search.generation), episodes)[0]
         search.steps, search.length = search.steps + judged.steps, float(judged.lengths.mean())
+        search.judged_at = search.steps
         search.judge(float(judged.returns.mean()), raw, settings.finalists)
         is_met = is_enough(judged.returns, threshold, beyond_threshold)
         search.is_over = is_met or search.steps - search.improved_at > settings.patience * settings.steps
@@ -213,7 +217,7 @@ def augmented_random_search(
     if not search.best:
         yield progress(is_final=True)
         return
-    chosen, value, steps = referee.choose(list(search.best.values()))
+    chosen, value, steps = referee.choose(list(search.best.values()), search.episode_steps)
     search.steps += steps
     yield SearchProgress(search.steps, value, chosen, search.arrays(), is_final=True)
 

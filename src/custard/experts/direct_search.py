@@ -21,6 +21,8 @@ from custard.task.source import episode_seeds
 __all__ = ["DirectSearchSettings", "Referee", "SearchProgress", "direct_search", "is_enough"]
 
 MAX_COVARIANCE_SIZE = 200  # parameters up to which the optimiser learns how they depend on each other
+MAX_UNJUDGED_SHARE = 0.05  # of all steps, between two judgements of the search's centre
+FINAL_SHARE, MIN_FINAL_EPISODES = 0.1, 4  # of all steps, for judging the best centres at the end; episodes of each
 RECENT_GENERATIONS = 5  # over which noise and differences between policies are measured
 
 
@@ -33,10 +35,10 @@ class DirectSearchSettings:
     episodes: int = 3  # episodes of each at first; more where their noise hides the differences between policies
     max_episodes: int = 12
     initial_deviation: float = 0.5  # of every parameter
-    judge_every: int = 5  # generations between two judgements of the search's centre
+    judge_every: int = 5  # generations between two judgements of the search's centre, or fewer where these are long
     judge_episodes: int = 20
     finalists: int = 4  # centres that are judged again at the end: the best ones, and the last one
-    final_episodes: int = 30  # fresh episodes that choose among them, and as many that judge the chosen one
+    final_episodes: int = 30  # fresh ones at the most, that choose among them, and as many that judge the chosen one
     patience: float = 0.6  # share of the steps without a better centre after which the search stops
 
     def __post_init__(self) -> None:
@@ -65,7 +67,8 @@ class _History:
     judged: list[tuple[int, float]] = field(default_factory=list)  # generation, mean return of the centre then
     steps: int = 0
     improved_at: int = 0  # steps when the best centre was found
-    final_steps: int = 0  # that the judgements at the end will take, about
+    judged_at: int = 0  # steps when a centre was judged last
+    length: float = 1.0  # steps per episode of the last generation
     is_over: bool = False  # whether the search stops before its steps are used
 
     @property
@@ -78,15 +81,17 @@ class _History:
         return {
             "search.fitness": np.array(self.fitness), "search.variance": np.array(self.variance),
             "search.judged": np.array(self.judged).reshape(-1, 2),
-            "search.steps": np.array([self.steps, self.improved_at, self.final_steps, self.is_over]),
+            "search.steps": np.array([self.steps, self.improved_at, self.judged_at, self.length, self.is_over]),
         }  # fmt: skip
 
     @classmethod
     def from_arrays(cls, data: Mapping[str, np.ndarray]) -> _History:
         """Return the history that `arrays` was made of."""
         judged = [(int(generation), float(value)) for generation, value in data["search.judged"]]
-        steps = data["search.steps"].tolist()
-        return cls(list(data["search.fitness"]), data["search.variance"].tolist(), judged, *steps)
+        steps, improved_at, judged_at = (int(entry) for entry in data["search.steps"][:3])
+        length, is_over = float(data["search.steps"][3]), bool(data["search.steps"][4])
+        fitness, variance = list(data["search.fitness"]), data["search.variance"].tolist()
+        return cls(fitness, variance, judged, steps, improved_at, judged_at, length, is_over)
 
     def episodes_needed(self, settings: DirectSearchSettings) -> int:
         """Return how many episodes make the differences between policies larger than their noise, within limits."""
@@ -116,14 +121,29 @@ class Referee:
             [EpisodeRequest(self.policy_of(each), seeds, 0.0, self.max_steps) for each in parameters]
         )
 
-    def choose(self, finalists: Sequence[np.ndarray]) -> tuple[np.ndarray, float, int]:
+    def is_due(self, generation: int, unjudged_steps: int) -> bool:
+        """Return whether the search's centre is to be judged."""
+        settings = self.settings
+        return generation % settings.judge_every == 0 or unjudged_steps > MAX_UNJUDGED_SHARE * settings.steps
+
+    def final_episodes(self, length: float) -> int:
+        """Return how many episodes judge each finalist if they have so many steps."""
+        settings = self.settings
+        affordable = FINAL_SHARE * settings.steps / ((settings.finalists + 1) * length)
+        return min(settings.final_episodes, max(MIN_FINAL_EPISODES, int(affordable)))
+
+    def final_steps(self, length: float) -> float:
+        """Return what the judgements at the end take, about."""
+        return (self.settings.finalists + 1) * self.final_episodes(length) * length
+
+    def choose(self, finalists: Sequence[np.ndarray], length: float) -> tuple[np.ndarray, float, int]:
         """Return the best finalist on fresh episodes, its mean return on others, and the environment steps of both."""
-        chosen, steps = finalists[0], 0
+        chosen, steps, episodes = finalists[0], 0, self.final_episodes(length)
         if len(finalists) > 1:
-            results = self.run(finalists, (3, 0), self.settings.final_episodes)
+            results = self.run(finalists, (3, 0), episodes)
             steps = sum(result.steps for result in results)
             chosen = finalists[int(np.argmax([result.returns.mean() for result in results]))]
-        last = self.run([chosen], (3, 1), self.settings.final_episodes)[0]
+        last = self.run([chosen], (3, 1), episodes)[0]
         return chosen, float(last.returns.mean()), steps + last.steps
 
 
@@ -175,7 +195,7 @@ def direct_search(
 
     for fitness in history.fitness:  # to where the search stood
         tell(ask(), fitness)
-    while not history.is_over and history.steps + history.final_steps < settings.steps:
+    while not history.is_over and history.steps + referee.final_steps(history.length) < settings.steps:
         asked, generation = ask(), len(history.fitness) + 1
         results = referee.run(asked, (1, generation), history.episodes_needed(settings))
         history.steps += sum(result.steps for result in results)
@@ -183,12 +203,12 @@ def direct_search(
         history.fitness.append(fitness)
         history.variance.append(float(np.mean([result.returns.var() for result in results])))
         tell(asked, fitness)
-        length = float(np.mean([result.lengths.mean() for result in results]))
-        history.final_steps = int(length * settings.final_episodes * (settings.finalists + 1))
-        if generation % settings.judge_every:
+        history.length = float(np.mean([result.lengths.mean() for result in results]))
+        if not referee.is_due(generation, history.steps - history.judged_at):
             continue
         judged = referee.run([centres[generation]], (2, generation), settings.judge_episodes)[0]
         history.steps += judged.steps
+        history.judged_at = history.steps
         value = float(judged.returns.mean())
         if value > history.best[1]:
             history.improved_at = history.steps
@@ -202,6 +222,6 @@ def direct_search(
     ranked = [generation for generation, _ in sorted(history.judged, key=lambda entry: -entry[1])]
     last = len(centres)  # few episodes judged the others, so the last one may well be the best
     finalists = [centres[k] for k in dict.fromkeys([*ranked[: settings.finalists - 1], last])]
-    chosen, value, steps = referee.choose(finalists)
+    chosen, value, steps = referee.choose(finalists, history.length)
     history.steps += steps
     yield SearchProgress(history.steps, value, chosen, history.arrays(), is_final=True)

@@ -53,7 +53,6 @@ MAX_OVERRUN, MAX_IMITATION_OVERRUN = 0.15, 0.3  # shares of the budget by which 
 CONSTANT_EPISODES, MAX_CONSTANTS, CONSTANTS_SHARE = 8, 8, 0.03
 COMPARISON_SHARE, MIN_COMPARISON, MAX_COMPARISON = 0.01, 8, 64  # of the budget for one tree's episodes; episodes
 GENERATIONS = 30  # that a search should have: where the budget allows fewer, they are made smaller
-FINAL_SHARE = 0.1  # of the steps of a search, for judging its best centres at the end
 MAX_KEPT_STATES = 4000  # that show where thresholds may lie
 MAX_JUDGING_EPISODES = 200
 #: For a smaller tree, and for all smaller trees together, as shares of what the present tree gains over constants.
@@ -392,7 +391,7 @@ class DirectSearch:
         return DirectSearchSettings(
             max(1, steps), population, episodes, 3 * episodes,
             judge_every=judge_every, judge_episodes=int(np.clip(population * episodes * judge_every / 10, 4, 40)),
-            final_episodes=int(np.clip(FINAL_SHARE * steps / (5 * length), 4, 40)),
+            final_episodes=40,
         )  # fmt: skip
 
     @property
