@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import csv
 import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from typing import Any
 import numpy as np
 import omdt_models
 from sklearn.tree import DecisionTreeClassifier
+from timing import fastest
 
 from custard import Actions, Features
 from custard.planning.solve import value_iteration
@@ -33,7 +33,6 @@ from custard.tree.fit import Fitted, fit_tree, quantile_cuts
 
 CUTS = 7  # thresholds of each feature where trees are proved the best
 STREED_SECONDS = 100.0
-MAX_REPEATED_SECONDS = 1.0
 
 COLUMNS = ("set", "states", "features", "actions", "max_depth", "quick", "quick_seconds", "proved", "proved_seconds",
            "is_proved", "streed", "streed_seconds", "streed_proved", "cart", "quick_all", "cart_all")  # fmt: skip
@@ -129,16 +128,6 @@ SETS: dict[str, Callable[[np.random.Generator], Data]] = {
     "hidden_tree": hidden_tree, "rings": rings, "steep": steep, "frozenlake_12x12": of_model("frozenlake_12x12"),
     "sysadmin_2": of_model("sysadmin_2"), "tiger_vs_antelope": of_model("tiger_vs_antelope"),
 }  # fmt: skip
-
-
-def fastest(solve: Callable[[], Any]) -> tuple[Any, float]:
-    """Return what a call returns and its CPU seconds: the least of three calls, where one is short."""
-    times: list[float] = []
-    while not times or (len(times) < 3 and times[0] < MAX_REPEATED_SECONDS):
-        began = time.process_time()
-        found = solve()
-        times.append(time.process_time() - began)
-    return found, min(times)
 
 
 def cart_total(x: np.ndarray, value: np.ndarray, depth: int) -> float:

@@ -17,19 +17,17 @@ import argparse
 import csv
 import statistics
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import omdt_models
 import state_action_search
 from bench_plan_suite import compile_first
+from timing import fastest
 
 from custard.planning.optimal_tree import best_tree
 
 DEPTH = 3
 TOLERANCE = 1e-4  # the gap, normalised, at which the peer counts as proved
-MAX_REPEATED_SECONDS = 1.0
 PROVED = "proved"
 MAX_SLOWDOWN = 1.5  # of the rewritten method over the published figures, for it to stand for the peer
 
@@ -45,16 +43,6 @@ PUBLISHED = {
 COLUMNS = ("model", "max_depth", "seconds_limit", "value", "bound", "proved", "cpu_seconds", "peer_value", "peer_bound",
            "peer_proved", "peer_cpu_seconds", "peer_nodes", "published_value", "published_bound",
            "published_cpu_seconds")  # fmt: skip
-
-
-def fastest(solve: Callable[[], Any]) -> tuple[Any, float]:
-    """Return what a call returns and its CPU seconds: the least of three calls, where one is short."""
-    times: list[float] = []
-    while not times or (len(times) < 3 and times[0] < MAX_REPEATED_SECONDS):
-        began = time.process_time()
-        found = solve()
-        times.append(time.process_time() - began)
-    return found, min(times)
 
 
 def measured(name: str, seconds: float, seed: int) -> dict[str, object]:

@@ -1,6 +1,7 @@
 """Imports tell the architecture, and cold start is a feature."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import custard
+from custard.commands import COMMANDS
 
 SOURCE = Path(custard.__file__).parent
 
@@ -54,6 +56,38 @@ def test_rooms_import_only_from_rooms_before_them(room):
 def test_everything_is_in_a_room():
     found = {path.stem for path in SOURCE.iterdir() if path.is_dir() or path.suffix == ".py"}
     assert found - {"__init__", "__main__", "__pycache__"} == set(ROOMS)
+
+
+@pytest.mark.parametrize(
+    "folder", [*ROOMS[:-1], *(f"solvers/{name}" for name in ("common", "tpi", "direct", "mfec", "dqn", "ppo"))]
+)
+def test_each_room_has_a_map_that_names_its_files(folder):
+    place = SOURCE / folder
+    readme = place / "README.md"
+    room_map = (
+        readme.read_text() if readme.exists() else ast.get_docstring(ast.parse((place / "__init__.py").read_text()))
+    )
+    files = {path.stem for path in place.glob("*.py") if path.stem != "__init__"}
+    if folder == "commands":
+        files -= set(COMMANDS)  # each is what `custard --help` says
+    assert not {name for name in files if not re.search(rf"\b{name}\b", room_map)}
+
+
+def test_each_algorithm_is_read_in_at_most_six_files_and_all_exist():
+    page = (Path(__file__).parent.parent / "docs/explanation/architecture.md").read_text()
+    rows = re.findall(r"^\| (.*?) \| (.*) \|$", page.split("## For each algorithm")[1], re.MULTILINE)[1:]
+    named = {files: re.findall(r"`(\w+/[\w/]+\.py)`", files) for _, files in rows}
+    assert len(rows) > 10
+    for files in named.values():
+        assert all((SOURCE / file).exists() for file in files)
+    for algorithm in ("tpi", "direct", "mfec", "dqn", "ppo"):
+        files = next(named[text] for name, text in rows if name == f"`{algorithm}`")
+        own = [file for file in files if not file.startswith("solvers/common")]
+        here = {f"solvers/{algorithm}/{path.name}" for path in (SOURCE / "solvers" / algorithm).glob("*.py")}
+        assert len(own) <= 6
+        assert set(own) == here - {f"solvers/{algorithm}/__init__.py"}
+    baselines = {f"baselines/{path.name}" for path in (SOURCE / "baselines").glob("*.py")} - {"baselines/__init__.py"}
+    assert baselines <= {file for files in named.values() for file in files}
 
 
 def test_no_pickle_and_no_global_randomness():

@@ -18,14 +18,14 @@ from custard.core.numba_tools import hold, njit
 from custard.envs.pcg64 import streams, uniform
 from custard.solvers.common.checkpoint import copied, refill
 from custard.solvers.common.selection import Selection
-from custard.task.compiled_episodes import step_episode
+from custard.task.compiled_episodes import start_episode, step_episode
 from custard.task.problem import Problem, Snapshot
 from custard.task.runners import PythonEpisodes, make_episodes
 from custard.tree.tree import LEAF, Tree
 
 __all__ = [
     "MAX_LEAVES", "GrowingTree", "Learner", "TreeLearner", "choose_action", "decayed_epsilon", "default_budget",
-    "find_leaf", "greedy_action", "grown_trees", "make_growing_tree", "may_split", "split_leaf", "take_step",
+    "find_leaf", "greedy_action", "grown_trees", "learn_compiled", "make_growing_tree", "may_split", "split_leaf",
 ]  # fmt: skip
 
 NATIVE_BUDGET, PYTHON_BUDGET = 5_000_000, 500_000  # environment steps, by who steps the environment
@@ -135,17 +135,24 @@ def _choose_held_action(held_tree, x):
     return choose_action(held_tree.values, x)
 
 
-@njit(cache=True)
-def take_step(tree, episodes, x):
-    """Take an epsilon-greedy step in a compiled environment; the state before it is written to x [n].
+@njit(inline="always")  # a compiled function that hands another one over is not cached; statements put in place are
+def learn_compiled(tables, episodes, steps, learn_step):
+    """Take epsilon-greedy steps in a compiled environment and learn from each.
 
-    Returns the action, the reward, whether the environment terminated and whether the episode is over.
+    tables      all that is learned, of which `tree` is the `GrowingTree`
+    episodes    the environment, `custard.task.compiled_episodes`
+    steps       how many
+    learn_step  called as learn_step(tables, x, action, reward, next x, terminated)
     """
-    for i in range(len(x)):
-        x[i] = episodes.x[0, i]
-    action = choose_action(tree, x)
-    reward, terminated, is_over = step_episode(episodes, 0, action)
-    return action, reward, terminated, is_over
+    x = np.zeros(episodes.x.shape[1])
+    for _ in range(steps):
+        for i in range(len(x)):
+            x[i] = episodes.x[0, i]
+        action = choose_action(tables.tree, x)
+        reward, terminated, is_over = step_episode(episodes, 0, action)
+        learn_step(tables, x, action, reward, episodes.x[0], terminated)
+        if is_over:
+            start_episode(episodes, 0)
 
 
 @njit(cache=True)
@@ -171,8 +178,8 @@ def split_leaf(tree, leaf, feature, threshold):
 class TreeLearner:
     """Learns from every step of an environment, compiled or stepped by Python.
 
-    `run_compiled` and `learn_held_step` are the learner's own compiled functions. Compiled code that is handed a
-    function is compiled anew in every process, so each learner has its loop of `take_step` and its own update:
+    `run_compiled` and `learn_held_step` are the learner's own compiled functions: the loop of `learn_compiled`, and one
+    step, each with its own update. A class that handed the update to compiled code would compile it in every process.
 
         run_compiled(tables, episodes, steps)
         learn_held_step(held tables, x, action, reward, next x, terminated)

@@ -23,14 +23,13 @@ from custard.baselines.growing_tree import (
     find_leaf,
     greedy_action,
     grown_trees,
+    learn_compiled,
     make_growing_tree,
     may_split,
     split_leaf,
-    take_step,
 )
 from custard.core.errors import CustardError, one_of, require_least, require_shares
 from custard.core.numba_tools import njit
-from custard.task.compiled_episodes import start_episode
 from custard.task.problem import Problem, Snapshot
 
 __all__ = ["PRESETS", "SPLIT_TESTS", "Settings", "Tables", "best_split", "learn_step", "make_tables", "solve"]
@@ -226,13 +225,7 @@ def _learn_held_step(held, x, action, reward, after, terminated):
 
 @njit(cache=True)
 def _run_compiled(tables, episodes, steps):
-    """Learn for a number of steps in a compiled environment."""
-    x = np.zeros(episodes.x.shape[1])
-    for _ in range(steps):
-        action, reward, terminated, is_over = take_step(tables.tree, episodes, x)
-        learn_step(tables, x, action, reward, episodes.x[0], terminated)
-        if is_over:
-            start_episode(episodes, 0)
+    learn_compiled(tables, episodes, steps, learn_step)
 
 
 def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | None = None) -> Iterator[Snapshot]:

@@ -1,6 +1,7 @@
 """The command line, one file per command: a documented dataclass whose fields are the options and whose `run` acts.
 
-Modules here import nothing heavy at the top, so that `custard --help` answers at once.
+`arguments` holds the kinds of options, `engine` the options of commands that run trials, `common` what several commands
+do. Modules here import nothing heavy at the top, so that `custard --help` answers at once.
 """
 
 from __future__ import annotations

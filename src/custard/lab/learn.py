@@ -112,22 +112,17 @@ def learn(
     if on_progress is not None and not callable(on_progress):
         raise CustardError(f"on_progress must be a function of one argument, not {type(on_progress).__name__}")
     if seeds is not None:
-        if on_progress is not None:
-            raise CustardError("several seeds at once cannot do with on_progress=, since other processes run them")
-        if engine != "local":
-            raise CustardError("several seeds at once run on this machine: custard sweep runs them on a Ray cluster")
-        if features is not None and not is_expressions(features):
-            raise CustardError("several seeds at once cannot do with features=, since other processes make them")
+        _require_other_processes_can(on_progress, engine, features)
         if not isinstance(seeds, Iterable):
             require_whole(1, seeds=seeds)
-        numbers = seeds if isinstance(seeds, Iterable) else range(seed, seed + seeds)
+            seeds = range(seed, seed + seeds)
         given = {
             "max_depth": max_depth, "budget": budget, "preset": preset, "low": _plain_data(low),
             "high": _plain_data(high), "feature_names": _plain_data(feature_names), "env_kwargs": env_kwargs,
             "features": _plain_data(features), "history": history,
             "resume": resume, "time": time, "step_timeout": step_timeout, "log": names, **settings,
         }  # fmt: skip
-        return learn_seeds(env, method, seeds=numbers, workers=workers, out=out, **given)
+        return learn_seeds(env, method, seeds=seeds, workers=workers, out=out, **given)
     name, module = find_method(method)
     _require_known(settings, module)
     require_history(history)
@@ -143,28 +138,15 @@ def learn(
     # A preset may know bounds that suit its environment; the user's own come first.
     low = getattr(chosen, "low", None) if low is None else low
     high = getattr(chosen, "high", None) if high is None else high
-    venv, encoder, own_names = where.make_vec(1), features, feature_names
+    encoder, own_names, venv = features, feature_names, where.make_vec(1)
     if history:  # a function of the user's, and the names, are those of the present observation
         low, high = (spread_bounds(bound, representative(venv)) for bound in (low, high))
         encoder, own_names = features if is_expressions(features) else None, None
     base = describe(venv, low=low, high=high, features=encoder, feature_names=own_names, seed=seed)
     if not where.is_single_instance:
         venv.close()
-    problem = Problem(
-        where, base, seed, max_depth, encoder, workers, step_timeout, engine=engine, address=address
-    )  # fmt: skip
-    if where.vector is not None and not hasattr(module, "searches_directly"):
-        raise CustardError(
-            f"{name} steps single environments, not a vector environment: the methods direct and tpi take one, or give "
-            "an id, a single environment or a function that makes one"
-        )
-    if engine == "ray" and where.vector is not None:
-        raise CustardError("the engine ray makes environments of its own, not a vector environment that exists")
-    if engine == "ray" and not _runs_whole_episodes(module, problem, chosen):
-        raise CustardError(
-            f"the engine ray runs whole episodes of trees: the methods direct and tpi do so where Python steps the "
-            f"environment, and {name} on {where.name} does not"
-        )
+    problem = Problem(where, base, seed, max_depth, encoder, workers, step_timeout, engine=engine, address=address)
+    _require_steps(name, module, problem, chosen)
     if time is not None:
         stored = RunDirectory(out).stored_budget() if resume and out is not None else None
         chosen = dataclasses.replace(chosen, budget=stored or budget_of_time(module, problem, chosen, parse_time(time)))
@@ -177,23 +159,71 @@ def learn(
         "settings": _plain_data(dataclasses.asdict(chosen)),
         "versions": {"custard": VERSION, "python": platform.python_version(), "numpy": np.__version__},
     }  # fmt: skip
+    return _run(module, problem, chosen, config, out, resume, shown, names, on_progress)
+
+
+def _require_other_processes_can(on_progress: Any, engine: str, features: FeaturesArgument) -> None:
+    """Raise for options of a run that other processes on this machine cannot do with, which run several seeds."""
+    if on_progress is not None:
+        raise CustardError("several seeds at once cannot do with on_progress=, since other processes run them")
+    if engine != "local":
+        raise CustardError("several seeds at once run on this machine: custard sweep runs them on a Ray cluster")
+    if features is not None and not is_expressions(features):
+        raise CustardError("several seeds at once cannot do with features=, since other processes make them")
+
+
+def _require_steps(name: str, module: ModuleType, problem: Problem, settings: Any) -> None:
+    """Raise where a method cannot learn from an environment as it is given, or on the engine that is asked for."""
+    where = problem.source
+    if where.vector is not None and not hasattr(module, "searches_directly"):
+        raise CustardError(
+            f"{name} steps single environments, not a vector environment: the methods direct and tpi take one, or give "
+            "an id, a single environment or a function that makes one"
+        )
+    if problem.engine == "ray" and where.vector is not None:
+        raise CustardError("the engine ray makes environments of its own, not a vector environment that exists")
+    if problem.engine == "ray" and not _runs_whole_episodes(module, problem, settings):
+        raise CustardError(
+            f"the engine ray runs whole episodes of trees: the methods direct and tpi do so where Python steps the "
+            f"environment, and {name} on {where.name} does not"
+        )
+
+
+def _run(
+    module: ModuleType, problem: Problem, settings: Any, config: dict[str, Any], out: str | Path | None, resume: bool,
+    shown: bool, log: Sequence[str], on_progress: Callable[[Progress], Any] | None,
+) -> Run:  # fmt: skip
+    """Run a method from the start, or from where the run in `out` stopped, and store it there.
+
+    module       the method's
+    problem      what is to be solved
+    settings     the method's
+    config       what config.json holds
+    out          the run directory, or None
+    resume       whether to go on with the run in it
+    shown        whether progress is displayed
+    log          loggers, by name
+    on_progress  the user's function that hears of the progress, or None
+    """
     directory, state, done = _open_directory(out, resume, config)
     try:
+        early = may_stop_early(settings)
+        display = Display(f"{config['method']} on {problem.source.name}", shown, early)
         last = directory.last(done) if directory is not None else None
-        early = may_stop_early(chosen)
-        display = Display(f"{name} on {where.name}", shown, early)
-        solving = iter(()) if done.get("finished") and last is not None else module.solve(problem, chosen, state)
+        is_finished = done.get("finished") and last is not None
+        snapshots = iter(()) if is_finished else module.solve(problem, settings, state)
         if state is not None:
-            solving = _resumed(solving, directory)
-        with loggers(names, config, out) as functions:
+            snapshots = _resumed(snapshots, directory)
+        with loggers(log, config, out) as functions:
             told = {**functions, **({} if on_progress is None else {"on_progress": on_progress})}
             callbacks = Callbacks(told, problem.budget, early)
-            return _follow(solving, config, directory, float(done.get("seconds", 0.0)), last, display, callbacks)
+            return _follow(snapshots, config, directory, float(done.get("seconds", 0.0)), last, display, callbacks)
     except Exception as error:
         if directory is not None:
             directory.discard_if_empty()
         if isinstance(error, MemoryError):
-            raise CustardError(f"{name} needs more memory than there is here ({one_line(error)})") from error
+            method = config["method"]
+            raise CustardError(f"{method} needs more memory than there is here ({one_line(error)})") from error
         raise
     finally:
         if directory is not None:
@@ -233,10 +263,10 @@ def _open_directory(
     return directory, state, done
 
 
-def _resumed(solving: Iterator[Snapshot], directory: Any) -> Iterator[Snapshot]:
+def _resumed(snapshots: Iterator[Snapshot], directory: Any) -> Iterator[Snapshot]:
     """Yield a resumed run's snapshots; a checkpoint that lacks what this version stores is one line."""
     try:
-        first = next(solving, None)
+        first = next(snapshots, None)
     except KeyError as error:
         raise CustardError(
             f"the checkpoint in {directory.path} was written by another version of custard (it has no {error}): "
@@ -251,16 +281,16 @@ def _resumed(solving: Iterator[Snapshot], directory: Any) -> Iterator[Snapshot]:
         ) from error
     if first is not None:
         yield first
-        yield from solving
+        yield from snapshots
 
 
 def _follow(
-    solving: Any, config: dict[str, Any], directory: RunDirectory | None, before: float, known: Snapshot | None,
+    snapshots: Any, config: dict[str, Any], directory: RunDirectory | None, before: float, known: Snapshot | None,
     display: Any, callbacks: Callbacks,
 ) -> Run:  # fmt: skip
     """Run a method to its end while displaying, logging and saving; an interrupt keeps the best tree so far.
 
-    solving    the method's iterator of snapshots
+    snapshots  the method's iterator of them
     config     what config.json holds
     directory  where to save, or None
     before     seconds that earlier parts of a resumed run took
@@ -274,7 +304,7 @@ def _follow(
     last, message, stopped, finished = known, "", None, False
     with display, callbacks:
         try:
-            for last in solving:
+            for last in snapshots:
                 seconds = perf_counter() - started
                 if directory is None:
                     rows.append({"steps": last.steps, "seconds": seconds, "value": last.value, **last.metrics})

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from custard.planning.candidates import fit
-from custard.planning.reduced import ReducedMDP, action_values, reachable
+from custard.planning.reduced import ReducedMDP, action_values
+from custard.planning.return_bounds import reachable
 from custard.tree.shape import Shape, Split, count_leaves, map_leaves
 
 __all__ = ["Standing", "search"]

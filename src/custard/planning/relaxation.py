@@ -5,7 +5,7 @@ row of P, and M, the values and the occupancy follow by a rank-one update. So a 
 in a few states is solved in a few updates. Whatever rounding does, the largest Bellman residual turns the values into
 a bound that holds.
 
-The compiled functions share `model`: pointer, successor, probability, reward, start (see `custard.planning.reduced`),
+The compiled functions share `model`: pointer, successor, probability, reward, start (`custard.planning.return_bounds`),
 point [S] int64 (the point of each state: states of equal features share one), gamma and whether episodes may end; and
 `words`, the actions that each point may take (see `custard.planning.agreement`).
 """

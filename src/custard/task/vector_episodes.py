@@ -111,6 +111,68 @@ def require_seeds(venv: Any, base: Base, name: str) -> None:
         )
 
 
+class _Slots:
+    """Which episode each of the B sub-environments runs, and what they show now.
+
+    episode     [B] int64      the number of its episode, -1 for none
+    x           [B, n]         features
+    masks       B times [A]    the actions allowed, or None where it does not say
+    generators  by slot        draw the random actions of its episode, if the request asks for any
+    """
+
+    def __init__(self, venv: Any, base: Base, request: EpisodeRequest, name: str) -> None:
+        """Begin the first episodes; the arguments are those of `play_side_by_side`."""
+        self.venv, self.base, self.request, self.name = venv, base, request, name
+        self.count, self.total, self.begun = venv.num_envs, len(request.seeds), 0
+        self.seeds, self.restarts = request.seeds.tolist() or [0], can_restart_one(venv)
+        self.episode = np.full(self.count, -1)
+        self.x = np.zeros((self.count, base.features.n))
+        self.masks: list[Any] = [None] * self.count
+        self.generators: dict[int, np.random.Generator] = {}
+        self._begin(np.arange(self.count))
+
+    def _begin(self, slots: np.ndarray) -> None:
+        """Begin the next episodes in free sub-environments; what has none left is reset too, and ignored."""
+        fresh = slots[: self.total - self.begun]
+        self.episode[slots] = -1
+        self.episode[fresh] = np.arange(self.begun, self.begun + len(fresh))
+        self.begun += len(fresh)
+        # Sub-environments without an episode get a seed as well: some vector environments want one for each.
+        of_slot = [self.seeds[max(0, int(k))] for k in self.episode]
+        options = None
+        if len(slots) < self.count:
+            mask = np.zeros(self.count, dtype=bool)
+            mask[slots] = True
+            options = {"reset_mask": mask}
+        with _in_one_line(self.name):
+            observations, infos = self.venv.reset(seed=of_slot, options=options)
+        self.x[slots] = self.base.encode(observations, self.count)[slots]
+        for i in slots.tolist():
+            self.masks[i] = _mask_of(infos, i)
+        for i in fresh.tolist():
+            if self.request.noise:
+                self.generators[i] = np.random.default_rng([of_slot[i], 1])
+
+    def step(self, actions: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Take one step everywhere; return rewards, terminated and truncated, [B] each."""
+        with _in_one_line(self.name):
+            observations, rewards, terminated, truncated, infos = self.venv.step(actions)
+        self.x = self.base.encode(observations, self.count)
+        self.masks = [_mask_of(infos, i) for i in range(self.count)]
+        return np.asarray(rewards, np.float64), np.asarray(terminated, bool), np.asarray(truncated, bool)
+
+    def begin_next(self, ended: np.ndarray) -> None:
+        """Begin further episodes where that is possible; `ended` [B] bool says what the last step ended."""
+        are_running, are_left = bool((self.episode >= 0).any()), self.begun < self.total
+        if self.restarts:
+            # Without autoreset, ended sub-environments must not be stepped again, also those without an episode.
+            free = np.flatnonzero(self.episode < 0) if are_left else np.flatnonzero((self.episode < 0) & ended)
+            if len(free) and (are_left or are_running):
+                self._begin(free)
+        elif are_left and not are_running:
+            self._begin(np.arange(self.count))
+
+
 def play_side_by_side(venv: Any, base: Base, act_many: ActMany, request: EpisodeRequest, name: str) -> Episodes:
     """Run one episode per seed; an episode depends on its seed and the policy alone, as in `play_episodes`.
 
@@ -120,10 +182,9 @@ def play_side_by_side(venv: Any, base: Base, act_many: ActMany, request: Episode
     request   the seeds, and what is asked about their episodes
     name      what the environment is called in messages
     """
-    count, total, limit = venv.num_envs, len(request.seeds), request.max_steps or np.inf
-    restarts, leaf_actions, start = can_restart_one(venv), LeafActions(base.actions), base.actions.start
-    seeds = request.seeds.tolist() or [0]
-    actions: Any = np.array(create_empty_array(venv.single_action_space, n=count, fn=np.zeros))
+    total, limit = len(request.seeds), request.max_steps or np.inf
+    leaf_actions, start = LeafActions(base.actions), base.actions.start
+    actions: Any = np.array(create_empty_array(venv.single_action_space, n=venv.num_envs, fn=np.zeros))
     if base.actions.discrete:
         actions += start
     returns, weights, lengths = np.zeros(total), np.ones(total), np.zeros(total, dtype=np.int64)
@@ -131,53 +192,22 @@ def play_side_by_side(venv: Any, base: Base, act_many: ActMany, request: Episode
     forbidden = np.zeros(total, dtype=np.int64)
     states: list[list[np.ndarray]] = [[] for _ in range(total)]
     met_masks: list[list[Any]] = [[] for _ in range(total)]
-    generators: dict[int, np.random.Generator] = {}
-    episode = np.full(count, -1)  # that each sub-environment runs; -1 for none
-    begun = 0
-    x, infos = np.zeros((count, base.features.n)), dict[str, Any]()
-
-    def begin(slots: np.ndarray) -> None:
-        """Begin the next episodes in free sub-environments; what has none left is reset too, and ignored."""
-        nonlocal begun, x, infos
-        fresh = slots[: total - begun]
-        episode[slots] = -1
-        episode[fresh] = np.arange(begun, begun + len(fresh))
-        begun += len(fresh)
-        # Sub-environments without an episode get a seed as well: some vector environments want one for each.
-        of_slot = [seeds[max(0, int(k))] for k in episode]
-        options = None
-        if len(slots) < count:
-            mask = np.zeros(count, dtype=bool)
-            mask[slots] = True
-            options = {"reset_mask": mask}
-        with _in_one_line(name):
-            observations, infos = venv.reset(seed=of_slot, options=options)
-        x[slots] = base.encode(observations, count)[slots]
-        for i in fresh.tolist():
-            if request.noise:
-                generators[i] = np.random.default_rng([of_slot[i], 1])
-
-    everyone = np.arange(count)
-    begin(everyone)
-    masks = _masks(infos, count)
-    while (active := np.flatnonzero(episode >= 0)).size:
-        chosen = _one_each(act_many(x[active]), len(active))
-        for i, k, action in zip(active.tolist(), episode[active].tolist(), chosen, strict=True):
-            mask = masks[i] if base.actions.discrete else None
+    slots = _Slots(venv, base, request, name)
+    while (active := np.flatnonzero(slots.episode >= 0)).size:
+        running = slots.episode[active]
+        chosen = _one_each(act_many(slots.x[active]), len(active))
+        for i, k, action in zip(active.tolist(), running.tolist(), chosen, strict=True):
+            mask = slots.masks[i] if base.actions.discrete else None
             if request.keep_states:
-                states[k].append(x[i].copy())
+                states[k].append(slots.x[i].copy())
                 met_masks[k].append(mask)
-            if request.noise and generators[i].random() < request.noise:
-                action = random_action(leaf_actions, generators[i], mask)
+            if request.noise and slots.generators[i].random() < request.noise:
+                action = random_action(leaf_actions, slots.generators[i], mask)
             if mask is not None and not mask[action - start]:
                 forbidden[k] += 1
             actions[i] = base.action(action)
-        with _in_one_line(name):
-            observations, rewards, over, cut, infos = venv.step(actions.copy())
-        x = base.encode(observations, count)
-        rewards = np.asarray(rewards, dtype=np.float64)
-        over, cut = np.asarray(over, dtype=bool), np.asarray(cut, dtype=bool)
-        running, gains = episode[active], rewards[active]
+        rewards, over, cut = slots.step(actions.copy())
+        gains = rewards[active]
         if not (np.abs(gains) <= MAX_REWARD).all():
             bad = gains[~(np.abs(gains) <= MAX_REWARD)][0]
             raise CustardError(f"vector environment {name!r} gave the reward {bad}: a finite number is needed")
@@ -186,18 +216,8 @@ def play_side_by_side(venv: Any, base: Base, act_many: ActMany, request: Episode
         lengths[running] += 1
         terminated[running] = over[active]
         truncated[running] = ~over[active] & (cut[active] | (lengths[running] >= limit))
-        masks = _masks(infos, count)
-        episode[active[terminated[running] | truncated[running]]] = -1
-        if restarts:
-            # Without autoreset, ended sub-environments must not be stepped again, also those without an episode.
-            free = np.flatnonzero((episode < 0) & (over | cut)) if begun >= total else np.flatnonzero(episode < 0)
-            if len(free) and (begun < total or (episode >= 0).any()):
-                begin(free)
-                for i in free.tolist():
-                    masks[i] = _mask_of(infos, i)
-        elif begun < total and not (episode >= 0).any():
-            begin(everyone)
-            masks = _masks(infos, count)
+        slots.episode[active[terminated[running] | truncated[running]]] = -1
+        slots.begin_next(over | cut)
     met = np.array([row for rows in states for row in rows]).reshape(-1, base.features.n)
     allowed = mask_rows([mask for rows in met_masks for mask in rows])
     return Episodes(returns, lengths, terminated, truncated, forbidden, met, allowed)
@@ -230,12 +250,8 @@ def _info_of(infos: dict[str, Any], i: int) -> dict[str, Any]:
     return {} if mask is None else {"action_mask": mask}
 
 
-def _masks(infos: dict[str, Any], count: int) -> list[Any]:
-    """Return which actions each sub-environment allows now, [A] each, or None where it does not say."""
-    return [_mask_of(infos, i) for i in range(count)]
-
-
 def _mask_of(infos: dict[str, Any], i: int) -> Any:
+    """Return which actions a sub-environment allows now, [A] bool, or None where it does not say."""
     if "action_mask" not in infos or not infos.get("_action_mask", np.ones(i + 1, dtype=bool))[i]:
         return None
     return np.asarray(infos["action_mask"][i], dtype=bool)

@@ -17,7 +17,7 @@ import numpy as np
 
 from custard.core.numba_tools import njit
 
-__all__ = ["best_first_split", "purest_split"]
+__all__ = ["best_first_split", "leaf_total", "purest_split"]
 
 
 @njit(cache=True)
@@ -103,7 +103,7 @@ def purest_split(codes, label, weight, sizes, index, n_labels):
 
 
 @njit(cache=True)
-def _leaf_total(sums):
+def leaf_total(sums):
     """Return what the best action collects, of sums [A]."""
     best = sums[0]
     for a in range(1, len(sums)):
@@ -189,7 +189,7 @@ def _best_two(codes, value, sizes, index, price):
                 for a in range(n_actions):
                     high[a] = everything[a] - low[a]
                 below = number[c, cut]
-                best_low, best_high = _leaf_total(low), _leaf_total(high)
+                best_low, best_high = leaf_total(low), leaf_total(high)
                 for a in range(n_actions):
                     low_below[a] = high_below[a] = 0.0
                 for second in range(sizes[d] - 1):
@@ -203,7 +203,7 @@ def _best_two(codes, value, sizes, index, price):
                     best_high = max(best_high, hl + hr - price * (count - below))
                 lows[c, cut] = max(lows[c, cut], best_low)
                 highs[c, cut] = max(highs[c, cut], best_high)
-    return *_best_cut(lows, highs, number, sizes, count, price), _leaf_total(everything)
+    return *_best_cut(lows, highs, number, sizes, count, price), leaf_total(everything)
 
 
 @njit(cache=True)

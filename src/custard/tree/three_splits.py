@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from custard.core.numba_tools import njit
+from custard.tree.lookahead import leaf_total
 
 __all__ = ["best_three", "fits_three"]
 
@@ -125,14 +126,6 @@ def _compressed(codes, sizes, index):
         if present[k] == 2 and 2 * ranks[k].sum() < count:  # the sides of one cut may change places: 0 is the rarer one
             ranks[k] = 1 - ranks[k]
     return ranks, kept[:m], code_of, present[:m]
-
-
-@njit(cache=True)
-def _largest(sums):
-    best = sums[0]
-    for a in range(1, len(sums)):
-        best = max(best, sums[a])
-    return best
 
 
 @njit(cache=True)
@@ -261,7 +254,7 @@ def _split_either(pair, size_c, size_d, inner):
                 s, sy, sx, sxy = pair[k, p, a], pair[k, y, a], pair[x, p, a], pair[x, y, a]
                 whole[0, a], whole[1, a], whole[2, a], whole[3, a] = s, sy - s, sx - s, sxy - sy - sx + s
             for side in range(4):
-                best = _largest(whole[side])
+                best = leaf_total(whole[side])
                 upper_c, upper_d = side >= 2, side % 2 == 1
                 for q in range(k + 1 if upper_c else 0, x if upper_c else k):
                     for a in range(n_actions):
@@ -305,7 +298,7 @@ def _split_same(pair, present, c, two):
                 continue
             for a in range(n_actions):
                 whole[a] = pair[c, c, m, m, a] - (pair[c, c, k - 1, k - 1, a] if k > 0 else 0.0)
-            best = _largest(whole)
+            best = leaf_total(whole)
             for e in range(n):
                 last = present[e] - 1
                 for q in range(k if e == c else 0, m if e == c else last):
