@@ -366,14 +366,19 @@ class Search:
         nearly = max_return > 0 and state.best_return >= max_return * (1.0 - NEARLY_PERFECT_LOSS)
         state.is_perfect = state.is_perfect or (nearly and self._confirm(state.best))
         waited, has_budget = state.rounds_without_progress, self.arena.has_budget
-        usual_patience = 3 if self.n_features == 1 else 10 if self.problem.is_compiled and state.returns_vary else 6
         shrunk = waited >= MAX_SHRINKING_ROUNDS and not self.is_mending
         if state.is_perfect and (shrunk or not has_budget or state.best.n_leaves == 1):
             state.message = "all but a few steps in ten thousand earn the most a step has earned"
-        elif waited >= (self.settings.patience or usual_patience) and not state.is_perfect:
+        elif waited >= self.patience and not state.is_perfect:
             state.message = f"no better tree in {waited} rounds"
         elif not has_budget:
             state.message = "budget used"
+
+    @property
+    def patience(self) -> int:
+        """How many rounds without a better tree end the search."""
+        usual = 3 if self.n_features == 1 else 10 if self.problem.is_compiled and self.state.returns_vary else 6
+        return self.settings.patience or usual
 
     @property
     def is_mending(self) -> bool:
@@ -417,7 +422,7 @@ class Search:
             tree, value = self.state.best, self.state.best_return
         tree = tree and centre_integer_thresholds(tree)
         facts = {"round": float(self.state.round)}
-        yield Snapshot(self.arena.environment.steps, tree, value, self.arena.budget, facts)
+        yield Snapshot(self.arena.environment.steps, tree, value, self.arena.budget, facts, quiet_end=self._quiet_end())
 
     def hand_over(self, start: Tree | None) -> Iterator[Snapshot]:
         """Search directly with the rest of the budget, from a tree if there is one."""
@@ -431,7 +436,16 @@ class Search:
         return Snapshot(
             self.arena.environment.steps, centre_integer_thresholds(state.best), state.best_return, self.arena.budget,
             {name: float(value) for name, value in facts.items()}, message=state.message, state=lambda: arrays,
+            quiet_end=self._quiet_end(),
         )  # fmt: skip
+
+    def _quiet_end(self) -> float | None:
+        """Return the steps at which the search ends without a better tree, if rounds take as many as those so far."""
+        state, steps = self.state, self.arena.environment.steps
+        if state.round == 0 or self.is_mending:
+            return None
+        rounds = MAX_SHRINKING_ROUNDS if state.is_perfect else self.patience
+        return steps + max(1, rounds - state.rounds_without_progress) * steps / state.round
 
     def _to_arrays(self) -> dict[str, np.ndarray]:
         """Return all that the next round depends on."""
