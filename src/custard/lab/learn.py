@@ -24,7 +24,7 @@ from custard.lab.keywords import LearnKeywords, LearnOptions
 from custard.lab.loggers import logger_names, loggers
 from custard.lab.methods import method as find_method
 from custard.lab.multi_seed import learn_seeds
-from custard.lab.progress import Display, is_shown
+from custard.lab.progress import Display, is_shown, waiting
 from custard.lab.run import Run, RunDirectory
 from custard.lab.time_left import may_stop_early
 from custard.task.budget import budget_of_time, parse_time
@@ -40,6 +40,7 @@ from custard.tree.tree import Tree
 __all__ = ["learn"]
 
 CHECKPOINT_SECONDS = 20.0
+MEASURING = "measuring what a step takes"  # where a time is given
 
 
 @overload
@@ -109,6 +110,7 @@ def learn(
     require_whole(0, seed=seed, max_depth=max_depth)
     require_engine(engine, address)
     names, shown = logger_names(log), is_shown(progress)
+    heard = {} if on_progress is None else {"on_progress": on_progress}
     if on_progress is not None and not callable(on_progress):
         raise CustardError(f"on_progress must be a function of one argument, not {type(on_progress).__name__}")
     if seeds is not None:
@@ -167,7 +169,10 @@ def learn(
         )
     if time is not None:
         stored = RunDirectory(out).stored_budget() if resume and out is not None else None
-        chosen = dataclasses.replace(chosen, budget=stored or budget_of_time(module, problem, chosen, parse_time(time)))
+        if stored is None:
+            with waiting(f"{name} on {where.name}", MEASURING, shown):
+                stored = _measured_budget(module, problem, chosen, parse_time(time), heard)
+        chosen = dataclasses.replace(chosen, budget=stored)
     problem = dataclasses.replace(problem, budget=getattr(chosen, "budget", None))
     config = {
         "env": where.name, "env_kwargs": _plain_data(dict(where.kwargs)), "method": name, "preset": preset or "tuned",
@@ -186,8 +191,7 @@ def learn(
         if state is not None:
             solving = _resumed(solving, directory)
         with loggers(names, config, out) as functions:
-            told = {**functions, **({} if on_progress is None else {"on_progress": on_progress})}
-            callbacks = Callbacks(told, problem.budget, early)
+            callbacks = Callbacks({**functions, **heard}, problem.budget, early)
             return _follow(solving, config, directory, float(done.get("seconds", 0.0)), last, display, callbacks)
     except Exception as error:
         if directory is not None:
@@ -198,6 +202,23 @@ def learn(
     finally:
         if directory is not None:
             directory.release()
+
+
+def _measured_budget(
+    module: ModuleType, problem: Problem, settings: Any, seconds: float, heard: Mapping[str, Callable[[Progress], Any]]
+) -> int | None:
+    """Return the environment steps that a method takes in so many seconds, while functions hear that it is measured."""
+    with Callbacks(heard, message=MEASURING) as callbacks:
+        try:
+            budget = budget_of_time(module, problem, settings, seconds)
+            callbacks.finish()
+        except KeyboardInterrupt:
+            if isinstance(callbacks.failure, Exception):  # a function failed
+                raise callbacks.failure from None
+            if callbacks.failure is not None:  # a function wants the run to end
+                raise CustardError("no tree was found before the interrupt") from None
+            raise
+    return budget
 
 
 def _runs_whole_episodes(module: ModuleType, problem: Problem, settings: Any) -> bool:
