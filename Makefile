@@ -21,11 +21,11 @@ JOBS   ?= 2
 DOCS_EXTRAS := neural,docs
 EXTRAS := neural,box2d,sb3,verify,storm,onnx,ray,tensorboard,dev
 
-# $(call aloud,COMMAND): run a command that says nothing, and say every four seconds that it is still at work.
+# $(call aloud,COMMAND): run a command that says nothing, and say every three seconds that it is still at work.
 define aloud
 ( $(1) ) & job=$$!; seconds=0; trap "kill $$job 2>/dev/null" INT TERM; \
 while sleep 1 && kill -0 $$job 2>/dev/null; do \
-  seconds=$$((seconds + 1)); [ $$((seconds % 4)) -ne 0 ] || echo "  … $$seconds s"; \
+  seconds=$$((seconds + 1)); [ $$((seconds % 3)) -ne 0 ] || echo "  … $$seconds s"; \
 done; wait $$job
 endef
 

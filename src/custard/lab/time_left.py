@@ -10,6 +10,7 @@ from custard.task.problem import Snapshot
 __all__ = ["TimeLeft", "may_stop_early"]
 
 MIN_SECONDS = 1.0  # that the speed is measured over before a time left is shown
+MIN_SHARE = 0.1  # of the steps so far that it is measured over: what follows the first snapshot may take few steps
 
 
 def may_stop_early(settings: Any) -> bool:
@@ -61,12 +62,12 @@ class TimeLeft:
         self._last = (seconds, snapshot.steps)
         steps_left = (snapshot.budget or 0) - snapshot.steps
         self._is_known = steps_left > 0 and not snapshot.is_slow
-        if self._is_known and self._measured_seconds >= MIN_SECONDS and self._measured_steps > 0:
+        has_speed = self._measured_seconds >= MIN_SECONDS and self._measured_steps > MIN_SHARE * snapshot.steps
+        if self._is_known and has_speed:
             self._ends.append((seconds, seconds + steps_left * self._measured_seconds / self._measured_steps))
         ends = [snapshot.budget, snapshot.quiet_end if self.may_stop_early else None]
         steps_until = min([end for end in ends if end is not None], default=0) - snapshot.steps
         is_told = not self.may_stop_early or snapshot.quiet_end is not None
-        has_speed = self._measured_seconds >= MIN_SECONDS and self._measured_steps > 0
         self._expected_end = None
         if is_told and has_speed and steps_until > 0 and not snapshot.is_slow:
             self._expected_end = seconds + steps_until * self._measured_seconds / self._measured_steps
