@@ -440,7 +440,8 @@ class Search:
     def snapshot(self) -> Snapshot:
         """Return where the search stands after a round."""
         state, arrays = self.state, self._to_arrays()  # as they are now, also if the next round is broken off
-        facts = {"round": state.round, "stale": state.rounds_without_progress, "leaves": state.best.n_leaves}
+        facts: dict[str, float] = {"round": state.round, "stale": state.rounds_without_progress}
+        facts["leaves"] = state.best.n_leaves
         if state.best_error is not None and np.isfinite(state.best_error):  # older checkpoints have none
             facts |= {"error": state.best_error, "judged": state.best_episodes}
         return Snapshot(
