@@ -18,30 +18,41 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 JOBS   ?= 2
+DOCS_EXTRAS := neural,docs
+EXTRAS := neural,box2d,sb3,verify,storm,onnx,ray,tensorboard,dev
+
+# $(call aloud,COMMAND): run a command that says nothing, and say every three seconds that it is still at work.
+define aloud
+( $(1) ) & job=$$!; seconds=0; trap "kill $$job 2>/dev/null" INT TERM; \
+while sleep 1 && kill -0 $$job 2>/dev/null; do \
+  seconds=$$((seconds + 1)); [ $$((seconds % 3)) -ne 0 ] || echo "  … $$seconds s"; \
+done; wait $$job
+endef
 
 .PHONY: setup demo lint types test test-all hostile kills fuzz audit docs package bench clean browser
 
 setup: $(VENV)/ready
 
 $(VENV)/base: pyproject.toml
-	@echo "setting up $(VENV) (about a minute) …"
-	@test -x $(BIN)/python || $(PYTHON_FOUND) -m venv $(VENV)
-	@$(PIP) install --upgrade pip
-	@$(PIP) install --editable .
-	@echo "compiling, once …"
-	@rm -rf $(VENV)/first && $(BIN)/custard train CartPole-v1 --episodes 10 --out $(VENV)/first >/dev/null 2>&1
+	@echo "setting up $(VENV) (one to three minutes: packages are downloaded) …"
+	@test -x $(BIN)/python || { $(call aloud,$(PYTHON_FOUND) -m venv $(VENV)); }
+	@$(call aloud,$(PIP) install --upgrade pip)
+	@$(call aloud,$(PIP) install --editable ".[verify]")
+	@echo "compiling (once: about 20 s) …"
+	@rm -rf $(VENV)/first
+	@$(call aloud,$(BIN)/custard train CartPole-v1 --episodes 10 --out $(VENV)/first >/dev/null 2>&1)
 	@touch $@
 
 # torch first and pinned: an open range would pull gigabytes of accelerator packages.
 $(VENV)/ready: $(VENV)/base
 	@echo "installing what the tests need (a few minutes) …"
-	@$(PIP) install torch==2.13.0
-	@$(PIP) install --editable ".[neural,box2d,sb3,verify,storm,onnx,ray,tensorboard,dev]"
+	@$(call aloud,$(PIP) install torch==2.13.0)
+	@$(call aloud,$(PIP) install --editable ".[$(EXTRAS)]")
 	@touch $@
 
 $(VENV)/docs: $(VENV)/base
 	@echo "installing what the site needs …"
-	@$(PIP) install --editable ".[neural,docs]"
+	@$(call aloud,$(PIP) install --editable ".[$(DOCS_EXTRAS)]")
 	@touch $@
 
 demo: $(VENV)/base

@@ -6,9 +6,11 @@ Runs each method on one or several environments for at most 40 seconds and write
 results/time_left.csv; the same command goes on where the file ends. `--page` only writes results/time_left.md anew.
 With CUSTARD_TRACES=DIRECTORY it also keeps there what each run reported, as JSON.
 
-Half time is half of the seconds that the run took. The time left shown then is compared with what was left. The value
-shown at the end is compared with the mean return of fresh episodes: the difference is divided by the standard error of
-both together, so that more than 3 is more than noise explains.
+Half time is half of the seconds that the run took. The time left shown then is compared with what was left: the one
+expected if no better tree is found, or, where that is not known, the most it can be. Every method runs once before for
+three seconds, so that nothing is compiled later. The value shown at the end is compared with the mean return of fresh
+episodes: the difference is divided by the standard error of both together, so that more than 3 is more than noise
+explains.
 """
 
 from __future__ import annotations
@@ -54,17 +56,19 @@ RUNS: list[tuple[str, str, dict[str, Any]]] = [
     ("tpi", "FrozenLake-v1", {}),
 ]
 COLUMNS = (
-    "method", "env", "env_kwargs", "budget", "steps", "seconds", "kind", "left_shown", "left_true", "factor", "value",
-    "error", "episodes", "fresh", "fresh_error", "noise", "message",
+    "method", "env", "env_kwargs", "budget", "steps", "seconds", "kind", "left_shown", "limit", "left_true", "factor",
+    "value", "error", "episodes", "fresh", "fresh_error", "noise", "message",
 )  # fmt: skip
 
 ABOUT = """\
 `python benchmarks/run_time_left.py` writes [time_left.csv](time_left.csv) and this page. Each run is given 40 seconds
-(budgets are rounded down to 1, 2 or 5 × 10^k); methods with a rule of their own for stopping may end earlier. *Shown*
-is the time left that was shown at half of the time the run took, *left* what was left then, *factor* their ratio.
-Methods that may stop early show a limit, "at most"; the others an estimate, "about"; nothing (a dash) is shown where it
-is not known. *Value* is the one shown at the end (± its standard error where it is known), *fresh* the mean over fresh
-episodes, *noise* their difference in standard errors of both.
+(budgets are rounded down to 1, 2 or 5 × 10^k); methods with a rule of their own for stopping may end earlier, and
+most do. *Shown* is the time left that was shown at half of the time the run took, *left* what was left then, *factor*
+their ratio. "About" is the time left if no better tree is found from then on, beside which the *limit* stands, the
+time that all of the budget would take; "at most" is that limit alone; nothing (a dash) is shown where it is not
+known, as while a network learns or before a second of learning was measured. *Value* is the one shown at the end (±
+its standard error where it is known), *fresh* the mean over fresh episodes, *noise* their difference in standard
+errors of both.
 """
 
 
@@ -82,13 +86,18 @@ def main(words: list[str]) -> None:
 
 def measured(method: str, env: str, kwargs: dict[str, Any], number: int) -> dict[str, Any]:
     """Learn once and return a row."""
+    custard.learn(env, method, seed=number, env_kwargs=kwargs, time=3.0)
     reports: list[custard.Progress] = []
     run = custard.learn(env, method, seed=number, env_kwargs=kwargs, on_progress=reports.append, time=TIME)
     keep_trace(f"{number}-{method}", run, reports)
     half = run.seconds / 2
     before = [report for report in reports if report.seconds <= half]
-    shown = before[-1].seconds_left if before else None
-    shown = None if shown is None else max(0.0, shown - (half - before[-1].seconds))
+    expected, limit = (
+        (shown_at(half, before[-1].seconds, left) for left in (before[-1].seconds_expected, before[-1].seconds_left))
+        if before
+        else (None, None)
+    )
+    shown = limit if expected is None else expected
     last = reports[-1]
     is_python = env in ("FrozenLake-v1",) or method == "direct"
     gamma = run.config["settings"].get("gamma", 1.0) if method in ("tpi", "direct") else 1.0
@@ -99,8 +108,8 @@ def measured(method: str, env: str, kwargs: dict[str, Any], number: int) -> dict
     excess = last.value - fresh.mean
     return {
         "method": method, "env": env, "env_kwargs": json.dumps(kwargs), "budget": last.budget, "steps": run.steps,
-        "seconds": round(run.seconds, 2), "kind": "at most" if last.may_stop_early else "about",
-        "left_shown": "" if shown is None else round(shown, 2),
+        "seconds": round(run.seconds, 2), "kind": "at most" if last.may_stop_early and expected is None else "about",
+        "left_shown": "" if shown is None else round(shown, 2), "limit": "" if limit is None else round(limit, 2),
         "left_true": round(run.seconds - half, 2), "factor": "" if shown is None else round(shown / half, 3),
         "value": round(last.value, 4), "error": round(last.error, 4), "episodes": last.episodes,
         "fresh": round(fresh.mean, 4), "fresh_error": round(fresh_error, 4),
@@ -109,13 +118,19 @@ def measured(method: str, env: str, kwargs: dict[str, Any], number: int) -> dict
     }  # fmt: skip
 
 
+def shown_at(seconds: float, last_report: float, left: float | None) -> float | None:
+    """Return the time left that is shown at some time: what the last report said, less what has passed since."""
+    return None if left is None else max(0.0, left - (seconds - last_report))
+
+
 def keep_trace(name: str, run: custard.Run, reports: list[custard.Progress]) -> None:
     """Keep what a run reported, where that is asked for."""
     if (directory := os.environ.get("CUSTARD_TRACES")) is None:
         return
     kept = [
         {"steps": one.steps, "budget": one.budget, "value": one.value, "leaves": one.leaves, "seconds": one.seconds,
-         "left": one.seconds_left, "message": one.message, "metrics": {k: float(v) for k, v in one.metrics.items()}}
+         "left": one.seconds_left, "expected": one.seconds_expected, "message": one.message,
+         "metrics": {k: float(v) for k, v in one.metrics.items()}}
         for one in reports
     ]  # fmt: skip
     told = {"seconds": run.seconds, "settings": run.config["settings"], "message": run.message, "reports": kept}
@@ -129,24 +144,26 @@ def page(rows: list[dict[str, str]]) -> str:
     )
     near = [row for row in estimates if 1 / MAX_FACTOR <= float(row["factor"]) <= MAX_FACTOR]
     close = [row for row in limits if 1 / MAX_FACTOR <= float(row["factor"]) <= MAX_FACTOR]
-    held = [row for row in limits if float(row["factor"]) >= 1.0]
+    bounded = [row for row in rows if row["limit"]]
+    held = [row for row in bounded if float(row["limit"]) >= float(row["left_true"])]
     high = [row for row in rows if float(row["noise"]) > MAX_NOISE]
     lines = [
         "# Progress: the time left and the value shown", "", ABOUT,
         f"- {len(estimates)} of {len(rows)} runs show an estimate at half time; {len(near)} of them within a factor of "
         f"{MAX_FACTOR:g} of the truth.",
-        f"- {len(limits)} show a limit; it held in {len(held)}, and {len(close)} of them are within a factor of "
-        f"{MAX_FACTOR:g}.",
+        f"- {len(limits)} show a limit alone, {len(close)} of them within a factor of {MAX_FACTOR:g}; "
+        f"{len(rows) - len(estimates) - len(limits)} show nothing.",
+        f"- Of all {len(bounded)} limits {len(held)} held.",
         f"- The value shown exceeds the fresh evaluation by more than {MAX_NOISE:g} standard errors in {len(high)} of "
         f"{len(rows)} runs.", "",
-        "| method | environment | seconds | shown | left | factor | value | fresh | noise | stopped |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| method | environment | seconds | shown | limit | left | factor | value | fresh | noise | stopped |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]  # fmt: skip
     for row in rows:
         error = "" if row["error"] == "nan" else f" ± {float(row['error']):.3g}"
         shown = f"{row['kind']} {float(row['left_shown']):.1f}" if row["left_shown"] else "–"
         lines.append(
-            f"| {row['method']} | {row['env']} | {float(row['seconds']):.1f} | {shown} "
+            f"| {row['method']} | {row['env']} | {float(row['seconds']):.1f} | {shown} | {row['limit'] or '–'} "
             f"| {float(row['left_true']):.1f} | {row['factor'] or '–'} | {float(row['value']):.4g}{error} "
             f"| {float(row['fresh']):.4g} ± {float(row['fresh_error']):.3g} | {row['noise']} | {row['message']} |"
         )

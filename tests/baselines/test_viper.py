@@ -203,14 +203,26 @@ def test_viper_plus_prefers_the_tree_that_is_most_like_the_expert() -> None:
     rows = [row for row in moet.metrics if "mispredictions" in row]
     assert [row["mispredictions"] for row in rows] == [0.0, 0.0, 0.0]
     # One episode tells how they end; an iteration has 10 rollouts, and 30 for each of the trees of 4 and 2 leaves.
-    assert moet.steps == 20 * (1 + 3 * (10 + 2 * 30))
-    assert smaller.steps == 20 * (1 + 3 * (10 + 2 * (30 + 50)))
+    # 200 more judge the tree that is kept.
+    assert moet.steps == 20 * (1 + 3 * (10 + 2 * 30) + 200)
+    assert smaller.steps == 20 * (1 + 3 * (10 + 2 * (30 + 50)) + 200)
+
+
+def test_the_value_shown_is_of_episodes_that_chose_nothing() -> None:
+    """Of many trees judged on two episodes each, the luckiest is kept: its mean over those is too high."""
+    given = {"test_rollouts": 2, "final_rollouts": 0, "iterations": 6, "batch_rollouts": 2, "max_leaves": 3}
+    shown = []
+    run = custard.learn("custard/CartPole-v0", "viper-dqn", expert=balance, on_progress=shown.append, **given)
+    last = shown[-1]
+    assert (last.episodes, last.value) == (200, run.value)
+    fresh = custard.evaluate(run.tree, "custard/CartPole-v0", 1000, seed=9)
+    assert abs(last.value - fresh.mean) < 4 * np.hypot(last.error, fresh.std / 1000**0.5) + 1e-9
 
 
 def test_mispredictions_decide_only_between_equal_returns() -> None:
     run = custard.learn("custard/CartPole-v0", "viper-dqn", max_depth=2, expert=balance, choose="moet", **QUICK)
     assert custard.evaluate(run.tree, "custard/CartPole-v0", 200, seed=9).mean > 150
-    chosen = [(row["value"], -row["mispredictions"]) for row in run.metrics if "mispredictions" in row]
+    chosen = [(row["validation"], -row["mispredictions"]) for row in run.metrics if "mispredictions" in row]
     assert chosen == sorted(chosen)
     assert chosen[0] < chosen[-1]
 

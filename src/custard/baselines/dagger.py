@@ -101,14 +101,18 @@ class Rollouts:
 
         Where `is_needed`, it is that of the rollouts the budget allows, at least one.
         """
+        done = self.returns(policy, seeds, is_needed)
+        return float(done.mean()) if len(done) == len(seeds) or (is_needed and len(done)) else None
+
+    def returns(self, policy: Policy, seeds: np.ndarray, is_needed: bool = False) -> np.ndarray:
+        """Return a policy's returns, one per seed that the budget allows; where `is_needed`, at least one."""
         where, features = self.problem.source, self.problem.encoder
-        returns = []
+        returns = [np.zeros(0)]
         for some in self._affordable(seeds, least=int(is_needed)):
             results = run_episodes(policy.predict, where, some, features=features, max_steps=self.max_episode_steps)
             self.steps += int(results.lengths.sum())
             returns.append(results.returns)
-        done = np.concatenate(returns) if returns else np.zeros(0)
-        return float(done.mean()) if len(done) == len(seeds) or (is_needed and len(done)) else None
+        return np.concatenate(returns)
 
     def _affordable(self, seeds: np.ndarray, least: int) -> Iterator[np.ndarray]:
         """Yield the seeds in parts, each as large as the budget allows for the longest rollouts."""

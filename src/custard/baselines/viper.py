@@ -2,8 +2,9 @@
 
 DAgger: the expert drives the first batch of rollouts, the latest tree all further ones; every visited state is labelled
 with the expert's action and weighted by the loss of the worst action, V(s) - min_a Q(s, a). CART is fitted to all of
-them, and the tree that does best on validation rollouts is kept. The paper's appendix gives the numbers. With
-`choose="moet"` this is VIPER+ (Vasic et al. 2019): of trees with the same return the one that is most like the expert.
+them, and the tree that does best on validation rollouts is kept; the value shown is its mean over other rollouts, which
+chose nothing. The paper's appendix gives the numbers. With `choose="moet"` this is VIPER+ (Vasic et al. 2019): of trees
+with the same return the one that is most like the expert.
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ CRITERIA = ("gini", "entropy", "log_loss")
 CHOICES = ("smaller", "moet")
 
 # Where a budget is given, what the expert leaves of it is divided: a share for validation rollouts, planned for this
-# many iterations, and a share for the final rollouts of one tree.
-VALIDATION_SHARE, PLANNED_ITERATIONS, FINAL_SHARE = 0.5, 20, 0.125
+# many iterations, and a share for the final rollouts of one tree. A share of the budget itself is kept for the rollouts
+# that only judge the tree that was chosen.
+VALIDATION_SHARE, PLANNED_ITERATIONS, FINAL_SHARE, JUDGING_SHARE = 0.5, 20, 0.125, 0.05
+MAX_JUDGING_ROLLOUTS = 200
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
 def solve(problem: Problem, settings: Settings, state: Any = None) -> Iterator[Snapshot]:
     """Train or load the expert, then imitate it; yield at every check of the expert and every iteration."""
     problem.require_discrete_actions("VIPER")
-    seeds = problem.seeds("expert", "rollouts", "validation", "final", "fit")
+    seeds = problem.seeds("expert", "rollouts", "validation", "final", "judging", "fit")
     steps, expert = 0, None
     for item in experts(
         problem, settings.expert, expert_training(problem, settings), seeds["expert"], ties=settings.ties,
@@ -101,10 +104,11 @@ def solve(problem: Problem, settings: Settings, state: Any = None) -> Iterator[S
             expert = item
         else:
             steps, metrics = item.steps, {"expert": item.value}
-            yield Snapshot(steps, None, float("nan"), settings.budget, metrics, message="training the expert")
+            message = "training the expert"
+            yield Snapshot(steps, None, float("nan"), settings.budget, metrics, message=message, is_slow=True)
     assert expert is not None
     weigh = state_weights(expert, settings.weights)
-    budget = settings.budget or np.inf
+    budget = (1.0 - JUDGING_SHARE) * (settings.budget or np.inf)  # for choosing
     runner = Rollouts(problem, steps + problem.probe_steps, problem.episode_cap(budget), budget)
     rng = np.random.default_rng(seeds["fit"])
     batch = int(min(settings.batch_rollouts, max(2, budget / 2000)))
@@ -112,11 +116,13 @@ def solve(problem: Problem, settings: Settings, state: Any = None) -> Iterator[S
     test_seeds = episode_seeds(seeds["validation"], settings.test_rollouts)
     is_moet = settings.choose == "moet"
     final_seeds = episode_seeds(seeds["final"], 0 if is_moet else settings.final_rollouts)
+    judging_seeds, judged_tree, judged = episode_seeds(seeds["judging"], MAX_JUDGING_ROLLOUTS), None, np.zeros(0)
     x, action, weight = np.zeros((0, problem.base.features.n)), np.zeros(0, dtype=np.int64), np.zeros(0)
     best, best_return, best_test_return = None, -np.inf, -np.inf
     best_rank = (-np.inf, -np.inf, -np.inf)  # return, mispredictions if they count, leaves; the last two negative
     latest: Tree | None = None
     iterations_without_progress = 0
+    expert_steps = runner.steps
     for iteration in range(settings.iterations):
         visited = runner.visited_states(expert if latest is None else latest, batch_seeds[iteration * batch :][:batch])
         x = np.concatenate([x, visited])
@@ -145,16 +151,41 @@ def solve(problem: Problem, settings: Settings, state: Any = None) -> Iterator[S
             rank = (round(mean, 9), -watched.share, -tree.n_leaves)
             if best is None or rank > best_rank:
                 best, best_return, best_rank, iterations_without_progress = tree, mean, rank, 0
+        if best is not None and best is not judged_tree:
+            judged_tree, judged = best, runner.returns(best, judging_seeds[: len(test_seeds)])
         metrics = {"iteration": iteration, "samples": len(x), "agreement": agreement, "validation": best_test_return}
         if is_moet:
             metrics["mispredictions"] = -best_rank[1]
-        yield Snapshot(runner.steps, best, best_return, settings.budget, metrics, message=f"expert: {expert.name}")
+        value, facts = _value(judged, best_return)
+        message = f"expert: {expert.name}"
+        iterations = min(
+            settings.iterations - iteration - 1, (settings.patience or np.inf) - iterations_without_progress
+        )
+        quiet_end = runner.steps + iterations * (runner.steps - expert_steps) / (iteration + 1)
+        yield Snapshot(
+            runner.steps, best, value, settings.budget, {**metrics, **facts}, message=message, quiet_end=quiet_end
+        )
         if settings.patience is not None and iterations_without_progress >= settings.patience:
             break
         if runner.steps >= budget:
             break
+    runner.budget = settings.budget or np.inf
+    if best is not None:
+        judged = np.concatenate([judged, runner.returns(best, judging_seeds[len(judged) :])])
+    value, facts = _value(judged, best_return)
     message = f"{iteration + 1} iterations, expert: {expert.name}"
-    yield Snapshot(runner.steps, best, best_return, settings.budget, {"iteration": iteration}, message=message)
+    yield Snapshot(runner.steps, best, value, settings.budget, {"iteration": iteration, **facts}, message=message)
+
+
+def _value(judged: np.ndarray, chosen_by: float) -> tuple[float, dict[str, float]]:
+    """Return what to show of a tree's judging returns: their mean, and its standard error and number as metrics.
+
+    Where the budget allowed none, it is the mean by which the tree was chosen.
+    """
+    if not len(judged):
+        return chosen_by, {}
+    error = float(judged.std(ddof=1)) / np.sqrt(len(judged)) if len(judged) > 1 else np.nan
+    return float(judged.mean()), {"judged": float(len(judged)), "error": float(error)}
 
 
 def _first(seeds: np.ndarray, count: float) -> np.ndarray:

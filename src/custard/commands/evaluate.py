@@ -49,16 +49,18 @@ class Command:
     def run(self) -> None:
         """Evaluate and print."""
         from custard.commands.common import assignments, load_tree, one_environment, print_json
+        from custard.lab.progress import waiting
         from custard.task.evaluate import evaluate
         from custard.task.origin import environment_of
 
         tree = load_tree(self.tree)
         given, arguments = one_environment(self.env, self.env_id), assignments(self.env_args, "--env-args")
         env, kwargs = environment_of(tree, given, arguments, f"custard evaluate {self.tree} CartPole-v1")
-        result = evaluate(
-            tree, env, self.episodes, self.seed, env_kwargs=kwargs, max_steps=self.max_steps, gamma=self.gamma,
-            history=self.history,
-        )  # fmt: skip
+        with waiting(f"evaluate on {env}", f"{self.episodes:,} episodes", enabled=not self.json):
+            result = evaluate(
+                tree, env, self.episodes, self.seed, env_kwargs=kwargs, max_steps=self.max_steps, gamma=self.gamma,
+                history=self.history,
+            )  # fmt: skip
         if self.json:
             print_json({"env": env, "tree": str(self.tree), **result.to_json()})
         else:

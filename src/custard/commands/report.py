@@ -38,6 +38,7 @@ class Command:
         """Write the report and say where it is."""
         from custard.commands.common import print_json
         from custard.core.errors import CustardError, require_whole
+        from custard.lab.progress import waiting
         from custard.report import write_report
         from custard.tree.loading import require_one_run
 
@@ -46,9 +47,10 @@ class Command:
         if self.run_directory.is_file():
             raise CustardError(f"{self.run_directory} is a file: name the run directory it is in")
         require_one_run(self.run_directory)
-        path = write_report(
-            self.run_directory, episodes=self.episodes, seed=self.seed, out=self.out, purpose=self.purpose
-        )
+        with waiting(f"report of {self.run_directory}", "running episodes and writing", enabled=not self.json):
+            path = write_report(
+                self.run_directory, episodes=self.episodes, seed=self.seed, out=self.out, purpose=self.purpose
+            )
         size = path.stat().st_size
         if self.json:
             print_json({"report": str(path), "bytes": size})

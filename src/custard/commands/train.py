@@ -185,7 +185,7 @@ class Command:
         from custard.report.completion import complete_run
         from custard.tree.certificate import certificate_text
 
-        result, files = complete_run(run, self.env, kwargs, self.episodes)
+        result, files = complete_run(run, self.env, kwargs, self.episodes, progress=not self.json)
         tree = run.tree
         if self.json:
             return {

@@ -40,6 +40,7 @@ class Progress:
     may_stop_early: bool  # whether `seconds_left` is the most it can be, since the method has a patience
     metrics: Mapping[str, float] = field(default_factory=dict)  # the method's own numbers, as in metrics.csv
     tree: Tree | None = None  # the best tree so far
+    seconds_expected: float | None = None  # the time left if no better tree is found; None where it is not known
 
 
 class Callbacks:
@@ -51,13 +52,18 @@ class Callbacks:
     functions       by the name that an error shows
     budget          environment steps of the run, if that is known before the first snapshot
     may_stop_early  whether the method may stop before its budget is used
+    message         what is being done before the first snapshot
     """
 
     def __init__(
-        self, functions: Mapping[str, Callable[[Progress], Any]], budget: int | None = None, may_stop_early: bool = True
+        self,
+        functions: Mapping[str, Callable[[Progress], Any]],
+        budget: int | None = None,
+        may_stop_early: bool = True,
+        message: str = COMPILING,
     ) -> None:
         self.functions = functions
-        self.last = Progress(0, budget, math.nan, math.nan, 0, 0, COMPILING, 0.0, None, may_stop_early)
+        self.last = Progress(0, budget, math.nan, math.nan, 0, 0, message, 0.0, None, may_stop_early)
         self.failure: BaseException | None = None  # why the functions' thread ended the run
         self._time_left = TimeLeft(may_stop_early)
         self._caller = threading.current_thread()
@@ -87,7 +93,7 @@ class Callbacks:
                 snapshot.steps, snapshot.budget, snapshot.value, error, episodes,
                 snapshot.tree.n_leaves if snapshot.tree is not None else 0, snapshot.message, seconds,
                 self._time_left.seconds(seconds), self._time_left.may_stop_early,
-                MappingProxyType(dict(snapshot.metrics)), snapshot.tree,
+                MappingProxyType(dict(snapshot.metrics)), snapshot.tree, self._time_left.expected(seconds),
             )  # fmt: skip
             self._call(self.last)
 
@@ -113,7 +119,8 @@ class Callbacks:
                 if self._over.is_set() or now - self._called_at < MAX_SILENT_SECONDS:
                     continue
                 seconds = now - self._started_at
-                self.last = replace(self.last, seconds=seconds, seconds_left=self._time_left.seconds(seconds))
+                left, expected = self._time_left.seconds(seconds), self._time_left.expected(seconds)
+                self.last = replace(self.last, seconds=seconds, seconds_left=left, seconds_expected=expected)
                 try:
                     self._call(self.last)
                 except BaseException as error:

@@ -24,7 +24,7 @@ from custard.lab.keywords import LearnKeywords, LearnOptions
 from custard.lab.loggers import logger_names, loggers
 from custard.lab.methods import method as find_method
 from custard.lab.multi_seed import learn_seeds
-from custard.lab.progress import Display, is_shown
+from custard.lab.progress import Display, is_shown, waiting
 from custard.lab.run import Run, RunDirectory
 from custard.lab.time_left import may_stop_early
 from custard.task.budget import budget_of_time, parse_time
@@ -40,6 +40,7 @@ from custard.tree.tree import Tree
 __all__ = ["learn"]
 
 CHECKPOINT_SECONDS = 20.0
+MEASURING = "measuring what a step takes"  # where a time is given
 
 
 @overload
@@ -109,6 +110,7 @@ def learn(
     require_whole(0, seed=seed, max_depth=max_depth)
     require_engine(engine, address)
     names, shown = logger_names(log), is_shown(progress)
+    heard = {} if on_progress is None else {"on_progress": on_progress}
     if on_progress is not None and not callable(on_progress):
         raise CustardError(f"on_progress must be a function of one argument, not {type(on_progress).__name__}")
     if seeds is not None:
@@ -149,7 +151,10 @@ def learn(
     _require_steps(name, module, problem, chosen)
     if time is not None:
         stored = RunDirectory(out).stored_budget() if resume and out is not None else None
-        chosen = dataclasses.replace(chosen, budget=stored or budget_of_time(module, problem, chosen, parse_time(time)))
+        if stored is None:
+            with waiting(f"{name} on {where.name}", MEASURING, shown):
+                stored = _measured_budget(module, problem, chosen, parse_time(time), heard)
+        chosen = dataclasses.replace(chosen, budget=stored)
     problem = dataclasses.replace(problem, budget=getattr(chosen, "budget", None))
     config = {
         "env": where.name, "env_kwargs": _plain_data(dict(where.kwargs)), "method": name, "preset": preset or "tuned",
@@ -159,7 +164,7 @@ def learn(
         "settings": _plain_data(dataclasses.asdict(chosen)),
         "versions": {"custard": VERSION, "python": platform.python_version(), "numpy": np.__version__},
     }  # fmt: skip
-    return _run(module, problem, chosen, config, out, resume, shown, names, on_progress)
+    return _run(module, problem, chosen, config, out, resume, shown, names, heard)
 
 
 def _require_other_processes_can(on_progress: Any, engine: str, features: FeaturesArgument) -> None:
@@ -191,7 +196,7 @@ def _require_steps(name: str, module: ModuleType, problem: Problem, settings: An
 
 def _run(
     module: ModuleType, problem: Problem, settings: Any, config: dict[str, Any], out: str | Path | None, resume: bool,
-    shown: bool, log: Sequence[str], on_progress: Callable[[Progress], Any] | None,
+    shown: bool, log: Sequence[str], heard: Mapping[str, Callable[[Progress], Any]],
 ) -> Run:  # fmt: skip
     """Run a method from the start, or from where the run in `out` stopped, and store it there.
 
@@ -203,7 +208,7 @@ def _run(
     resume       whether to go on with the run in it
     shown        whether progress is displayed
     log          loggers, by name
-    on_progress  the user's function that hears of the progress, or None
+    heard        the user's functions that hear of the progress, by name
     """
     directory, state, done = _open_directory(out, resume, config)
     try:
@@ -215,8 +220,7 @@ def _run(
         if state is not None:
             snapshots = _resumed(snapshots, directory)
         with loggers(log, config, out) as functions:
-            told = {**functions, **({} if on_progress is None else {"on_progress": on_progress})}
-            callbacks = Callbacks(told, problem.budget, early)
+            callbacks = Callbacks({**functions, **heard}, problem.budget, early)
             return _follow(snapshots, config, directory, float(done.get("seconds", 0.0)), last, display, callbacks)
     except Exception as error:
         if directory is not None:
@@ -228,6 +232,23 @@ def _run(
     finally:
         if directory is not None:
             directory.release()
+
+
+def _measured_budget(
+    module: ModuleType, problem: Problem, settings: Any, seconds: float, heard: Mapping[str, Callable[[Progress], Any]]
+) -> int | None:
+    """Return the environment steps that a method takes in so many seconds, while functions hear that it is measured."""
+    with Callbacks(heard, message=MEASURING) as callbacks:
+        try:
+            budget = budget_of_time(module, problem, settings, seconds)
+            callbacks.finish()
+        except KeyboardInterrupt:
+            if isinstance(callbacks.failure, Exception):  # a function failed
+                raise callbacks.failure from None
+            if callbacks.failure is not None:  # a function wants the run to end
+                raise CustardError("no tree was found before the interrupt") from None
+            raise
+    return budget
 
 
 def _runs_whole_episodes(module: ModuleType, problem: Problem, settings: Any) -> bool:

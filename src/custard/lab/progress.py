@@ -17,9 +17,10 @@ from custard.lab.trial_table import duration_text
 from custard.task.problem import Snapshot
 from custard.tree.text import plural
 
-__all__ = ["Display", "is_shown"]
+__all__ = ["Display", "is_shown", "waiting"]
 
-PLAIN_LINE_SECONDS = 5.0  # between lines where there is no terminal
+PLAIN_LINE_SECONDS = 4.0  # between lines where there is no terminal; a busy processor makes them come later
+NEAR_LIMIT = 1.2  # of the time expected: the most that is left is shown where it is more than that
 NOTEBOOK_LINE_SECONDS = 0.5  # between updates of a notebook's line
 
 
@@ -52,15 +53,25 @@ class NotebookLine:
         self._handle.update({"text/plain": text}, raw=True)
 
 
+def waiting(title: str, doing: str, enabled: bool) -> Display:
+    """Return a display of something that has no steps: it says what is being done and how long, and then vanishes.
+
+    Lines outside terminals and notebooks stay, but there is none for what is done within four seconds.
+    """
+    return Display(title, enabled, doing=doing, vanishes=True)
+
+
 class Display:
     """Shows steps, the best tree's return, depth and leaves, what is being done and the time left, on standard error.
 
     In a terminal or a notebook it is one live line. Elsewhere a thread of its own prints a line at least every five
-    seconds.
+    seconds. Until the first snapshot it shows what is being done (`doing`) and how long.
     """
 
-    def __init__(self, title: str, enabled: bool, may_stop_early: bool = True) -> None:
-        self.title, self.enabled = title, enabled
+    def __init__(
+        self, title: str, enabled: bool, may_stop_early: bool = True, doing: str = COMPILING, vanishes: bool = False
+    ) -> None:
+        self.title, self.enabled, self.doing, self.vanishes = title, enabled, doing, vanishes
         self.live: Any = None
         self.notebook_line: NotebookLine | None = None
         self.started_at = self.shown_at = time.monotonic()
@@ -82,7 +93,7 @@ class Display:
                 self.notebook_line = NotebookLine()
             if self.notebook_line is None and console.is_terminal:
                 picture = lambda: self._renderable(console.width)  # noqa: E731
-                self.live = Live(console=console, get_renderable=picture, refresh_per_second=8)
+                self.live = Live(console=console, get_renderable=picture, refresh_per_second=8, transient=self.vanishes)
                 self.live.start()
             else:
                 self.printed_at = time.monotonic() if self.notebook_line is None else 0.0
@@ -106,9 +117,10 @@ class Display:
             if self.last is None:
                 self.printed_at = time.monotonic()
                 passed = duration_text(self.printed_at - self.started_at)
-                self._write(f"{self.title}: {COMPILING}, {passed}")
+                self._write(f"{self.title}: {self.doing}, {passed}")
             else:
-                self._print_line(*self.last)
+                since = time.monotonic() - self.shown_at
+                self._print_line(self.last[0], self.last[1] + since)
 
     def _renderable(self, width: int) -> Any:
         """Return the live line; where it is too long, the least important facts are left out."""
@@ -119,8 +131,9 @@ class Display:
         cells = 24 if width >= 110 else 10
         done = round(cells * min(1.0, share))
         bar = Text.assemble(("━" * done, "bar.complete"), ("━" * (cells - done), "bar.back"))
-        fields = [(8, Text(self.title, "bold")), (3, bar)]  # each with a rank: the highest is left out first
-        facts = [(0, COMPILING)] if snapshot is None else _ranked_facts(snapshot, short=True)
+        fields = [(8, Text(self.title, "bold"))]  # each with a rank: the highest is left out first
+        fields += [] if self.vanishes else [(3, bar)]
+        facts = [(0, self.doing)] if snapshot is None else _ranked_facts(snapshot, short=True)
         fields += [(rank, Text(fact)) for rank, fact in facts]
         fields.append((6, Text(duration_text(time.monotonic() - self.started_at), "cyan")))
         since = time.monotonic() - self.shown_at
@@ -139,6 +152,8 @@ class Display:
         if self.live is not None:
             self.live.stop()
             return
+        if self.vanishes and self.notebook_line is not None:
+            self.notebook_line.write("")
         has_news = self.last is not self.last_printed or self.notebook_line is not None  # which shows a time left
         if self.enabled and self.last is not None and kind is None and has_news:
             self._print_line(*self.last)
@@ -157,10 +172,16 @@ class Display:
             print(line, file=sys.stderr, flush=True)  # noqa: T201
 
     def _time_left_text(self, passed: float) -> str:
-        """Return the time left, or the most it can be; an empty text where that is not known or the run is over."""
-        left = None if self._over.is_set() else self.time_left.seconds(passed)
-        word = "at most" if self.time_left.may_stop_early else "about"
-        return "" if left is None else f"{word} {duration_text(left)} left"
+        """Return the time left, and the most it can be; an empty text where that is not known or the run is over."""
+        if self._over.is_set():
+            return ""
+        limit, expected = self.time_left.seconds(passed), self.time_left.expected(passed)
+        if expected is None:
+            word = "at most" if self.time_left.may_stop_early else "about"
+            return "" if limit is None else f"{word} {duration_text(limit)} left"
+        is_far = limit is not None and limit > NEAR_LIMIT * expected
+        most = f", at most {duration_text(limit)}" if limit is not None and is_far else ""
+        return f"about {duration_text(expected)} left{most}"
 
 
 def snapshot_text(snapshot: Snapshot) -> str:

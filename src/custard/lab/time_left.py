@@ -10,6 +10,7 @@ from custard.task.problem import Snapshot
 __all__ = ["TimeLeft", "may_stop_early"]
 
 MIN_SECONDS = 1.0  # that the speed is measured over before a time left is shown
+MIN_SHARE = 0.1  # of the steps so far that it is measured over: what follows the first snapshot may take few steps
 
 
 def may_stop_early(settings: Any) -> bool:
@@ -18,7 +19,10 @@ def may_stop_early(settings: Any) -> bool:
 
 
 class TimeLeft:
-    """Estimates the seconds until a run's budget is used, by the mean speed so far.
+    """Estimates the seconds until a run ends, by the mean speed so far.
+
+    `seconds` is until its budget is used. A method that stops when nothing better comes may end before: `expected` is
+    until it ends if it finds no better tree (`Snapshot.quiet_end`).
 
     The time before the first snapshot does not count: code was compiled then. Neither do phases whose steps are slower
     than most (`Snapshot.is_slow`): while one lasts, the time left is not known. For a method that may stop early the
@@ -35,6 +39,11 @@ class TimeLeft:
     >>> left.note(Snapshot(steps=800, tree=None, value=0.0, budget=1000), 66.0)
     >>> left.seconds(66.0)
     2.0
+    >>> left = TimeLeft(may_stop_early=True)
+    >>> left.note(Snapshot(steps=0, tree=None, value=0.0, budget=1000), 0.0)
+    >>> left.note(Snapshot(steps=100, tree=None, value=0.0, budget=1000, quiet_end=300), 1.0)
+    >>> left.seconds(1.0), left.expected(1.0)
+    (9.0, 2.0)
     """
 
     def __init__(self, may_stop_early: bool) -> None:
@@ -43,6 +52,7 @@ class TimeLeft:
         self._measured_seconds, self._measured_steps = 0.0, 0
         self._ends: deque[tuple[float, float]] = deque()  # seconds, and the end that was expected then
         self._is_known = False
+        self._expected_end: float | None = None  # seconds
 
     def note(self, snapshot: Snapshot, seconds: float) -> None:
         """Take in a snapshot and the seconds that had passed by then."""
@@ -52,8 +62,15 @@ class TimeLeft:
         self._last = (seconds, snapshot.steps)
         steps_left = (snapshot.budget or 0) - snapshot.steps
         self._is_known = steps_left > 0 and not snapshot.is_slow
-        if self._is_known and self._measured_seconds >= MIN_SECONDS and self._measured_steps > 0:
+        has_speed = self._measured_seconds >= MIN_SECONDS and self._measured_steps > MIN_SHARE * snapshot.steps
+        if self._is_known and has_speed:
             self._ends.append((seconds, seconds + steps_left * self._measured_seconds / self._measured_steps))
+        ends = [snapshot.budget, snapshot.quiet_end if self.may_stop_early else None]
+        steps_until = min([end for end in ends if end is not None], default=0) - snapshot.steps
+        is_told = not self.may_stop_early or snapshot.quiet_end is not None
+        self._expected_end = None
+        if is_told and has_speed and steps_until > 0 and not snapshot.is_slow:
+            self._expected_end = seconds + steps_until * self._measured_seconds / self._measured_steps
         while len(self._ends) > 1 and self._ends[0][0] < seconds / 2:
             self._ends.popleft()
 
@@ -63,3 +80,7 @@ class TimeLeft:
         if not self._is_known or not ends:
             return None
         return max(0.0, (max(ends) if self.may_stop_early else ends[-1]) - passed)
+
+    def expected(self, passed: float) -> float | None:
+        """Return the seconds left if no better tree is found; None where that is not known."""
+        return None if self._expected_end is None else max(0.0, self._expected_end - passed)

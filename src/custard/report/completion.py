@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from custard.core.files import write_atomically
+from custard.lab.progress import waiting
 from custard.lab.run import Run
 from custard.planning.evaluate import states_visited
 from custard.planning.model import model_of
@@ -53,17 +54,20 @@ def _final_evaluation(run: Run, env: Any, kwargs: Mapping[str, Any], episodes: i
 
 
 def complete_run(
-    run: Run, env: Any, kwargs: Mapping[str, Any], episodes: int | None
+    run: Run, env: Any, kwargs: Mapping[str, Any], episodes: int | None, progress: bool = False
 ) -> tuple[Evaluation | None, list[Path]]:
     """Evaluate the tree, complete the run directory, and return the evaluation and the files to show to a person.
 
     Unless `episodes` are given, they are 1,000, or fewer if these take longer than a tenth of the learning. A planned
-    tree of a discounted model is not run: its return is known exactly, and its episodes may have no end.
+    tree of a discounted model is not run: its return is known exactly, and its episodes may have no end. `progress`
+    shows on standard error what is being done.
     """
+    title = f"{run.config['method']} on {run.config['env']}"
     is_exact = is_discounted(run.tree)
     seed = final_seed(run.config["seed"])
     is_wanted = episodes != 0 and not is_exact
-    result = _final_evaluation(run, env, kwargs, episodes, seed) if is_wanted else None
+    with waiting(title, "evaluating the tree on fresh episodes", progress and is_wanted):
+        result = _final_evaluation(run, env, kwargs, episodes, seed) if is_wanted else None
     files: list[Path] = []
     if run.directory is None:
         return result, files
@@ -74,12 +78,13 @@ def complete_run(
     from custard.tree.draw import save_picture
     from custard.tree.explain import node_visits
 
-    picture = run.directory / "tree.svg"
-    if is_exact:
-        where, _ = remembered(run.tree, source(env, kwargs))
-        gamma = (certificate_of(run.tree) or {}).get("gamma", 1.0)
-        met = states_visited(run.tree, model_of(where, gamma=gamma))
-    else:
-        met = states_met(run.tree, env, kwargs, run.config["seed"])
-    save_picture(run.tree, picture, node_visits(run.tree, met))
-    return result, [run.directory / "tree.json", picture, write_report(run.directory), *files]
+    with waiting(title, "drawing the tree and writing the report", progress):
+        picture = run.directory / "tree.svg"
+        if is_exact:
+            where, _ = remembered(run.tree, source(env, kwargs))
+            gamma = (certificate_of(run.tree) or {}).get("gamma", 1.0)
+            met = states_visited(run.tree, model_of(where, gamma=gamma))
+        else:
+            met = states_met(run.tree, env, kwargs, run.config["seed"])
+        save_picture(run.tree, picture, node_visits(run.tree, met))
+        return result, [run.directory / "tree.json", picture, write_report(run.directory), *files]

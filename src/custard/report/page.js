@@ -9,7 +9,8 @@ function decide() {
   verdict.dataset.leaf = leaf;
   $("rule").textContent = conditions(leaf).join(" and ") || "always";
   list.replaceChildren(...found.slice(0, 4).map((change) => changeItem(change, x)));
-  if (!found.length) list.append(el("li", {}, "No other action is possible from here."));
+  const isLinear = T.linear && T.linear[leaf];
+  if (!found.length) list.append(el("li", {}, isLinear ? "No other formula is possible from here; the action moves with the features." : "No other action is possible from here."));
   // The sentences have more lines for some states than for others: what stands below them does not jump.
   const said = verdict.parentNode;
   said.style.minHeight = `${Math.max(parseFloat(said.style.minHeight) || 0, said.offsetHeight)}px`;
@@ -103,7 +104,8 @@ function openReplay() {
 
 // ---- header, settings, audit ----
 function drawHeader() {
-  $("title").textContent = document.title = D.title;
+  document.title = D.title;
+  $("title").textContent = D.title.replaceAll("/", "/\u200b");  // where a phone may break it
   $("sub").textContent = D.subtitle;
   for (const [name, value, unit] of D.facts) {
     const box = el("div"), dd = el("dd", {}, value);

@@ -163,7 +163,7 @@ def _describe(where: Source, features: Any, report: CheckReport) -> Base:
         report.add("warning", "unbounded-actions", "the action space has no bounds", "give the Box finite bounds")
     if features is None and all(name.startswith("obs") for name in names):
         report.add("note", "unnamed-features", "its features have no names of their own",
-                   "set feature_names and action_names on the environment, or pass feature_names=")  # fmt: skip
+                   "set feature_names on the environment, or pass feature_names= (--names in a terminal)")  # fmt: skip
     return base
 
 
@@ -232,7 +232,7 @@ def _run_episodes(where: Source, env: Any, base: Base, report: CheckReport, seed
     speed = len(rewards) / max(stepping, 1e-9)
     report.facts |= {
         "steps_per_second": float(f"{speed:.2g}"), "episode_length": f"{np.mean(lengths):.1f} with random actions",
-        "reward": f"{min(rewards):g} to {max(rewards):g} a step",
+        "reward": f"{min(rewards):g} to {max(rewards):g} per step",
     }  # fmt: skip
     if not n_ended and limit is None and len(rewards) >= min(steps, 1000):
         report.add("warning", "no-end", f"no episode ended within {len(rewards):,} random steps, and no time limit is "
@@ -253,7 +253,7 @@ def _run_episodes(where: Source, env: Any, base: Base, report: CheckReport, seed
                    "set zeta in the same unit")  # fmt: skip
     grown = (_resident_bytes() - memory) / max(1, len(rewards) - steps // 4)
     if len(rewards) > steps // 2 and grown > MAX_LEAK_BYTES_PER_STEP:
-        report.add("warning", "leaks", f"memory grows by about {grown:,.0f} bytes a step", "keep no history of steps")
+        report.add("warning", "leaks", f"memory grows by about {grown:,.0f} bytes per step", "keep no history of steps")
 
 
 def _check_observation(space: gym.Space, observation: Any, base: Base, report: CheckReport) -> None:

@@ -133,6 +133,7 @@ class Snapshot:
     final: Tree | None = None  # the tree of the present policy, where it differs from the best
     message: str = ""  # why the method stopped, or what it is doing
     state: Callable[[], dict[str, np.ndarray]] | None = None  # returns everything needed to resume
+    quiet_end: float | None = None  # steps at which the run stops unless it finds a better tree; None: not known
     is_slow: bool = False  # whether the last steps took longer than those of other phases, as where a network learns
 
 

@@ -75,16 +75,30 @@ class Judge:
 
     def _reason_to_stop(self) -> str:
         """Return why the run stops here; empty if it goes on."""
-        selection, patience, waited = self.selection, self.settings.patience, self.snapshots_without_progress
+        selection, waited = self.selection, self.snapshots_without_progress
         if self.steps >= self.learning_budget:
             return "budget used"
-        if not self.settings.keep:
+        if (patience := self._patience()) is None or waited < patience:
             return ""
-        if selection.surely_above(self.threshold) and not selection.best_varies and waited >= patience:
-            return "reward threshold met, and no better tree since"
-        if selection.best_has_splits and not selection.returns_vary and waited >= 3 * patience:
-            return "no better tree for long"  # and chance has no part in that
-        return ""
+        is_met = selection.surely_above(self.threshold) and not selection.best_varies
+        return "reward threshold met, and no better tree since" if is_met else "no better tree for long"
+
+    def _patience(self) -> int | None:
+        """Return how many snapshots without a better tree end the run; None where none do."""
+        selection, patience = self.selection, self.settings.patience
+        if not self.settings.keep:
+            return None
+        if selection.surely_above(self.threshold) and not selection.best_varies:
+            return patience
+        if selection.best_has_splits and not selection.returns_vary:  # chance has no part in that
+            return 3 * patience
+        return None
+
+    def _quiet_end(self) -> float:
+        """Return the steps at which the run ends without a better tree."""
+        if (patience := self._patience()) is None:
+            return self.budget
+        return self.steps + max(1, patience - self.snapshots_without_progress) * self.budget / self.settings.snapshots
 
     @property
     def _can_afford(self) -> bool:
@@ -120,7 +134,10 @@ class Judge:
         metrics["steps_per_second"] = speed
         numbers = (self.steps, self.snapshots, self.snapshots_without_progress, self.improved_before)
         state = {"judge": np.array(numbers), **self.selection.state(), **learner.state()}
-        return Snapshot(self.steps, best.tree, best.mean, self.budget, metrics, final, self.message, lambda: state)
+        return Snapshot(
+            self.steps, best.tree, best.mean, self.budget, metrics, final, self.message, lambda: state,
+            quiet_end=self._quiet_end(),
+        )  # fmt: skip
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
         """Continue from a snapshot's state."""

@@ -298,7 +298,7 @@ class Learner:
 
     def _end_cycle(self) -> None:
         """Choose the kind of the next cycle, or set the message with which the run stops."""
-        progress, patience = self.progress, self.settings.patience
+        progress = self.progress
         if self.selection.n_improvements > progress.improvements:
             progress.cycles_without_better, progress.steps_at_best = 0, progress.steps
         else:
@@ -307,20 +307,38 @@ class Learner:
         self.kind_values[progress.kind] = self.final_value
         ranking = np.argsort(-self.kind_values, kind="stable")
         progress.kind = int(ranking[progress.cycles_without_better % len(ranking)])
-        threshold = self.problem.source.reward_threshold
-        meets_threshold = self.selection.surely_above(threshold)
-        if meets_threshold and not self.selection.best_varies:
-            patience //= 2
-        elif threshold is not None or self.problem.max_depth is not None:
-            patience *= 3
-        has_waited = progress.cycles_without_better >= patience and self.selection.best_has_splits
-        min_steps = max(self.budget / 10, 1.25 * progress.steps_at_best)
-        if has_waited and self.settings.keep and (meets_threshold or progress.steps >= min_steps):
+        meets_threshold = self.selection.surely_above(self.problem.source.reward_threshold)
+        has_waited = progress.cycles_without_better >= self._patience() and self.selection.best_has_splits
+        if has_waited and self.settings.keep and (meets_threshold or progress.steps >= self._min_steps):
             met, not_met = "reward threshold met, and no better tree since", "no better tree for long"
             self.message = met if meets_threshold else not_met
         elif progress.steps >= LEARNING_BUDGET_SHARE * self.budget:
             self.message = "budget used"
         progress.cycle += 1
+
+    def _patience(self) -> int:
+        """Return how many cycles without a better tree end the run."""
+        patience, threshold = self.settings.patience, self.problem.source.reward_threshold
+        if self.selection.surely_above(threshold) and not self.selection.best_varies:
+            return patience // 2
+        return 3 * patience if threshold is not None or self.problem.max_depth is not None else patience
+
+    @property
+    def _min_steps(self) -> float:
+        """The steps before which only a tree that meets the threshold ends the run."""
+        return max(self.budget / 10, 1.25 * self.progress.steps_at_best)
+
+    def _quiet_end(self) -> float | None:
+        """Return the steps at which the run ends without a better tree, if cycles take as many as those so far."""
+        progress, selection = self.progress, self.selection
+        if progress.cycle == 0 or not selection.best_has_splits or not self.settings.keep:
+            return None
+        is_better = selection.n_improvements > progress.improvements  # in this cycle
+        cycles = 1 + self._patience() if is_better else max(1, self._patience() - progress.cycles_without_better)
+        begun = progress.steps - progress.cycle_steps
+        end = begun + cycles * begun / progress.cycle
+        meets_threshold = selection.surely_above(self.problem.source.reward_threshold)
+        return end if meets_threshold else max(end, self._min_steps)
 
     # -- judging trees ----------------------------------------------------------------------------------------------
 
@@ -397,7 +415,10 @@ class Learner:
             counters[name] = 0
         self.clock, self.learning_steps = now, 0
         state = self._state()
-        return Snapshot(progress.steps, best.tree, best.mean, self.budget, metrics, final, self.message, lambda: state)
+        return Snapshot(
+            progress.steps, best.tree, best.mean, self.budget, metrics, final, self.message, lambda: state,
+            quiet_end=self._quiet_end(),
+        )  # fmt: skip
 
     def _state(self) -> dict[str, np.ndarray]:
         """Return all that a checkpoint needs, copied."""

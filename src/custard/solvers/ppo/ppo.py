@@ -305,19 +305,35 @@ class Learner:
 
     def _stop_reason(self) -> str:
         """Return why to stop before the budget is used, or nothing."""
-        s, selection, best = self.settings, self.selection, self.selection.best
         waited = (self.steps - self.steps_at_best) / self.budget
+        if self._meets_threshold and waited > self._min_wait:
+            return "reward threshold met in all episodes, and no better tree since"
+        if waited > self.settings.patience and self.selection.best_has_splits:
+            return "no better tree for long"
+        return ""
+
+    @property
+    def _min_wait(self) -> float:
+        """The share of the budget without a better tree that ends the run once the threshold is met."""
         # Nothing is judged once a tree is perfect.
-        min_wait = 2.0 * (1.0 - s.judging) * min(0.1, s.patience / 4)
-        meets_threshold = selection.surely_above(self.problem.source.reward_threshold)
+        return 2.0 * (1.0 - self.settings.judging) * min(0.1, self.settings.patience / 4)
+
+    @property
+    def _meets_threshold(self) -> bool:
+        """Whether the best tree meets the reward threshold in all its episodes."""
+        selection, best = self.selection, self.selection.best
         is_fully_judged = best is not None and (
             not self.rules.parameterised or len(best.returns) == selection.max_episodes
         )
-        if meets_threshold and is_fully_judged and not selection.best_varies and waited > min_wait:
-            return "reward threshold met in all episodes, and no better tree since"
-        if waited > s.patience and selection.best_has_splits:
-            return "no better tree for long"
-        return ""
+        meets_threshold = selection.surely_above(self.problem.source.reward_threshold)
+        return meets_threshold and is_fully_judged and not selection.best_varies
+
+    def _quiet_end(self) -> float:
+        """Return the steps at which the run ends without a better tree."""
+        if not self.settings.keep or not (self._meets_threshold or self.selection.best_has_splits):
+            return self.budget
+        wait = self._min_wait if self._meets_threshold else self.settings.patience
+        return self.survey_steps + self.steps_at_best + wait * self.budget
 
     def snapshot(self) -> Snapshot:
         """Return the progress; everything in it is a copy."""
@@ -336,7 +352,10 @@ class Learner:
         }  # fmt: skip
         finished[:], self.clock, self.rows_learned = 0.0, now, 0
         state, steps = self._state(), self.survey_steps + self.steps
-        return Snapshot(steps, best.tree, best.mean, self.budget, metrics, greedy, self.message, lambda: state)
+        return Snapshot(
+            steps, best.tree, best.mean, self.budget, metrics, greedy, self.message, lambda: state,
+            quiet_end=self._quiet_end(),
+        )  # fmt: skip
 
     def _state(self) -> dict[str, np.ndarray]:
         counts = np.array([self.steps, self.iteration, self.steps_at_best])

@@ -43,6 +43,8 @@ class SearchState:
     depth: int  # of trees that are searched now
     max_leaves: int
     best_return: float = -np.inf
+    best_error: float = np.nan  # standard error of that mean; NaN where it is not known
+    best_episodes: int = 0  # that it is over; 0 where that is not known
     round: int = 0
     rounds_without_progress: int = 0
     is_perfect: bool = False  # whether the best tree was perfect in very many episodes

@@ -75,6 +75,8 @@ class Verdict(NamedTuple):
 
     tree: Tree
     mean: float
+    error: float  # standard error of that mean
+    episodes: int
     is_better: bool  # whether the new tree is better
     is_progress: bool  # whether it is better by so much that the search should go on
     returns_vary: bool  # whether the old tree returns more in some episodes than in others
@@ -290,4 +292,7 @@ def judge(
         is_progress = winner.mean - incumbent.mean > 10 * NEGLIGIBLE_SHARE * abs(incumbent.mean)
     is_better = is_better and winner.tree is not best
     kept = winner if is_better else incumbent
-    return Verdict(kept.tree, kept.mean, is_better, is_better and is_progress, bool(incumbent.returns.std() > 0))
+    count = len(kept.returns)
+    error = float(kept.returns.std(ddof=1)) / np.sqrt(count) if count > 1 else np.nan
+    returns_vary = bool(incumbent.returns.std() > 0)
+    return Verdict(kept.tree, kept.mean, float(error), count, is_better, is_better and is_progress, returns_vary)

@@ -322,6 +322,7 @@ class Search:
         max_steps = arena.steps_until(arena.budget)
         verdict = candidates.judge(arena.simulator, tree, state.best, self.blank, seeds, max_steps, state.round == 0)
         state.best, state.best_return = verdict.tree, verdict.mean
+        state.best_error, state.best_episodes = verdict.error, verdict.episodes
         state.rounds_without_progress = 0 if verdict.is_progress else state.rounds_without_progress + 1
         state.returns_vary = state.returns_vary or verdict.returns_vary
         if verdict.is_better:
@@ -346,7 +347,7 @@ class Search:
         seeds = episode_seeds(seed, arena.confirmation_episodes)
         result = candidates.confirm(arena.simulator, tree, seeds, missed_share)
         if result.is_perfect or tree is state.best:
-            state.best_return = result.mean
+            state.best_return, state.best_error = result.mean, np.nan
         state.failing_seeds = candidates.remember_failing_seeds(state.failing_seeds, result.failing_seeds)
         return result.is_perfect
 
@@ -357,6 +358,9 @@ class Search:
             return
         check = self.arena.check_table(rng, state.best, state.best_return, state.checked_returns, state.round > 2)
         state.checked_returns, state.best_return = check.returns, float(check.returns.mean())
+        count = len(check.returns)
+        state.best_error = float(check.returns.std(ddof=1) / np.sqrt(count)) if count > 1 else np.nan
+        state.best_episodes = count
         if check.was_dropped:
             state.rounds_without_progress = 0
 
@@ -366,14 +370,19 @@ class Search:
         nearly = max_return > 0 and state.best_return >= max_return * (1.0 - NEARLY_PERFECT_LOSS)
         state.is_perfect = state.is_perfect or (nearly and self._confirm(state.best))
         waited, has_budget = state.rounds_without_progress, self.arena.has_budget
-        usual_patience = 3 if self.n_features == 1 else 10 if self.problem.is_compiled and state.returns_vary else 6
         shrunk = waited >= MAX_SHRINKING_ROUNDS and not self.is_mending
         if state.is_perfect and (shrunk or not has_budget or state.best.n_leaves == 1):
             state.message = "all but a few steps in ten thousand earn the most a step has earned"
-        elif waited >= (self.settings.patience or usual_patience) and not state.is_perfect:
+        elif waited >= self.patience and not state.is_perfect:
             state.message = f"no better tree in {waited} rounds"
         elif not has_budget:
             state.message = "budget used"
+
+    @property
+    def patience(self) -> int:
+        """How many rounds without a better tree end the search."""
+        usual = 3 if self.n_features == 1 else 10 if self.problem.is_compiled and self.state.returns_vary else 6
+        return self.settings.patience or usual
 
     @property
     def is_mending(self) -> bool:
@@ -393,6 +402,7 @@ class Search:
         count = max(arena.confirmation_episodes, MENDING_RUN_STEPS // arena.environment.max_episode_steps)
         many = run_candidate(simulator, state.best, episode_seeds(int(rng.integers(2**31)), count))
         fails, state.best_return = many.returns < simulator.max_return, many.mean
+        state.best_error = np.nan
         if fails.any():
             state.max_leaves, state.depth = state.best.n_leaves, max(state.depth, state.best.depth)
             seeds = np.concatenate([many.seeds[fails], arena.comparison_seeds(rng, state.failing_seeds)])
@@ -416,8 +426,11 @@ class Search:
         if self.state.round > 0:
             tree, value = self.state.best, self.state.best_return
         tree = tree and centre_integer_thresholds(tree)
-        facts = {"round": float(self.state.round)}
-        yield Snapshot(self.arena.environment.steps, tree, value, self.arena.budget, facts)
+        facts, message = {"round": float(self.state.round)}, f"round {self.state.round + 1}"
+        yield Snapshot(
+            self.arena.environment.steps, tree, value, self.arena.budget, facts, message=message,
+            quiet_end=self._quiet_end(),
+        )  # fmt: skip
 
     def hand_over(self, start: Tree | None) -> Iterator[Snapshot]:
         """Search directly with the rest of the budget, from a tree if there is one."""
@@ -427,11 +440,23 @@ class Search:
     def snapshot(self) -> Snapshot:
         """Return where the search stands after a round."""
         state, arrays = self.state, self._to_arrays()  # as they are now, also if the next round is broken off
-        facts = {"round": state.round, "stale": state.rounds_without_progress, "leaves": state.best.n_leaves}
+        facts: dict[str, float] = {"round": state.round, "stale": state.rounds_without_progress}
+        facts["leaves"] = state.best.n_leaves
+        if state.best_error is not None and np.isfinite(state.best_error):  # older checkpoints have none
+            facts |= {"error": state.best_error, "judged": state.best_episodes}
         return Snapshot(
             self.arena.environment.steps, centre_integer_thresholds(state.best), state.best_return, self.arena.budget,
             {name: float(value) for name, value in facts.items()}, message=state.message, state=lambda: arrays,
+            quiet_end=self._quiet_end(),
         )  # fmt: skip
+
+    def _quiet_end(self) -> float | None:
+        """Return the steps at which the search ends without a better tree, if rounds take as many as those so far."""
+        state, steps = self.state, self.arena.environment.steps
+        if state.round == 0 or self.is_mending:
+            return None
+        rounds = MAX_SHRINKING_ROUNDS if state.is_perfect else self.patience
+        return steps + max(1, rounds - state.rounds_without_progress) * steps / state.round
 
     def _to_arrays(self) -> dict[str, np.ndarray]:
         """Return all that the next round depends on."""
