@@ -141,7 +141,8 @@ def test_losing_for_ever_is_minus_infinity() -> None:
     mdp = slow_chain(0.5)
     rows = [(0, 0, 0, 1.0), (0, 1, 0, 1.0), (1, 0, 2, 1.0), (1, 1, 2, 1.0), (2, 0, 1, 1.0), (2, 1, 2, 1.0)]
     losing = FiniteMDP.from_entries(
-        np.array([*rows, (0, 2, 0, 1.0), (1, 2, 2, 1.0), (2, 2, 2, 1.0)]), np.array([[-1.0] * 3, [-1.0] * 3, [0.0] * 3]),
+        np.array([*rows, (0, 2, 0, 1.0), (1, 2, 2, 1.0), (2, 2, 2, 1.0)]),
+        np.array([[-1.0] * 3, [-1.0] * 3, [0.0] * 3]),
         terminal=mdp.terminal, start=mdp.start, gamma=1.0, x=mdp.x, features=mdp.features, actions=mdp.actions,
     )  # fmt: skip
     problem = reduce(losing)
