@@ -5,8 +5,8 @@
 A module is one of TARGETS, such as tree/verify. For each, `--count` random changes are tried: another comparison, `and`
 for `or`, plus for minus, a constant one larger, a condition negated, min for max. Every change runs in a fork of this
 process, in which the functions' code is replaced and the module's tests run until one fails. Functions that numba
-compiles are left as they are. A change that no test notices is printed with its line; `EXPLAINED` names those that
-cannot matter.
+compiles are left as they are, but in modules of COMPILED: there compilation is off, in a process of their own. A change
+that no test notices is printed with its line; `EXPLAINED` names those that cannot matter.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ import argparse
 import ast
 import copy
 import importlib
+import math
 import os
+import resource
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -27,6 +30,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
+import hypothesis  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 
@@ -34,14 +38,26 @@ from custard.core import threads  # noqa: E402
 
 #: module -> tests that must notice its changes
 TARGETS = {
-    "tree/verify": ["tests/tree/test_verify.py"], "tree/explain": ["tests/tree/test_explain.py"],
-    "tree/extract": ["tests/tree/test_extract.py"], "tree/simplify": ["tests/tree/test_simplify.py"],
+    "tree/verify": ["tests/tree/test_verify.py", "tests/tree/test_linear_verify.py"],
+    "tree/explain": ["tests/tree/test_explain.py"],
+    "tree/extract": ["tests/tree/test_extract.py", "-k", "not fill_the_memory"],
+    "tree/simplify": ["tests/tree/test_simplify.py"],
+    "tree/rounding": ["tests/tree/test_verify.py", "tests/tree/test_simplify.py"],
+    "tree/certificate": ["tests/tree/test_certificate.py"],
     "planning/branch": ["tests/planning/test_optimal_tree.py"],
     "planning/labelling": ["tests/planning/test_optimal_tree.py"],
     "planning/optimal_tree": ["tests/planning/test_optimal_tree.py"],
     "planning/evaluate": ["tests/planning/test_evaluate.py"], "planning/solve": ["tests/planning/test_solve.py"],
+    "planning/reach": ["tests/planning/test_reach.py"],
+    "planning/points": ["tests/planning/test_relaxation.py"],
+    "planning/agreement": ["tests/planning/test_agreement.py"],
+    "planning/relaxation": ["tests/planning/test_relaxation.py"],
+    "planning/reduced": ["tests/planning/test_reduced.py"],
+    "planning/constraint_search": ["tests/planning/test_relaxation.py"],
     "task/evaluate": ["tests/task/test_evaluate.py"],
 }  # fmt: skip
+#: Modules whose compiled functions are the proof: they run as Python here, and are changed too.
+COMPILED = {"planning/agreement", "planning/relaxation", "planning/reduced", "planning/constraint_search"}
 #: Changes that no test can notice: module, change and text of the line, with the reason.
 EXPLAINED: dict[tuple[str, str, str], str] = {
     ("tree/extract", "2 to 3",
@@ -53,7 +69,13 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "-1 is the last node again, with the same class",
     ("tree/simplify", "0.0 to 1.0", "stack.append((kids[0][node], -1, 0.0))"): "read with the marks 0 and 2 only",
 }  # fmt: skip
-MAX_SECONDS = 120  # of the tests for one change; beyond it counts as noticed: the change made it run on
+#: Processor seconds of the tests for one change, at the least; five times what they take without one if that is more.
+#: Beyond, the change made them run on and counts as noticed.
+MIN_SECONDS = 20
+MAX_WAIT = 1800  # seconds, for a change that makes them wait
+
+#: Of pytest: nothing is captured, since the scores are printed while it runs.
+OPTIONS = ["-q", "-s", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", "ignore", "--no-header", "--no-summary"]
 
 COMPARISONS: dict[type, tuple[type, ...]] = {
     ast.Lt: (ast.LtE, ast.GtE), ast.LtE: (ast.Lt, ast.Gt), ast.Gt: (ast.GtE, ast.LtE), ast.GtE: (ast.Gt, ast.Lt),
@@ -106,12 +128,16 @@ def nodes_of(tree: ast.AST) -> Iterator[ast.AST]:
             if name in ("annotation", "returns", "decorator_list", "args") and not isinstance(node, ast.Call):
                 continue
             for child in value if isinstance(value, list) else [value]:
-                if isinstance(child, ast.AST) and not isinstance(child, SKIPPED):
+                is_strict = isinstance(child, ast.keyword) and child.arg == "strict"  # lengths that are never different
+                if isinstance(child, ast.AST) and not isinstance(child, SKIPPED) and not is_strict:
                     yield child
                     yield from inside(child)
 
+    is_plain = os.environ.get("NUMBA_DISABLE_JIT") == "1"
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef) and not any("njit" in ast.unparse(each) for each in node.decorator_list):
+        if isinstance(node, ast.FunctionDef) and (
+            is_plain or not any("njit" in ast.unparse(each) for each in node.decorator_list)
+        ):
             for part in node.body:
                 if not isinstance(part, (*SKIPPED, ast.FunctionDef)):
                     yield part
@@ -165,30 +191,79 @@ def _function_of(part: Any) -> FunctionType | None:
     return part if isinstance(part, FunctionType) else None
 
 
-def is_noticed(module: Any, tree: ast.Module, number: int, make: Callable[[ast.AST], None], tests: list[str]) -> bool:
+def is_noticed(session: Any, module: Any, tree: ast.Module, change: Change, items: list[Any], seconds: int) -> bool:
     """Run the tests in a fork in which one node is changed; return whether one failed or they ran on."""
+    number, _, make = change
     changed = copy.deepcopy(tree)
     make(next(node for k, node in enumerate(nodes_of(changed)) if k == number))
     child = os.fork()
     if child == 0:
         code = 1
         try:
-            signal.alarm(MAX_SECONDS)
+            signal.alarm(MAX_WAIT)
+            resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
             with open(os.devnull, "w") as nowhere:
                 os.dup2(nowhere.fileno(), 1)
                 os.dup2(nowhere.fileno(), 2)
             threads._pool.cache_clear()  # its threads did not come along
             replace_code(module, changed)
-            code = int(run_tests(tests) != 0)
+            code = int(not passes(session, items))
         finally:
             os._exit(code)
     return os.waitpid(child, 0)[1] != 0
 
 
-def run_tests(tests: list[str]) -> int:
-    return int(
-        pytest.main([*tests, "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", "ignore", "--no-header"])
-    )
+def passes(session: Any, items: list[Any]) -> bool:
+    """Run collected tests until one fails."""
+    for item, following in zip(items, [*items[1:], None], strict=True):
+        session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        if session.testsfailed:
+            return False
+    return True
+
+
+class Mutations:
+    """Tests the tests of one module where pytest would run them: what is collected and loaded once serves every change.
+
+    score  (changes, noticed, explained); None if a test fails without any change
+    """
+
+    def __init__(self, name: str, count: int, seed: int) -> None:
+        self.name, self.count, self.seed = name, count, seed
+        self.module = importlib.import_module(f"custard.{name.replace('/', '.')}")
+        self.source = Path(self.module.__file__ or "").read_text()
+        self.tree = ast.parse(self.source)
+        self.found = list(changes(self.tree))
+        self.durations: dict[str, float] = {}
+        self.score: tuple[int, int, int] | None = None
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        self.durations[report.nodeid] = self.durations.get(report.nodeid, 0.0) + report.duration
+
+    def pytest_runtestloop(self, session: Any) -> bool:
+        """Run the tests once as they are, then once per change, the quickest first."""
+        begun = time.process_time()
+        if session.testsfailed or not passes(session, session.items):
+            print(f"{self.name}: its tests fail without any change")
+            return True
+        took = time.process_time() - begun
+        print(f"{self.name}: tests take {took:.1f} processor seconds", flush=True)
+        items = sorted(session.items, key=lambda item: self.durations[item.nodeid])
+        order = np.random.default_rng(self.seed).permutation(len(self.found))[: self.count]
+        nodes, lines, noticed, explained = list(nodes_of(self.tree)), self.source.splitlines(), 0, 0
+        for k in order.tolist():
+            number, what, _ = self.found[k]
+            seconds = math.ceil(max(MIN_SECONDS, 5 * took))
+            if is_noticed(session, self.module, self.tree, self.found[k], items, seconds):
+                noticed += 1
+                continue
+            line = getattr(nodes[number], "lineno", 0)
+            text = lines[line - 1].strip()
+            reason = EXPLAINED.get((self.name, what, text))
+            explained += reason is not None
+            print(f"  {self.name}:{line}: {what}: {text}" + (f"  ({reason})" if reason else ""), flush=True)
+        self.score = len(order), noticed, explained
+        return True
 
 
 def main(words: list[str]) -> None:
@@ -199,35 +274,28 @@ def main(words: list[str]) -> None:
     parser.add_argument("--list", action="store_true", help="count the possible changes and stop")
     given = parser.parse_args(words)
     os.chdir(ROOT)
+    hypothesis.settings.register_profile("mutants", phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate])
+    hypothesis.settings.load_profile("mutants")  # a failure is enough: it need not be made smaller
     for name in given.modules:
-        module = importlib.import_module(f"custard.{name.replace('/', '.')}")
-        source = Path(module.__file__ or "").read_text()
-        tree, lines = ast.parse(source), source.splitlines()
-        found = list(changes(tree))
+        if name in COMPILED and os.environ.get("NUMBA_DISABLE_JIT") != "1":
+            options = ["--count", str(given.count), "--seed", str(given.seed), *["--list"] * given.list]
+            subprocess.run(
+                [sys.executable, __file__, name, *options], env={**os.environ, "NUMBA_DISABLE_JIT": "1"}, check=True
+            )
+            continue
+        mutations = Mutations(name, given.count, given.seed)
         if given.list:
-            print(f"{name}: {len(found)} changes")
+            print(f"{name}: {len(mutations.found)} changes")
             continue
-        begun = time.perf_counter()
-        if run_tests(TARGETS[name]) != 0:
-            print(f"{name}: its tests fail without any change")
+        pytest.main([*TARGETS[name], *OPTIONS], plugins=[mutations])
+        if mutations.score is None:
             continue
-        print(f"{name}: tests take {time.perf_counter() - begun:.1f} s", flush=True)
-        order = np.random.default_rng(given.seed).permutation(len(found))[: given.count]
-        nodes, noticed, explained = list(nodes_of(tree)), 0, 0
-        for k in order.tolist():
-            number, what, make = found[k]
-            if is_noticed(module, tree, number, make, TARGETS[name]):
-                noticed += 1
-                continue
-            line = getattr(nodes[number], "lineno", 0)
-            text = lines[line - 1].strip()
-            reason = EXPLAINED.get((name, what, text))
-            explained += reason is not None
-            print(f"  {name}:{line}: {what}: {text}" + (f"  ({reason})" if reason else ""), flush=True)
-        score = (noticed + explained) / max(1, len(order))
+        tried, noticed, explained = mutations.score
+        share = 100 * (noticed + explained) / max(1, tried)
         print(
-            f"{name}: {len(order)} changes, {noticed} noticed, {explained} explained: {100 * score:.0f} %", flush=True
-        )
+            f"{name}: {tried} of {len(mutations.found)} changes, {noticed} noticed, {explained} explained: "
+            f"{share:.0f} %", flush=True,
+        )  # fmt: skip
 
 
 if __name__ == "__main__":

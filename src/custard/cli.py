@@ -17,6 +17,7 @@ import textwrap
 import typing
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any, Union
 
 import tyro
@@ -49,6 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _require_known(arguments)
         arguments = _with_repeats_joined(arguments)
         command: Any = _parsed(arguments)
+        _require_named_paths(command, arguments)
         try:
             code = command.run()
         except SystemExit as error:  # no command exits by itself, so a module or an environment did: that is no success
@@ -176,6 +178,21 @@ def _require_known(arguments: Sequence[str]) -> None:
             near = difflib.get_close_matches(option, known, n=1)
             hint = f": did you mean {near[0]}?" if near else ""
             raise CustardError(f"{name} has no option {option}{hint} (`custard {name} --help` lists them)")
+
+
+def _require_named_paths(command: Any, arguments: Sequence[str]) -> None:
+    """Raise for an empty path, as an unset variable of a shell gives: it would be read as the present directory."""
+    words = [word.partition("=")[2] if _is_option(word) and "=" in word else word for word in arguments]
+    if "" not in words or any(word and Path(word) == Path() for word in words):
+        return
+    for field in dataclasses.fields(command):
+        value = getattr(command, field.name)
+        if dataclasses.is_dataclass(value):
+            _require_named_paths(value, arguments)
+        elif Path() in (value if isinstance(value, tuple) else (value,)):
+            option = "--" + field.name.replace("_", "-")
+            name = option if any(word.partition("=")[0] == option for word in arguments) else field.name
+            raise CustardError(f"{name} is empty: give a path (. is the present directory)")
 
 
 def _one_line_warning(message: Warning | str, *_: object, **__: object) -> str:

@@ -168,6 +168,11 @@ def test_a_finished_run_is_resumed_with_what_it_has(tree, tmp_path, capsys):
         (["train", "CartPole-v1", "--method", ""], "unknown method ''"),
         (["evaluate", "tree.json", ""], "the environment's name is empty"),
         (["evaluate", "tree.json", " "], "the environment's name is empty"),
+        (["show", ""], "tree is empty: give a path"),
+        (["explain", "", "--episodes", "1"], "tree is empty: give a path"),
+        (["train", "CartPole-v1", "--out="], "--out is empty: give a path"),
+        (["train", "CartPole-v1", "--out", ""], "--out is empty: give a path"),
+        (["verify", "tree.json", "--same", ""], "--same is empty: give a path"),
     ],
 )
 def test_empty_names_are_not_taken_for_the_default(tree, capsys, words, message):

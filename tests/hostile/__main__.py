@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 import warnings
@@ -15,6 +16,7 @@ COUNTS = {"command_lines": 500, "files": 2000, "trees": 10_000, "assertions": 20
 def main(words: list[str]) -> int:
     """Run, print, return the number of attacks that found something."""
     warnings.simplefilter("ignore")
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores Ctrl-C
     seed = int(words[words.index("--seed") + 1]) if "--seed" in words else 0
     chosen = [word for word in words if word in (*COUNTS, "environments")] or [*COUNTS, "environments"]
     found = 0

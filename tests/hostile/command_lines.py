@@ -41,7 +41,7 @@ CHEAP = {
 #: Values that cannot be meant, by the type of an option.
 NEVER = {
     int: ["x", "", "1.5", "nan", "inf", "0x10", "1e3", "--", "１.0"], float: ["x", "", "--", "1,5"],
-    str: [], Path: [], bool: [],
+    str: [], Path: [""], bool: [],
 }  # fmt: skip
 #: Values that may or may not be refused.
 ODD = {
@@ -49,7 +49,7 @@ ODD = {
     float: ["nan", "inf", "-inf", "-1", "0", "1e999"],
     str: ["", " ", "x", "=", "a=b=c", "[", "{", "'", "\n", "\x1b[31m", "é☃", "\ud800", "./.", "-x",
           "y" * 3000, "__import__('os')", "1e999", "a=" + "[" * 500, "nan", "*", "%s", "{0}"],
-    Path: ["", ".", "/proc", "/dev/null", "/proc/self/mem", "no/such/place", "tree.json/x", "a\nb", "é☃",
+    Path: [".", "/proc", "/dev/null", "/proc/self/mem", "no/such/place", "tree.json/x", "a\nb", "é☃",
            "x" * 300],
     bool: [],
 }  # fmt: skip

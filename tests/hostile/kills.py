@@ -36,7 +36,21 @@ RUNS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "viper-bi": ("custard/PrereqWorld-v0", "viper-bi", {"env_kwargs": {"m": 5}, "iterations": 20}),
     "viper-dqn": ("CartPole-v1", "viper-dqn", {"budget": 30_000}),
     "plan": ("custard/PrereqWorld-v0", "plan", {"env_kwargs": {"m": 6}, "max_depth": 3}),
-}
+    "cqi": ("custard/PrereqWorld-v0", "cqi", {"env_kwargs": {"m": 4}, "budget": 60_000}),
+    "pyeatt": ("custard/PrereqWorld-v0", "pyeatt", {"env_kwargs": {"m": 4}, "budget": 60_000}),
+    "cutree": ("custard/PrereqWorld-v0", "cutree", {"env_kwargs": {"m": 4}, "budget": 20_000}),
+    "utree": ("FrozenLake-v1", "utree", {"budget": 10_000, "history": 1, "workers": 0}),
+    "random": ("custard/PotholeWorld-v0", "random", {"budget": 300_000, "max_depth": 2}),
+    "moet": ("custard/PrereqWorld-v0", "moet", {"env_kwargs": {"m": 4}, "budget": 20_000, "iterations": 4,
+                                                "epochs": 5}),
+    "ddt": ("custard/PrereqWorld-v0", "ddt", {"env_kwargs": {"m": 4}, "budget": 40_000}),
+    "icct": ("MountainCarContinuous-v0", "icct", {"budget": 4000, "max_depth": 1, "updates_per_step": 0.1, "hidden": 16,
+                                                  "batch": 32, "warmup": 500, "workers": 0}),
+    "direct": ("MountainCarContinuous-v0", "direct", {"budget": 40_000, "max_depth": 1, "workers": 0}),
+    "direct/workers": ("MountainCarContinuous-v0", "direct", {"budget": 40_000, "max_depth": 1, "workers": 2}),
+    "mfec/workers": ("FrozenLake-v1", "mfec", {"budget": 30_000, "workers": 2}),
+    "viper/expert": ("custard/PrereqWorld-v0", "viper-dqn", {"env_kwargs": {"m": 4}, "budget": 40_000}),
+}  # fmt: skip
 
 _CHILD = """
 import json, sys

@@ -1,13 +1,16 @@
 import copy
 import json
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 
 from custard import Actions, CustardError, Features, Tree
+from custard.core.files import make_directory
 from custard.tree.compiled import round_down
+from custard.tree.loading import load
 from tests.strategies import probing_points, random_tree, seeds
 
 ONE = Features(("x",), np.zeros(1), np.ones(1))
@@ -239,6 +242,15 @@ def test_files_that_are_no_trees(content, tmp_path):
         Tree.load(path)
     with pytest.raises(CustardError, match="cannot read"):
         Tree.load(tmp_path / "missing.json")
+
+
+@pytest.mark.parametrize("name", ["a\0b.json", "\ud800.json"])
+def test_names_that_no_file_can_have_are_refused_in_one_line(name, tmp_path):
+    tree = random_tree(np.random.default_rng(0))
+    for use in (tree.save, Tree.load, load, lambda path: make_directory(Path(path))):
+        with pytest.raises(CustardError, match="no file can be named"):
+            use(str(tmp_path / name))
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_failed_save_leaves_nothing_behind(tmp_path):

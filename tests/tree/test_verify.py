@@ -334,3 +334,52 @@ def test_negations_are_refuted_at_the_very_threshold(text: str, where: float | N
     assert not holds(parse(text, FEATURES, ACTIONS), [Fraction(v) for v in point.tolist()], tree.act(point), [])
     if where is not None:
         assert point[2] == where
+
+
+@needs_z3
+def test_a_premise_that_is_met_at_any_leaf_is_met() -> None:
+    tree = Tree.stump(2, 0.0, 0, 1, FEATURES, ACTIONS)
+    for premise in ("pole_angle < -0.1", "pole_angle > 0.1"):  # at the first leaf only, at the last one only
+        verdict = verify(tree, f"{premise} -> push_left or push_right")
+        assert verdict.holds
+        assert not verdict.vacuous
+    assert verify(tree, "pole_angle > 0.3 -> push_left").vacuous
+    assert not verify(tree, "push_left or push_right").vacuous
+
+
+@needs_z3
+@pytest.mark.parametrize("side", [1, -1])
+def test_counterexamples_lie_within_the_bounds(side: int) -> None:
+    """The real solution lies within them but is no float64; of the floats beside it only the one beyond would do."""
+    bound = 0.3
+    product = 3 * Fraction(bound)
+    near = float(product)
+    while Fraction(near) >= product:
+        near = float(np.nextafter(near, 0.0))
+    assert np.nextafter(bound, 0.0) < Fraction(near) / 3 < Fraction(bound)
+    features = Features(("a",), [-bound], [bound])
+    compared = f"a <= {bound!r}" if side > 0 else f"a >= {-bound!r}"
+    text = f"not (3 * a == {side * near!r}) and {compared}"
+    assert verify(Tree.leaf(0, features, ACTIONS), text).holds is None
+    assert verify(Tree.leaf(0, features, ACTIONS), text, bounded=False).holds is False
+
+
+@pytest.mark.parametrize("limit", [{}, {"max_nodes": 5}])
+def test_the_first_split_and_the_last_question_are_certified_too(limit: dict) -> None:
+    env = custard.IBMDP(
+        gym.make("CartPole-v1"), splits=1, low=[-2, -2, -0.14, -1.4], high=[2, 2, 0.14, 1.4], max_depth=3
+    )
+    first = env.rules.n_base
+
+    def policy(bounds: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        """Ask the first question that is afforded, the very first one of all included, then go by where that led."""
+        asks = mask[:, first:].any(axis=1)
+        return np.where(asks, first + mask[:, first:].argmax(axis=1), (bounds[:, 0] > 0.4).astype(int))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tree = custard.extract(policy, env, **limit)
+    assert tree.feature[0] == 0
+    certificate = certify(tree, policy, env, **limit)
+    assert certificate.exact
+    assert (certificate.bounds, certificate.cells) == (tree.n_nodes, tree.n_leaves)

@@ -144,7 +144,7 @@ def _read(file: Path) -> dict[str, Any]:
     try:
         text = file.read_text(encoding="utf-8")
         plan = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # what is no text, no JSON, no TOML is a ValueError
         why = error.strerror if isinstance(error, OSError) and error.strerror else one_line(error)
         raise CustardError(f"cannot read {file}: {why}") from None
     if not isinstance(plan, dict):

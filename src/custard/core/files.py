@@ -12,14 +12,30 @@ import numpy as np
 
 from custard.core.errors import CustardError
 
-__all__ = ["load_arrays", "make_directory", "remove_leftovers", "write_atomically"]
+__all__ = ["load_arrays", "make_directory", "remove_leftovers", "require_possible_name", "write_atomically"]
 
 _PART = ".custard-part"  # how the name of a file ends that is being written
+
+
+def require_possible_name(path: str | Path) -> None:
+    r"""Raise for a name that no file can have, which `open` refuses with an error that is no OSError.
+
+    >>> require_possible_name("a\0b")
+    Traceback (most recent call last):
+    custard.core.errors.CustardError: no file can be named 'a\x00b'
+    """
+    try:
+        is_possible = b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        is_possible = False
+    if not is_possible:
+        raise CustardError(f"no file can be named {str(path)!a}")
 
 
 def write_atomically(path: str | Path, content: str | bytes) -> None:
     """Write beside the target and rename over it, so that a reader sees the old file or the new one, never a part."""
     path = Path(path)
+    require_possible_name(path)
     data = content.encode() if isinstance(content, str) else content
     if path.parent == Path("/dev") or (path.exists() and not path.is_file() and not path.is_dir()):
         try:
@@ -51,6 +67,7 @@ def write_atomically(path: str | Path, content: str | bytes) -> None:
 
 def make_directory(path: Path) -> None:
     """Make a directory and those above it, where there is none yet."""
+    require_possible_name(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

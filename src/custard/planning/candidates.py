@@ -113,7 +113,8 @@ def climb(
 
     def score(candidate: Shape, cutoff: float) -> float:
         choice, level = problem.decide(candidate)
-        return problem.bound(problem.only(choice), price * level, problem.top.copy(), cutoff)
+        bound = problem.bound(problem.only(choice), price * level, problem.top.copy(), cutoff)
+        return problem.value(choice, price * level) if bound == np.inf else bound
 
     best, leaves = score(shape, -np.inf), count_leaves(shape)
     improved = True

@@ -120,7 +120,10 @@ def relaxed_bound(pointer, successor, probability, reward, start, allowed, price
 
 @njit(cache=True)
 def rising_bound(pointer, successor, probability, reward, start, allowed, price, values, max_sweeps):
-    """Iterate undiscounted values from zero, for rewards of at least zero: the least fixed point, to rounding."""
+    """Iterate undiscounted values from zero, for rewards of at least zero: the least fixed point, to rounding.
+
+    Infinity if it is not reached within `max_sweeps`, for what was reached until then is no upper bound.
+    """
     n = len(reward)
     values[:] = 0.0
     for sweep in range(max_sweeps):
@@ -132,8 +135,8 @@ def rising_bound(pointer, successor, probability, reward, start, allowed, price,
                 change = best - values[s]
             values[s] = max(best, values[s])
         if change < 1e-13:
-            break
-    return start_value(start, values)
+            return start_value(start, values)
+    return np.inf
 
 
 @njit(cache=True)

@@ -21,7 +21,7 @@ import numpy as np
 from custard.core.actions import Actions
 from custard.core.errors import CustardError
 from custard.core.features import Features
-from custard.core.files import write_atomically
+from custard.core.files import require_possible_name, write_atomically
 
 if TYPE_CHECKING:
     from custard.tree.tree import Tree
@@ -218,6 +218,7 @@ def save(tree: Tree, path: str | Path) -> None:
 def load(cls: type[Tree], path: str | Path) -> Tree:
     """Read a tree's JSON."""
     path = Path(path)
+    require_possible_name(path)
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
