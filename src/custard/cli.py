@@ -68,6 +68,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         print(f"custard: interrupted{_how_to_go_on(arguments)}", file=sys.stderr)
         sys.exit(stopping.exit_code)
+    except MemoryError as error:
+        why = one_line(str(error))
+        print(f"custard: this needs more memory than there is here{f' ({why})' if why else ''}", file=sys.stderr)
+        sys.exit(2)
     except BrokenPipeError:
         _discard_output()
         sys.exit(0)

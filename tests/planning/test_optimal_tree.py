@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import time
+from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -173,13 +175,87 @@ def test_fixed_actions_are_evaluated_at_once(seed: int) -> None:
     assert reduce(dataclasses.replace(mdp, horizon=5)).fixed_returns() is None
 
 
-def test_time_is_kept() -> None:
-    import time
+@pytest.fixture
+def cpu_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time limits count CPU seconds, so that a busy machine changes nothing; what is compiled is compiled before."""
+    monkeypatch.setattr(time, "monotonic", time.process_time)
+    small = MODELS["frozenlake_4x4"]()
+    best_tree(small, 2, seconds=20.0)
+    best_tree(dataclasses.replace(small, horizon=20), 2, seconds=20.0)
+    with monkeypatch.context() as patch:
+        patch.setattr("custard.planning.constraint_search.MAX_DENSE_STATES", 0)
+        best_tree(small, 2, seconds=5.0)
 
-    began = time.monotonic()
-    found = best_tree(model_of(source("Taxi-v4"), limit=True), 3, seconds=1.0)
-    assert time.monotonic() - began < 10.0
+
+@pytest.mark.parametrize("name", list(MODELS))
+@pytest.mark.usefixtures("cpu_clock")
+def test_time_limits_are_kept_within_a_second(name: str) -> None:
+    mdp = MODELS[name]()
+    for depth, seconds in ((1, 0.2), (3, 0.5), (5, 0.2), (None, 0.2)):
+        began = time.process_time()
+        found = best_tree(mdp, depth, seconds=seconds)
+        assert time.process_time() - began <= seconds + 1.0
+        assert found.bound >= found.value
+
+
+@pytest.mark.parametrize("zeta", [0.0, -0.01])
+@pytest.mark.parametrize(("env", "limit"), [("Taxi-v4", True), ("FrozenLake8x8-v1", False), ("CliffWalking-v1", True)])
+@pytest.mark.usefixtures("cpu_clock")
+def test_time_limits_are_kept_without_a_discount(env: str, limit: bool, zeta: float) -> None:
+    mdp = model_of(source(env), limit=limit)
+    best_tree(mdp, 1, seconds=0.1, zeta=zeta)
+    began = time.process_time()
+    found = best_tree(mdp, 3, seconds=0.5, zeta=zeta)
+    assert time.process_time() - began <= 1.5
     assert found.bound >= found.value
+
+
+def test_a_search_without_time_has_sound_bounds() -> None:
+    """Even the best policy without a tree is then not known."""
+    for mdp, best in ((random_mdp(3, 3, seed=4, gamma=0.99), None), (random_mdp(3, 3, seed=4, horizon=7), None),
+                      (prereq(5), -3.0), (model_of(source("FrozenLake-v1")), 0.75)):  # fmt: skip
+        found = best_tree(mdp, 2, seconds=1e-9)
+        assert found.bound >= (best_tree(mdp, 2, seconds=20.0).value if best is None else best) - 1e-9
+        assert found.value <= found.bound
+
+
+@given(seed=st.integers(0, 100_000), depth=st.integers(1, 2), gamma=st.sampled_from([0.9, 1.0]))
+@settings(max_examples=15, deadline=None, derandomize=True)
+def test_trees_handed_in_are_where_the_search_begins(seed: int, depth: int, gamma: float) -> None:
+    mdp = random_mdp(3, 3, seed, gamma=gamma)
+    known = best_tree(mdp, depth, seconds=20.0)
+    first = next(plan(mdp, depth, Settings(), incumbents=[known.tree]))
+    assert first.value == pytest.approx(known.value, abs=1e-9)
+    assert tree_value(first.tree, mdp) == pytest.approx(known.value, abs=1e-9)
+    again = best_tree(mdp, depth, seconds=20.0, incumbents=[known.tree])
+    assert (again.value, again.tree.n_leaves) == (pytest.approx(known.value), known.tree.n_leaves)
+
+
+def test_trees_from_files_are_where_the_search_begins(tmp_path: Path) -> None:
+    mdp, path = prereq(7), tmp_path / "tree.json"
+    best_tree(mdp, 3).tree.save(path)
+    assert next(plan(mdp, 3, Settings(start=str(path)))).value == -4.0
+    with pytest.raises(custard.CustardError, match="has depth 3, more than max_depth=2"):
+        best_tree(mdp, 2, start=str(path))
+    with pytest.raises(custard.CustardError, match="asks about 7 features"):
+        best_tree(prereq(6), 3, start=str(path))
+    run = custard.learn("custard/PrereqWorld-v0", "plan", max_depth=3, env_kwargs={"m": 7}, start=str(path))
+    assert run.value == -4.0
+
+
+def test_limits_of_any_size_are_allowed() -> None:
+    assert best_tree(prereq(5), 10**12).value == -3.0
+    none = best_tree(prereq(5), 0)
+    assert (none.value, none.optimal) == (-1000.0 if none.tree.origin["certificate"]["horizon"] else -np.inf, True)
+
+
+def test_models_larger_than_memory_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(custard.CustardError, match="GiB of memory"):
+        model_of(source("custard/PrereqWorld-v0", {"m": 60, "prerequisites": {0: [1]}}))
+    mdp = prereq(10)
+    monkeypatch.setattr("custard.core.memory.available_memory", lambda: 100_000)
+    with pytest.raises(custard.CustardError, match=r"1,023|512|1,024 states.*GiB of memory"):
+        best_tree(mdp, 2)
 
 
 def test_learn_knows_the_method() -> None:

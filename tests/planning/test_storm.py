@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,7 @@ def test_jani_and_drn_are_the_same_model(tmp_path: Path) -> None:
     [(PROGRAM, 'R{"cost"}min=? [F x=', "Storm cannot read"), (PROGRAM, 'R{"fun"}min=? [F "done"]', "no rewards 'fun'"),
      (PROGRAM, 'P>=0.5 [F "done"]', "minimise or maximise"), (PROGRAM, 'Pmax=? [G "done"]', "not supported"),
      (PROGRAM, 'R{"cost"}max=? [C]', "discount below 1"), ("mdp\nmodule", 'Pmax=? [F "done"]', "Storm cannot read"),
+     (PROGRAM.replace("0.5:true", "0.6:true"), 'Pmax=? [F "done"]', "sums to 1.1"), ("", 'Pmax=? [F "done"]', "Storm"),
      ("dtmc\nconst int N;\nmodule m\nx:[0..1] init 0;\n[]true->1:(x'=1);\nendmodule\nlabel \"done\" = x=1;\n",
       'Pmax=? [F "done"]', "plan needs an MDP")],
 )  # fmt: skip
@@ -99,6 +101,50 @@ def test_mistakes_are_one_line(tmp_path: Path, text: str, asked: str, said: str)
     with pytest.raises(custard.CustardError, match=said) as mistake:
         load_with_storm(path, asked, constants={"N": 3})
     assert "\n" not in str(mistake.value)
+
+
+def test_undefined_constants_are_one_line(program: Path) -> None:
+    with pytest.raises(custard.CustardError, match="undefined constants"):
+        load_with_storm(program, 'R{"cost"}min=? [F "done"]')
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [({"property": 'R{"cost"}min=? [F "gone"]'}, "gone"), ({"property": ""}, "one property, not 0"),
+     ({"property": 'Pmax=? [F "done"]; Pmax=? [F x=1]'}, "one property, not 2"), ({"seconds": math.nan}, "positive"),
+     ({"property": "Pmax=? [F zz=1]"}, "Storm cannot read"), ({"property": "Pmax=? [F>=2 x=3]"}, "one upper bound"),
+     ({"constants": ("N=zebra",)}, "zebra"), ({"constants": ("M=3",)}, "'M'"), ({"constants": ("N=-3",)}, "Lower"),
+     ({"max_depth": -1}, "max_depth"), ({"gamma": 2.0}, "gamma"), ({"zeta": 1.0}, "price of a question"),
+     ({"out": Path("nowhere/tree.json")}, "no folder nowhere"), ({"out": Path("tree.png")}, "end in .json"),
+     ({"start": "nowhere.json"}, "cannot read nowhere.json"), ({"env_args": ("m=3",)}, "for environments"),
+     ({"property": 'R{"cost"}max=? [F "done"]'}, "gaining for ever|gains for ever|settle")],
+)  # fmt: skip
+def test_mistakes_of_the_command_are_one_line(program: Path, changed: dict[str, Any], said: str) -> None:
+    given = {"max_depth": 1, "property": 'R{"cost"}min=? [F "done"]', "constants": ("N=3",), "seconds": 2.0, **changed}
+    with pytest.raises(custard.CustardError, match=said) as mistake:
+        Command(str(program), json=True, **given).run()
+    assert "\n" not in str(mistake.value)
+
+
+@pytest.mark.parametrize("name", ["model.jani", "model.drn", "model.prism"])
+@pytest.mark.parametrize("content", [b"", b"{}", b"\xff\xfe\x00", b"@type: MDP"])
+def test_files_that_are_no_models_are_one_line(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(custard.CustardError, match="Storm cannot read") as mistake:
+        load_with_storm(tmp_path / name, 'R{"cost"}min=? [F "done"]')
+    assert "\n" not in str(mistake.value)
+
+
+def test_a_model_larger_than_memory_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Storm has no limit of its own: the process has, while it builds."""
+    counters = "\n".join(f"  {name} : [0..300] init 0;\n  [{name}] {name}<300 -> ({name}'={name}+1);" for name in "abc")
+    text = f'mdp\nmodule m\n{counters}\nendmodule\nlabel "done" = a=300;\n'
+    declared = [line for line in text.splitlines() if ":" in line and "init" in line]
+    rest = [line for line in text.splitlines() if line not in declared]
+    (tmp_path / "large.prism").write_text("\n".join([*rest[:2], *declared, *rest[2:]]))
+    monkeypatch.setattr("custard.planning.storm.available_memory", lambda: 300 * 2**20)
+    with pytest.raises(custard.CustardError, match="GiB of memory"):
+        load_with_storm(tmp_path / "large.prism", 'Pmax=? [F "done"]')
 
 
 def test_the_command_keeps_a_certificate(program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

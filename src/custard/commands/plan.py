@@ -48,6 +48,9 @@ class Command:
     fewest_leaves: Flag = False
     """Once the return is proved, go on for a tree of fewer leaves."""
 
+    start: Annotated[str | None, tyro.conf.arg(metavar="TREES", help_behavior_hint="")] = None
+    """Begin from the trees of these files or run directories, separated by commas: tpi's, for example."""
+
     seed: Count = 0
     """The seed of all randomness."""
 
@@ -69,7 +72,9 @@ class Command:
         require_whole(0, seed=self.seed, max_depth=self.max_depth)
         if self.out is not None and self.out.suffix != ".json":
             raise CustardError(f"--out {self.out}: the name must end in .json")
-        settings = Settings(zeta=self.zeta, seconds=self.seconds, fewest_leaves=self.fewest_leaves)
+        if self.out is not None and not self.out.parent.is_dir():
+            raise CustardError(f"--out {self.out}: there is no folder {self.out.parent}")
+        settings = Settings(zeta=self.zeta, seconds=self.seconds, fewest_leaves=self.fewest_leaves, start=self.start)
         began = time.monotonic()
         mdp = self._model()
         with Display(f"plan on {Path(self.model).name}", enabled=not self.json) as display:

@@ -14,6 +14,7 @@ from custard.core.actions import Actions
 from custard.core.errors import CustardError
 from custard.core.features import BINARY, Features
 from custard.core.mdp import FiniteMDP
+from custard.core.memory import require_memory
 from custard.envs.picture import blank, rectangle
 
 __all__ = ["PREREQUISITES", "PrereqWorld", "needs_matrix", "produce", "random_prerequisites"]
@@ -24,6 +25,7 @@ PREREQUISITES: dict[int, list[int]] = {
 }  # fmt: skip
 
 GOAL_ITEM = 0
+BYTES_PER_ACTION = 60  # of a state's action in the exact model
 
 
 def produce(needs: Any, items: Any, action: int) -> bool:
@@ -126,6 +128,9 @@ class PrereqWorld(gym.Env):
 
     def mdp(self, gamma: float = 1.0) -> FiniteMDP:
         """Return the exact model over all 2^m item sets; state k holds item i where bit i of k is set."""
+        require_memory(
+            2.0 ** min(self.m, 1000) * self.m * BYTES_PER_ACTION, f"the exact model of PrereqWorld with m={self.m}"
+        )
         m, states = self.m, np.arange(2**self.m)
         items = (states[:, None] >> np.arange(m)) & 1
         terminal = items[:, GOAL_ITEM] == 1

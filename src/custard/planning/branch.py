@@ -108,7 +108,11 @@ def search(
                 completed = _completed(problem, partial, limits)
                 if completed is not None:
                     found.offer(*completed)
-            children = _children(problem, partial, spot, limits, found.goal)
+            children = list(_children(problem, partial, spot, limits, found.goal, deadline))
+            if time.monotonic() > deadline:  # some children may be missing: their parent's bound stands for them
+                bound = max(partial.bound, queue.given_up, queue.best_bound)
+                yield Standing(found.shape, found.value, bound, explored, False)
+                return
             partial = queue.push_all_but_best(children, limits, found.goal)
     finished = queue.given_up < found.goal
     yield Standing(found.shape, found.value, found.value if finished else queue.given_up, explored, finished)
@@ -168,7 +172,7 @@ class _Queue:
             del self.heap[MAX_WAITING // 2 :]
         return heapq.heappop(self.heap)[3]
 
-    def push_all_but_best(self, children: Iterator[_Partial], limits: _Limits, goal: float) -> _Partial | None:
+    def push_all_but_best(self, children: list[_Partial], limits: _Limits, goal: float) -> _Partial | None:
         """Let those children wait that are new, except for the most promising one: return it if it reaches the goal."""
         new = []
         for child in children:
@@ -201,13 +205,17 @@ def _next_open(partial: _Partial) -> int | None:
     return -max(spots)[2] if spots else None
 
 
-def _children(problem: ReducedMDP, partial: _Partial, spot: int, limits: _Limits, goal: float) -> Iterator[_Partial]:
-    """Yield the partial trees that decide or divide region `spot` and may still reach the goal."""
+def _children(
+    problem: ReducedMDP, partial: _Partial, spot: int, limits: _Limits, goal: float, deadline: float
+) -> Iterator[_Partial]:
+    """Yield the partial trees that decide or divide region `spot` and may still reach the goal; not all past a deadline."""
     region = partial.regions[spot]
     cutoff = goal - 2 * problem.tolerance
     allowed, cost = _confined(problem, partial.regions, limits.price)
     only = np.arange(problem.n_actions)
     for action in range(problem.n_actions):
+        if time.monotonic() > deadline:
+            return
         confined = np.where(region.where[:, None], only == action, allowed)
         values = partial.values.copy()
         bound = min(partial.bound, problem.bound(confined, cost, values, cutoff))
@@ -225,6 +233,8 @@ def _children(problem: ReducedMDP, partial: _Partial, spot: int, limits: _Limits
         signature = left.tobytes()
         if not left.any() or (left == inside).all() or signature in divided:
             continue
+        if limits.price > 0.0 and time.monotonic() > deadline:
+            return
         divided.add(signature)
         halves = tuple(_Region(region.where & side, region.depth + 1, OPEN) for side in (goes_left, ~goes_left))
         regions = _replaced(partial.regions, spot, halves)

@@ -59,6 +59,7 @@ class ConstraintSearch:
         self.full = full_words(points.count, model.reward.shape[1])
         self.work = np.zeros(1, dtype=np.int64)
         self.given_up = -np.inf  # the best bound among nodes that were given up
+        self.deadline = np.inf  # on `time.monotonic`'s clock
         self.explored = self.pushed = 0
         self.heap: list[tuple[float, int, _Node]] = []
         is_dense = points.n_states <= MAX_DENSE_STATES and model.gamma < 1.0
@@ -84,6 +85,7 @@ class ConstraintSearch:
 
     def run(self, until: float, deadline: float) -> None:
         """Expand the most promising nodes until a time on `time.monotonic`'s clock; none outlasts the deadline."""
+        self.deadline = deadline
         while not self.is_finished and time.monotonic() < until:
             self.work[0] = int(WORK_PER_SECOND * max(0.0, deadline - time.monotonic()))
             self.expand(heapq.heappop(self.heap)[2])
@@ -194,6 +196,9 @@ class ConstraintSearch:
         least = np.where(lost[conflict] >= level, lost[conflict], np.inf).min(axis=1)
         kept: list[tuple[int, np.ndarray]] = []
         for p in conflict[np.argsort(-least, kind="stable")].tolist():
+            if time.monotonic() >= self.deadline:  # the children that are missing have no more than their parent
+                self.given_up = max(self.given_up, node.bound)
+                return
             self.add(node, words, [*kept, (p, words[p] & ~wanted[p])])
             kept.append((p, wanted[p]))
 

@@ -14,11 +14,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from custard.core.errors import CustardError
-from custard.planning.reduced import ReducedMDP
+from custard.planning.reduced import ReducedMDP, action_values
 from custard.planning.solve import value_iteration
 from custard.tree.shape import Shape, Split
 
-__all__ = ["Labelled", "lossless_tree"]
+__all__ = ["Labelled", "best_choices", "lossless_tree"]
+
+MAX_COUNTED_DEPTH = 60  # deeper trees have room for any number of leaves
 
 
 @dataclass(frozen=True)
@@ -30,13 +32,17 @@ class Labelled:
     complete: bool  # everything was looked through: no such tree exists, or none with fewer leaves
 
 
-def lossless_tree(problem: ReducedMDP, depth: int, deadline: float) -> Labelled:
-    """Look for the tree of at most `depth` and fewest leaves that returns as much as the best policy."""
-    best = best_choices(problem)
+def lossless_tree(problem: ReducedMDP, depth: int, deadline: float, best: np.ndarray | None = None) -> Labelled:
+    """Look for the tree of at most `depth` and fewest leaves that returns as much as the best policy.
+
+    best  the result of `best_choices`, where it is known
+    """
+    if best is None:
+        best = best_choices(problem, deadline)
     if best is None:
         return Labelled(None, 0, False)
     starts = tuple(np.flatnonzero(problem.start > 0).tolist())
-    limit = 2**depth
+    limit = 2 ** min(depth, MAX_COUNTED_DEPTH)
     trees = _SmallestTrees(problem, deadline)
     found: Shape | None = None
     stack: list[tuple[dict[int, int], tuple[int, ...]]] = [({}, starts)]
@@ -68,8 +74,11 @@ def lossless_tree(problem: ReducedMDP, depth: int, deadline: float) -> Labelled:
     return Labelled(found, limit + 1, True)
 
 
-def best_choices(problem: ReducedMDP) -> np.ndarray | None:
-    """Return which actions are best in each state, [S, A] bool; None if the time left matters to the best policy."""
+def best_choices(problem: ReducedMDP, deadline: float = np.inf) -> np.ndarray | None:
+    """Return which actions are best in each state, [S, A] bool; None if the time left matters to the best policy.
+
+    None as well if they are not known by the deadline.
+    """
     mdp = problem.mdp
     if mdp.horizon is not None:
         # A policy that returns the optimum within the horizon must then be one that has ended by then.
@@ -78,11 +87,17 @@ def best_choices(problem: ReducedMDP) -> np.ndarray | None:
         may_last = largest_reward * mdp.horizon >= problem.optimum or problem.reward.max() > 0
         if not deterministic or may_last or mdp.gamma < 1:
             return None
-    try:
-        values, q = value_iteration(mdp if mdp.horizon is None else replace(mdp, horizon=None))
-    except CustardError:
-        return None
-    values, q = values[problem.states], q[problem.states]
+    if mdp.gamma < 1.0:
+        values = problem.top - 0.1 * problem.tolerance
+        q = action_values(problem, values, problem.any_action)
+    else:
+        try:
+            values, q = value_iteration(mdp if mdp.horizon is None else replace(mdp, horizon=None), deadline=deadline)
+        except CustardError:
+            return None
+        if time.monotonic() > deadline:
+            return None
+        values, q = values[problem.states], q[problem.states]
     start = float(problem.start @ np.where(problem.start > 0, values, 0.0))
     if not abs(start - problem.optimum) <= problem.tolerance:
         return None
@@ -115,7 +130,7 @@ class _SmallestTrees:
         actions = {action for _, action in labels}
         if len(actions) <= 1:
             return 1, next(iter(actions), 0)
-        if 2**depth < len(actions):
+        if 2 ** min(depth, MAX_COUNTED_DEPTH) < len(actions):
             return NO_TREE
         key = (labels, depth)
         known = self.memory.get(key)

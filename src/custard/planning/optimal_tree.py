@@ -9,7 +9,7 @@ fewer leaves. At any time there is a best tree and a bound that no tree exceeds;
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,17 +21,19 @@ from custard.planning.branch import search as branch_and_bound
 from custard.planning.candidates import climb, perturbed, refits
 from custard.planning.climbing import Climber
 from custard.planning.constraint_search import ConstraintSearch
-from custard.planning.labelling import lossless_tree
+from custard.planning.incumbents import load_trees, shape_on
+from custard.planning.labelling import best_choices, lossless_tree
 from custard.planning.model import model_of
 from custard.planning.points import points_of
 from custard.planning.reduced import ReducedMDP, one_thread, reduce
 from custard.task.problem import Problem, Snapshot
-from custard.tree.shape import Shape, count_leaves
+from custard.tree.shape import Shape, Split, count_leaves
 from custard.tree.tree import Tree
 
 __all__ = ["PRESETS", "Plan", "Settings", "best_tree", "plan", "snapshot_of", "solve"]
 
 MAX_AUTO_DEPTH = 16  # where no depth limit is given, the search for the smallest sufficient depth ends here
+DEPTH_WITHOUT_ANSWER = 5  # where what is sufficient cannot be decided in time
 LOSSLESS_TIME_SHARE = 0.3  # of the time, for the search for a tree that loses nothing
 LOSSLESS_SECONDS_PER_DEPTH = 5.0  # for the same search at each depth, where no depth limit is given
 REFIT_ROUNDS = 12  # trees fitted to Q-values and climbed before random changes begin
@@ -57,13 +59,14 @@ class Settings:
     seconds: float = 60.0  # stop after this long, with the best tree and the gap
     climbing: float = 0.2  # share of the time for climbing before the proof begins
     fewest_leaves: bool = True  # look for the fewest leaves once the return is proved
+    start: str | None = None  # trees to begin from: files or run directories, separated by commas
     step: float = 0.002  # PotholeWorld: the width of a grid cell
     budget: int | None = None  # environment steps: none are used
 
     def __post_init__(self) -> None:
         if not np.isfinite(self.zeta) or self.zeta > 0:
             raise CustardError(f"zeta={self.zeta!r} must be zero or a negative number: it is the price of a question")
-        if self.seconds <= 0:
+        if not self.seconds > 0:
             raise CustardError(f"seconds={self.seconds!r} must be positive")
 
 
@@ -89,7 +92,9 @@ class Plan:
         return 0.0 if self.optimal else self.bound - self.value
 
 
-def best_tree(mdp: FiniteMDP, max_depth: int | None = None, *, seed: int = 0, **settings: Any) -> Plan:
+def best_tree(
+    mdp: FiniteMDP, max_depth: int | None = None, *, seed: int = 0, incumbents: Sequence[Tree] = (), **settings: Any
+) -> Plan:
     """Return the best tree of a finite MDP: the last item of `plan`.
 
     >>> import gymnasium as gym, custard
@@ -97,26 +102,42 @@ def best_tree(mdp: FiniteMDP, max_depth: int | None = None, *, seed: int = 0, **
     >>> best.value, best.tree.depth, best.tree.n_leaves, best.optimal, best.fewest
     (-4.0, 3, 5, True, True)
     """
-    return list(plan(mdp, max_depth, Settings(**settings), seed=seed))[-1]
+    return list(plan(mdp, max_depth, Settings(**settings), seed=seed, incumbents=incumbents))[-1]
 
 
-def plan(mdp: FiniteMDP, max_depth: int | None, settings: Settings, *, seed: int = 0) -> Iterator[Plan]:
-    """Yield better and better trees, and lower and lower bounds, until both meet or time is up."""
+def plan(
+    mdp: FiniteMDP, max_depth: int | None, settings: Settings, *, seed: int = 0, incumbents: Sequence[Tree] = ()
+) -> Iterator[Plan]:
+    """Yield better and better trees, and lower and lower bounds, until both meet or time is up.
+
+    mdp         the model
+    max_depth   the largest number of splits on a path; None for the smallest that loses nothing
+    settings    what is optimised, and for how long
+    seed        of all randomness
+    incumbents  trees to begin from, such as those that tpi found; `settings.start` names files of such trees
+    """
     if max_depth is not None and (int(max_depth) != max_depth or max_depth < 0):
         raise CustardError(f"max_depth={max_depth!r} must be a whole number of at least 0, or None")
     _check_ends(mdp)
     began = time.monotonic()
     deadline = began + settings.seconds
-    problem = reduce(mdp)
-    depth = _sufficient_depth(problem, deadline) if max_depth is None else int(max_depth)
-    state = _Incumbent(problem, settings, depth)
+    problem = reduce(mdp, deadline)
+    asked = _sufficient_depth(problem, deadline) if max_depth is None else int(max_depth)
+    state = _Incumbent(problem, settings, asked)
+    depth = state.depth
     rng = np.random.default_rng(seed)
     is_large = problem.n > MAX_BRANCH_STATES
     fixed = problem.fixed_returns()
     if fixed is not None:
         state.offer(int(np.flatnonzero(fixed >= fixed.max() - problem.tolerance)[0]))
-    for action in range(0 if fixed is not None else 1 if is_large else problem.n_actions):
+    for action in range(0 if fixed is not None else 1 if is_large and depth > 0 else problem.n_actions):
         state.offer(action)
+    if depth == 0:
+        state.bound, state.fewest = state.value, True
+    for tree in (*incumbents, *load_trees(settings.start)):
+        state.offer(shape_on(tree, problem, depth))
+    if np.isposinf(state.value):
+        raise CustardError("with gamma=1 some tree goes on gaining for ever: give gamma below 1, or a horizon")
     yield state.plan("fixed actions tried")
     if settings.zeta == 0.0 and mdp.gamma < 1.0 and mdp.horizon is None and 0 < depth <= MAX_HEAP_DEPTH:
         yield from _discounted(state, seed, deadline)
@@ -156,7 +177,8 @@ class _Incumbent:
     """The best tree so far, the bound, and what is proved."""
 
     def __init__(self, problem: ReducedMDP, settings: Settings, depth: int) -> None:
-        self.problem, self.settings, self.depth = problem, settings, depth
+        self.problem, self.settings, self.max_depth = problem, settings, depth
+        self.depth = min(depth, len(problem.splits))  # no path asks the same twice
         self.shape: Shape = 0
         self.value, self.leaves = -np.inf, 1 << 30
         self.bound, self.explored = problem.optimum, 0
@@ -182,7 +204,7 @@ class _Incumbent:
         mdp, bound = self.problem.mdp, max(self.bound, self.value)
         tree = self.problem.tree(self.shape).with_origin(certificate={
             "value": _finite(self.value), "bound": _finite(bound), "optimum": _finite(self.problem.optimum),
-            "tolerance": self.tolerance, "max_depth": self.depth, "proved": self.optimal, "fewest_leaves": fewest,
+            "tolerance": self.tolerance, "max_depth": self.max_depth, "proved": self.optimal, "fewest_leaves": fewest,
             "zeta": self.settings.zeta, "gamma": mdp.gamma, "horizon": mdp.horizon,
             "how": "search over constraints" if self.searched else "labelling, climbing, branch and bound",
         })  # fmt: skip
@@ -190,7 +212,7 @@ class _Incumbent:
 
     def verdict(self) -> str:
         """Return what is proved, in words."""
-        limit = f"depth ≤ {self.depth}"
+        limit = f"depth ≤ {self.max_depth}"
         if not self.optimal:
             return (
                 f"not proved: no tree of {limit} returns more than {self.bound:.6g} (gap {self.bound - self.value:.6g})"
@@ -221,6 +243,8 @@ def _discounted(state: _Incumbent, seed: int, deadline: float) -> Iterator[Plan]
         keep()
 
     with one_thread():
+        if isinstance(state.shape, Split):
+            offer(state.shape)
         if state.depth == 1 and len(points.splits) * problem.n_actions**2 <= MAX_STUMPS:
             if climber.try_all_stumps(min(deadline, time.monotonic() + STUMP_TIME_SHARE * state.settings.seconds)):
                 keep()
@@ -250,6 +274,8 @@ def _climbing(state: _Incumbent, rng: np.random.Generator, deadline: float) -> I
     problem, depth, price = state.problem, state.depth, -state.settings.zeta
     if depth == 0:
         return
+    if isinstance(state.shape, Split):
+        state.offer(climb(problem, state.shape, depth, price, rng, deadline)[0])
     reported_at = time.monotonic()
     for shape in refits(problem, depth, REFIT_ROUNDS, rng):
         state.offer(shape)
@@ -297,13 +323,14 @@ def _fewer_leaves(state: _Incumbent, deadline: float) -> Iterator[Plan]:
 
 def _sufficient_depth(problem: ReducedMDP, deadline: float) -> int:
     """Return the smallest depth at which a tree loses nothing; where that cannot be decided in time, at least 5."""
-    for depth in range(MAX_AUTO_DEPTH):
-        answer = lossless_tree(problem, depth, min(deadline, time.monotonic() + LOSSLESS_SECONDS_PER_DEPTH))
+    best = best_choices(problem, deadline)
+    for depth in range(MAX_AUTO_DEPTH if best is not None else 0):
+        answer = lossless_tree(problem, depth, min(deadline, time.monotonic() + LOSSLESS_SECONDS_PER_DEPTH), best)
         if answer.shape is not None:
             return depth
         if not answer.complete:
-            return max(depth, 5)
-    return MAX_AUTO_DEPTH
+            return max(depth, DEPTH_WITHOUT_ANSWER)
+    return MAX_AUTO_DEPTH if best is not None else DEPTH_WITHOUT_ANSWER
 
 
 def _next_return(problem: ReducedMDP) -> float:

@@ -16,6 +16,7 @@ from scipy.sparse.csgraph import breadth_first_order
 from threadpoolctl import ThreadpoolController
 
 from custard.core.mdp import FiniteMDP
+from custard.core.memory import require_memory
 from custard.core.numba_tools import njit
 from custard.planning.evaluate import policy_value
 from custard.planning.return_bounds import backward_bound, can_finish, endless_reward, relaxed_bound, rising_bound
@@ -32,6 +33,9 @@ __all__ = [
 ]
 
 MAX_DIRECT_STATES = 1200  # up to here discounted models are solved by policy iteration with linear systems
+BYTES_PER_SIDE = 4  # a threshold's side of a state: kept, sorted and kept again for points
+BYTES_PER_ACTION = 64  # a state's action: its reward, successors and values
+MAX_BOUND_WORK = 10**9  # entries looked at by one bound that holds whenever it stops: about a second
 MAX_DENSE_FIXED_STATES, MAX_DENSE_FIXED_ENTRIES = 300, 10**7  # of systems that say what fixed actions return
 
 
@@ -112,7 +116,8 @@ class ReducedMDP:
         system = np.tile(np.eye(n), (n_actions, 1, 1))
         row = np.repeat(np.arange(n * n_actions), np.diff(self.pointer))
         np.subtract.at(system, (row % n_actions, row // n_actions, self.successor), self.mdp.gamma * self.probability)
-        return np.linalg.solve(system, self.reward.T[:, :, None])[:, :, 0] @ self.start
+        with one_thread():
+            return np.linalg.solve(system, self.reward.T[:, :, None])[:, :, 0] @ self.start
 
     def bound(self, allowed: np.ndarray, price: np.ndarray, values: np.ndarray, cutoff: float) -> float:
         """Return an upper bound on the return of policies within the allowed actions, `allowed` [S, A] bool.
@@ -131,7 +136,7 @@ class ReducedMDP:
         if gamma == 1.0 and (self.reward >= 0).all():
             # From above, loops that earn nothing would keep what they were first given; from below they stay at zero.
             return rising_bound(*arrays, allowed, price, values, 100_000) + self.tolerance / 10
-        max_sweeps = 4 * self.n + 200 if gamma == 1.0 else 100_000
+        max_sweeps = 4 * self.n + 200 if gamma == 1.0 else MAX_BOUND_WORK // max(1, len(self.successor)) + 1
         bound = relaxed_bound(*arrays, allowed, price, values, gamma, max_sweeps, cutoff)
         losing = gamma == 1.0 and bound > cutoff and np.isfinite(bound) and bool((self.reward < 0).all())
         if losing and not can_finish(*arrays[:3], self.start, allowed, self.n_actions):
@@ -167,19 +172,24 @@ def one_thread() -> AbstractContextManager[Any]:
     return _thread_pools().limit(limits=1, user_api="blas")
 
 
-def reduce(mdp: FiniteMDP) -> ReducedMDP:
-    """Drop what cannot be reached from the start by any policy."""
+def reduce(mdp: FiniteMDP, deadline: float = np.inf) -> ReducedMDP:
+    """Drop what cannot be reached from the start by any policy.
+
+    Past a deadline on `time.monotonic`'s clock the best values without a tree are upper bounds only.
+    """
     states = _states_in_reach(mdp)
+    splits = separating_splits(mdp.x[states])
+    what = f"a search over {len(states):,} states with {len(splits):,} thresholds between them"
+    require_memory(BYTES_PER_SIDE * len(splits) * len(states) + BYTES_PER_ACTION * len(states) * mdp.actions.n, what)
     pointer, successor, probability = _transitions_among(mdp, states)
     reward, start = np.ascontiguousarray(mdp.rewards[states]), mdp.start[states]
     if mdp.gamma < 1.0 and mdp.horizon is None and len(states) <= MAX_DIRECT_STATES:
         with one_thread():
             values = discounted_values(pointer, successor, probability, reward, mdp.gamma)
     else:
-        values = value_iteration(mdp)[0][states]
+        values = value_iteration(mdp, deadline=deadline)[0][states]
     optimum = -np.inf if np.isneginf(values[start > 0]).any() else float(start[start > 0] @ values[start > 0])
     tolerance = 1e-9 * max(1.0, abs(optimum) if np.isfinite(optimum) else 1.0)
-    splits = separating_splits(mdp.x[states])
     goes_left = np.array([mdp.x[states, c] <= t for c, t in splits]).reshape(len(splits), len(states))
     _, first = np.unique(goes_left, axis=0, return_index=True) if len(splits) else (None, np.arange(0))
     first = np.sort(first)  # splits that divide the states alike count once

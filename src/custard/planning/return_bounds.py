@@ -113,7 +113,7 @@ def relaxed_bound(pointer, successor, probability, reward, start, allowed, price
                     change = values[s] - best
                 values[s] = best
         bound = start_value(start, values)
-        if bound <= cutoff or change < 1e-13:
+        if bound <= cutoff or change < max(1e-13, 1e-15 * abs(bound)):
             break
     return bound
 

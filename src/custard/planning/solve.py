@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 from scipy import sparse
 
@@ -15,11 +17,14 @@ MAX_SWEEPS = 200_000
 TIE_RULES = ("first", "random", "downstream")
 
 
-def value_iteration(mdp: FiniteMDP, tolerance: float = 1e-12) -> tuple[np.ndarray, np.ndarray]:
+def value_iteration(
+    mdp: FiniteMDP, tolerance: float = 1e-12, deadline: float = np.inf
+) -> tuple[np.ndarray, np.ndarray]:
     """Return V [S] and Q [S, A] of the best policy, unrestricted by any tree.
 
     With a horizon: the values with all of it still to come (the best policy may then depend on the time left). With
-    gamma = 1 and no horizon, states from which every policy may go on losing for ever are worth minus infinity.
+    gamma = 1 and no horizon, states from which every policy may go on losing for ever are worth minus infinity. Past a
+    deadline on `time.monotonic`'s clock the values are upper bounds, infinite where none is known.
 
     >>> import gymnasium as gym, custard
     >>> V, Q = value_iteration(gym.make("custard/PrereqWorld-v0", m=7).unwrapped.mdp())
@@ -37,6 +42,9 @@ def value_iteration(mdp: FiniteMDP, tolerance: float = 1e-12) -> tuple[np.ndarra
         new = np.where(mdp.terminal, 0.0, q.max(axis=1))
         change = np.abs(new[~lost] - values[~lost]).max(initial=0.0)
         values = new
+        if time.monotonic() > deadline:
+            values = _raised(mdp, values, change, sweep + 1)
+            break
         scale = max(1.0, np.abs(values[~lost]).max(initial=0.0))
         if change <= tolerance * scale * (1.0 - mdp.gamma if mdp.gamma < 1.0 else 1e-1):
             break
@@ -52,6 +60,17 @@ def value_iteration(mdp: FiniteMDP, tolerance: float = 1e-12) -> tuple[np.ndarra
                 "Give gamma below 1, or a horizon."
             )
     return values, _action_values(stacked, shape, rewards, values, mdp.gamma, lost)
+
+
+def _raised(mdp: FiniteMDP, values: np.ndarray, change: float, sweeps: int) -> np.ndarray:
+    """Return upper bounds on the values, [S], from those after some sweeps; `change` is what the last one changed."""
+    if mdp.horizon is not None:
+        more = (mdp.horizon - sweeps) * max(0.0, float(mdp.rewards.max()))
+    elif mdp.gamma < 1.0:
+        more = change * mdp.gamma / (1.0 - mdp.gamma)
+    else:
+        values, more = np.zeros(len(values)), 0.0 if mdp.rewards.max() <= 0.0 else np.inf
+    return np.where(mdp.terminal, 0.0, values + more)
 
 
 def _action_values(

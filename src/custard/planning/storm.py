@@ -24,10 +24,12 @@ from custard.core.actions import Actions
 from custard.core.errors import CustardError
 from custard.core.features import BINARY, INTEGER, REAL, Features
 from custard.core.mdp import FiniteMDP
+from custard.core.memory import available_memory
 
 __all__ = ["SUFFIXES", "load_with_storm"]
 
 SUFFIXES = (".prism", ".nm", ".pm", ".jani", ".drn")
+MAX_MEMORY_SHARE = 0.8  # of what is free, for Storm to build a model in
 MAX_TRANSITIONS = 500_000_000  # of all actions together: about 12 GB
 
 
@@ -69,7 +71,7 @@ def load_with_storm(
             target = _holds(stormpy, model, asked.target, default=False)
     except CustardError:
         raise
-    except (RuntimeError, ValueError, TypeError, AttributeError, KeyError) as error:
+    except (RuntimeError, ValueError, TypeError, AttributeError, KeyError, stormpy.exceptions.StormError) as error:
         raise CustardError(f"{path}: Storm cannot read this model or property: {_first_line(error)}") from None
     return _finite_mdp(model, asked, keeps, target, gamma)
 
@@ -104,13 +106,43 @@ def _silence() -> Iterator[None]:
         os.close(nowhere)
 
 
+@contextlib.contextmanager
+def _limited_memory() -> Iterator[None]:
+    """Let this process have no more than the memory that is free: Storm then raises instead of being killed."""
+    free = available_memory()
+    try:
+        import resource
+
+        mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        kept = resource.getrlimit(resource.RLIMIT_AS)
+    except (ImportError, OSError, ValueError):  # elsewhere than on Linux
+        free = None
+    if free is None:
+        yield
+        return
+    free = int(MAX_MEMORY_SHARE * free)
+    limit = mapped + free
+    resource.setrlimit(resource.RLIMIT_AS, (limit if kept[1] < 0 else min(limit, kept[1]), kept[1]))
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, MemoryError) or "bad_alloc" in str(error):
+            raise CustardError(
+                f"the model needs more than the {free / 2**30:.1f} GiB of memory that are free"
+            ) from None
+        raise
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, kept)
+
+
 def _build(stormpy: Any, path: Path, objective: str, constants: Mapping[str, Any]) -> tuple[Any, Any]:
     """Return Storm's sparse model and the property's formula."""
     if path.suffix == ".drn":
         options = stormpy.io.DirectEncodingParserOptions()
         options.build_choice_labeling = True
         properties = stormpy.parse_properties(objective)
-        model = stormpy.build_model_from_drn(str(path), options=options)
+        with _limited_memory():
+            model = stormpy.build_model_from_drn(str(path), options=options)
     else:
         if path.suffix == ".jani":
             program, _ = stormpy.parse_jani_model(str(path))
@@ -125,7 +157,8 @@ def _build(stormpy: Any, path: Path, objective: str, constants: Mapping[str, Any
         options.set_build_choice_labels()
         options.set_build_all_reward_models()
         options.set_build_all_labels()
-        model = stormpy.build_model(program, options=options)
+        with _limited_memory():
+            model = stormpy.build_model(program, options=options)
     if len(properties) != 1:
         raise CustardError(f"give one property, not {len(properties)}")
     if not model.is_nondeterministic_model or not model.is_discrete_time_model or model.is_partially_observable:
