@@ -81,6 +81,18 @@ def test_features_that_never_matter_never_matter(seed: int, leaves: int, n: int)
     assert deciding_features(tree) == matter
 
 
+def test_a_change_is_measured_by_the_width_of_the_bounds_or_of_the_thresholds() -> None:
+    """Where a feature has no finite bounds: by what its thresholds span, else twice the only one, else one."""
+    inf = np.inf
+    features = Features(("a", "b", "c", "d", "e"), [-1, -inf, -inf, 0, -inf], [4, inf, inf, inf, inf])
+    nodes = [(0, 0.5, 1, 2), (1, -3.0, 3, 4), (1, 7.0, 5, 6), (2, -2.5, 7, 8), (3, 0.0, 9, 10)]
+    nodes += [(-1, 0.0, -1, -1)] * 6
+    tree = Tree(*(np.array(column) for column in zip(*nodes, strict=True)), np.arange(11) % 3, features, ACTIONS)
+    assert scales(tree).tolist() == [5.0, 10.0, 5.0, 1.0, 1.0]
+    assert scales(tree, {"b": 2.0}).tolist() == [5.0, 2.0, 5.0, 1.0, 1.0]
+    assert scales(tree, 3.0).tolist() == [3.0] * 5
+
+
 def test_words() -> None:
     tree = grown(3, 6, 2, False)
     for leaf in tree.leaves():

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
+import custard
 from custard import Actions, Features, Tree
 from custard.core.errors import CustardError
 from custard.tree.balance import balance
-from custard.tree.verify import difference, verify
+from custard.tree.verify import certify, difference, verify
 from tests.tree.linear_trees import observations_for, random_linear_tree, random_nonlinear_tree
 
 pytest.importorskip("z3")
@@ -95,3 +97,22 @@ def test_leaves_that_compute_differently_differ():
     assert point is not None
     assert one.act(point) != two.act(point)
     assert difference(one, one) is None
+
+
+def test_a_leaf_that_computes_is_certified_against_no_constant_action() -> None:
+    """One gain of one component is enough: elsewhere the leaf's action is the policy's."""
+    env = custard.IBMDP(gym.make("Pendulum-v1"), splits="parameterised", max_depth=1)
+
+    def policy(bounds: np.ndarray, mask: np.ndarray) -> dict[str, np.ndarray]:
+        count = len(bounds)
+        return {"choice": np.zeros(count, np.int64), "v": np.zeros((count, 1)), "base": np.zeros((count, 1))}
+
+    tree = custard.extract(policy, env)
+    assert certify(tree, policy, env).exact
+    gains = np.zeros((1, 1, 3))
+    gains[0, 0, 1] = 0.5
+    wrong = Tree(
+        tree.feature, tree.threshold, tree.children_left, tree.children_right, tree.value, tree.features,
+        tree.actions, gains=gains,
+    )  # fmt: skip
+    assert not certify(wrong, policy, env).exact
