@@ -34,9 +34,9 @@ MAX_CHANGES = 4  # random changes before climbing again
 class Climber:
     """The best tree found so far, and where to go on from."""
 
-    def __init__(self, points: Points, depth: int, tolerance: float, seed: int, enough: float = np.inf) -> None:
+    def __init__(self, points: Points, depth: int, tolerance: float, seed: int, target: float = np.inf) -> None:
         self.points, self.depth, self.tolerance = points, depth, tolerance
-        self.enough = enough  # a tree that returns as much is not climbed from
+        self.target = target  # a tree that returns as much is not climbed from
         self.rng = np.random.default_rng(seed)
         self.state = np.array([int(self.rng.integers(1, 2**62)), 0])
         self.value, self.split, self.leaf = -np.inf, np.zeros(2**depth - 1, np.int64), np.zeros(2**depth, np.int64)
@@ -94,7 +94,7 @@ class Climber:
         while not done:
             if value > self.value:
                 self.value, self.split, self.leaf, self.values = value, split.copy(), leaf.copy(), values.copy()
-            if value >= self.enough or time.monotonic() >= until:
+            if value >= self.target or time.monotonic() >= until:
                 return
             began = time.monotonic()
             self.state[1] = 0

@@ -15,7 +15,7 @@ from custard.tree.tree import Tree
 
 __all__ = ["mean_questions", "policy_value", "random_value", "state_values", "states_visited", "tree_value", "visits"]
 
-MAX_STATES_PUSHED = 5_000  # up to here all states are looked at in every step of an episode, visited or not
+MAX_UNFILTERED_STATES = 5_000  # of more, only those that the policy can reach are followed through an episode
 
 
 def tree_value(tree: Tree, mdp: FiniteMDP) -> float:
@@ -98,7 +98,7 @@ def visits(choice: np.ndarray, mdp: FiniteMDP, tolerance: float = 1e-13) -> tupl
         return occupancy, 0.0
     largest = max(1.0, float(np.abs(mdp.rewards).max()))
     reach, inside = np.arange(mdp.n_states), matrix
-    if mdp.n_states > MAX_STATES_PUSHED:  # of a million states a policy may visit ten
+    if mdp.n_states > MAX_UNFILTERED_STATES:  # of a million states a policy may visit ten
         reach = _states_reached(matrix, mdp)
         inside = matrix[reach][:, reach]
     inner, left = _push_forward(

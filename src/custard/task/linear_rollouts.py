@@ -38,7 +38,7 @@ class LinearArrays(NamedTuple):
     gains: np.ndarray  # [n_nodes, n_raw] of the only action component, or [0, n_raw]
     low: float
     high: float
-    is_choice: bool  # whether the number of the largest sum is the action
+    is_argmax: bool  # whether the action is the number of the largest sum
 
 
 def linear_arrays(policy: Tree | LinearPolicy) -> tuple[tuple[np.ndarray, ...], LinearArrays]:
@@ -140,9 +140,9 @@ def extend_state(linear, x, full):
 @njit(cache=True, nogil=True)
 def action_at(tree, linear, leaf, x, full):
     """Return the action at a leaf: a whole number, or an action vector's only component."""
-    _, _, _, _, gains, low, high, is_choice = linear
+    _, _, _, _, gains, low, high, is_argmax = linear
     action = tree[4][leaf]
-    if is_choice:
+    if is_argmax:
         return tree[4].dtype.type(full[len(x) :].argmax())
     if len(gains) > 0:
         value, is_constant = action * 1.0, True

@@ -26,7 +26,7 @@ __all__ = ["Found", "Problem", "Unsplit", "best_within"]
 
 MIN_BRANCH_EFFORT = 8  # small problems that a branch may solve at the least
 BRANCH_EFFORT_SHARE = 1 / 4  # of the effort that is left, what one branch may use
-MAX_REMEMBERED = 1_000_000  # sets of states
+MAX_REMEMBERED_PARTS = 1_000_000  # sets of states with a depth, whose best trees are kept
 
 
 class Unsplit(NamedTuple):
@@ -40,15 +40,15 @@ class Found(NamedTuple):
     """What is known of some states and a depth."""
 
     shape: Shape  # its thresholds are cuts (see `custard.tree.lookahead`) and its leaves are `Unsplit`
-    least: float  # what the best tree found collects
-    most: float  # no tree collects more
+    total: float  # what the best tree found collects
+    bound: float  # no tree collects more
 
 
-class Look(NamedTuple):
-    """The best tree of few splits."""
+class SmallTree(NamedTuple):
+    """The best tree of few splits, by its first one."""
 
     total: float  # what it collects
-    feature: int  # of its first split; -1 for a leaf
+    feature: int  # -1 for a leaf
     cut: int
 
 
@@ -59,20 +59,20 @@ class Problem:
     codes: np.ndarray
     value: np.ndarray
     price: float
-    ahead: int  # splits per path up to which `look` is exact
-    look: Callable[[np.ndarray, int], Look]
+    ahead: int  # splits per path up to which `best_small` is exact
+    best_small: Callable[[np.ndarray, int], SmallTree]  # of states and a depth
     remembered: dict[tuple[bytes, int], Found] = field(default_factory=dict)
 
     def recall(self, key: tuple[bytes, int], needed: float, tolerance: float) -> Found | None:
         """Return what was found before, if it is exact, or enough to see that no more than `needed` is collected."""
         found = self.remembered.get(key)
-        if found is None or (found.most > found.least + tolerance and found.most > needed):
+        if found is None or (found.bound > found.total + tolerance and found.bound > needed):
             return None
         return found
 
     def remember(self, key: tuple[bytes, int], found: Found) -> Found:
         """Keep what was found and return it."""
-        if len(self.remembered) < MAX_REMEMBERED:
+        if len(self.remembered) < MAX_REMEMBERED_PARTS:
             self.remembered[key] = found
         return found
 
@@ -96,13 +96,13 @@ def best_within(
     known = problem.recall(key, needed, tolerance)
     if known is not None:
         return known, 0
-    first = problem.look(states, min(depth, problem.ahead))
+    first = problem.best_small(states, min(depth, problem.ahead))
     best, spent = max(leaf, first.total), 1
     if depth <= problem.ahead:
         return problem.remember(key, Found(Unsplit(states, depth), best, best)), spent
     shape: Shape = Unsplit(states, depth)
     cost = problem.price * len(states)
-    open_ended = best  # the most that a first split already looked at may collect
+    tried_bound = best  # the most that a first split already tried may collect
     # Of each interval of cuts: minus what it may collect, whether its feature looks best, feature, ends, bounds.
     waiting: list[tuple[float, bool, int, int, int, float, float]] = []
     for c in range(problem.codes.shape[1]):
@@ -111,25 +111,25 @@ def best_within(
         if low < high:
             heapq.heappush(waiting, (cost, c != first.feature, c, low, high - 1, 0.0, 0.0))
     while waiting and -waiting[0][0] > max(best, needed) + tolerance and spent < effort:
-        _, other, c, low, high, left_most, right_most = heapq.heappop(waiting)
+        _, other, c, low, high, left_max, right_max = heapq.heappop(waiting)
         is_first = not other and low <= first.cut <= high
         cut = first.cut if is_first else (low + high) // 2
         goes_left = problem.codes[states, c] <= cut
         share = max(MIN_BRANCH_EFFORT, (effort - spent) * BRANCH_EFFORT_SHARE)
         wanted = max(best, needed) + cost
-        left, used = best_within(problem, states[goes_left], depth - 1, share, wanted - right_most)
+        left, used = best_within(problem, states[goes_left], depth - 1, share, wanted - right_max)
         spent += used
-        left_upper, right_upper = min(left.most, left_most), right_most
-        if left_upper + right_most > wanted + tolerance:
-            right, used = best_within(problem, states[~goes_left], depth - 1, share, wanted - left_upper)
+        left_bound, right_bound = min(left.bound, left_max), right_max
+        if left_bound + right_max > wanted + tolerance:
+            right, used = best_within(problem, states[~goes_left], depth - 1, share, wanted - left_bound)
             spent += used
-            right_upper = min(right.most, right_most)
-            if left.least + right.least - cost > best + tolerance:
-                best, shape = left.least + right.least - cost, Split(c, cut, left.shape, right.shape)
-        open_ended = max(open_ended, left_upper + right_upper - cost)
+            right_bound = min(right.bound, right_max)
+            if left.total + right.total - cost > best + tolerance:
+                best, shape = left.total + right.total - cost, Split(c, cut, left.shape, right.shape)
+        tried_bound = max(tried_bound, left_bound + right_bound - cost)
         if low < cut:
-            heapq.heappush(waiting, (cost - left_most - right_upper, True, c, low, cut - 1, left_most, right_upper))
+            heapq.heappush(waiting, (cost - left_max - right_bound, True, c, low, cut - 1, left_max, right_bound))
         if cut < high:
-            heapq.heappush(waiting, (cost - left_upper - right_most, True, c, cut + 1, high, left_upper, right_most))
-    most = max(best, open_ended, -waiting[0][0] if waiting else best)
-    return problem.remember(key, Found(shape, best, most)), spent
+            heapq.heappush(waiting, (cost - left_bound - right_max, True, c, cut + 1, high, left_bound, right_max))
+    bound = max(best, tried_bound, -waiting[0][0] if waiting else best)
+    return problem.remember(key, Found(shape, best, bound)), spent

@@ -10,7 +10,8 @@ from custard.tree.tree import Tree
 
 __all__ = ["certificate_items", "certificate_of", "certificate_text", "is_discounted"]
 
-NUMBERS = {"value": None, "bound": None, "optimum": None, "tolerance": 0.0, "zeta": 0.0, "gamma": 1.0}
+#: The numbers of a certificate, and what one that lacks them means.
+DEFAULT_NUMBERS = {"value": None, "bound": None, "optimum": None, "tolerance": 0.0, "zeta": 0.0, "gamma": 1.0}
 
 
 def certificate_of(tree: Tree) -> dict[str, Any] | None:
@@ -19,7 +20,7 @@ def certificate_of(tree: Tree) -> dict[str, Any] | None:
     stored = origin.get("certificate")
     if not isinstance(stored, dict) or origin.get("edited"):
         return None
-    numbers = {key: stored.get(key, missing) for key, missing in NUMBERS.items()}
+    numbers = {key: stored.get(key, missing) for key, missing in DEFAULT_NUMBERS.items()}
     fits = all(entry is None or _is_number(entry) for entry in numbers.values())
     return {**stored, **numbers} if fits and None not in (numbers["tolerance"], numbers["gamma"]) else None
 

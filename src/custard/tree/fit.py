@@ -21,7 +21,7 @@ import numpy as np
 from custard.core.actions import Actions
 from custard.core.errors import CustardError
 from custard.core.features import Features
-from custard.tree.anytime import Look, Problem, Unsplit, best_within
+from custard.tree.anytime import Problem, SmallTree, Unsplit, best_within
 from custard.tree.intervals import best_intervals
 from custard.tree.lookahead import best_first_split, purest_split
 from custard.tree.shape import LEFT, RIGHT, Shape, Split, build_tree, map_leaves
@@ -121,21 +121,21 @@ def fit_tree(
     else:
         grid = [np.sort(np.asarray(c, dtype=np.float64)) for c in cuts]
     fitted = fit(grid)
-    every = quantile_cuts(x, len(x)) if cuts is None else []
-    work = float(min(2 ** min(max_depth, 60), len(x))) * sum(map(len, every)) * value.shape[1]
+    all_cuts = quantile_cuts(x, len(x)) if cuts is None else []
+    work = float(min(2 ** min(max_depth, 60), len(x))) * sum(map(len, all_cuts)) * value.shape[1]
     if cuts is not None or fitted.total >= value.max(axis=1).sum() or work > max_additions:
         return fitted
-    cart = _Grower(*_codes(every, x), value, price, 1)
+    cart = _Grower(*_codes(all_cuts, x), value, price, 1)
     total = cart.grow_purest(max_depth)
     if max_leaves is not None and sum(node.split is None for node in cart.nodes) > max_leaves:
         total = cart.prune(max_leaves)
     if total <= fitted.total + 1e-12 * max(1.0, abs(total)):
         return fitted
-    grid = [np.union1d(some, more) for some, more in zip(grid, cart.cuts_used(every), strict=True)]
+    grid = [np.union1d(quantiles, used) for quantiles, used in zip(grid, cart.cuts_used(all_cuts), strict=True)]
     finer = fit(grid)
     if finer.total >= total:
         return finer
-    tree = build_tree(cart.shape(every, actions.start), features, actions)
+    tree = build_tree(cart.shape(all_cuts, actions.start), features, actions)
     return Fitted(tree, total, max(total, finer.bound))
 
 
@@ -266,13 +266,13 @@ class _Grower:
         self.is_fast = is_fast
         cells = _Cells.of(self.codes, self.value, together=self.price == 0.0)
 
-        def look(states: np.ndarray, depth: int) -> Look:
-            return Look(*self.first_split(cells.codes, cells.lost, states, depth))
+        def best_small(states: np.ndarray, depth: int) -> SmallTree:
+            return SmallTree(*self.first_split(cells.codes, cells.lost, states, depth))
 
-        problem = Problem(cells.codes, cells.lost, self.price, self.ahead, look)
+        problem = Problem(cells.codes, cells.lost, self.price, self.ahead, best_small)
         found, _ = best_within(problem, np.arange(len(cells.lost)), depth, effort, quick - cells.shift)
-        most = max(quick, found.most + cells.shift)
-        if found.least + cells.shift <= quick:
+        most = max(quick, found.bound + cells.shift)
+        if found.total + cells.shift <= quick:
             return quick, most
         self.nodes.clear()
         stack: list[tuple[Shape, np.ndarray, int, int]] = [(found.shape, np.arange(len(self.value)), -1, LEFT)]

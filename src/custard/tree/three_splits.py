@@ -17,17 +17,17 @@ from custard.tree.lookahead import leaf_total
 
 __all__ = ["best_three", "fits_three"]
 
-MAX_ENTRIES = 4_000_000  # of each of the two kinds of histograms: 32 MB
+MAX_HISTOGRAM_NUMBERS = 4_000_000  # of two features, and of three: 32 MB each
 
 
 def fits_three(sizes: np.ndarray, n_actions: int) -> bool:
-    """Whether `best_three` does with little memory.
+    """Return whether the histograms of `best_three` need little memory.
 
     >>> fits_three(np.full(16, 16), 4), fits_three(np.full(2, 500), 2)
     (True, False)
     """
     most, n = float(sizes.max(initial=1)), len(sizes)
-    return max(most**3 * n_actions, n * n * most * most * max(n_actions, 4)) <= MAX_ENTRIES
+    return max(most**3 * n_actions, n * n * most * most * max(n_actions, 4)) <= MAX_HISTOGRAM_NUMBERS
 
 
 @njit(cache=True)
