@@ -151,8 +151,8 @@ def page(rows: list[dict[str, str]]) -> str:
     shared = []
     if loads:
         shared = [
-            f"The load average was {min(loads):g} to {max(loads):g} on {os.cpu_count()} cores: with more than one program "
-            "per core the speed changes by the minute, which no estimate foresees.\n"
+            f"The load average was {min(loads):g} to {max(loads):g} on {os.cpu_count()} cores: with more than one "
+            "program per core the speed changes by the minute, which no estimate foresees.\n"
         ]
     lines = [
         "# Progress: the time left and the value shown", "", ABOUT, *shared,
