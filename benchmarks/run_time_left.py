@@ -57,7 +57,7 @@ RUNS: list[tuple[str, str, dict[str, Any]]] = [
 ]
 COLUMNS = (
     "method", "env", "env_kwargs", "budget", "steps", "seconds", "kind", "left_shown", "limit", "left_true", "factor",
-    "value", "error", "episodes", "fresh", "fresh_error", "noise", "message",
+    "value", "error", "episodes", "fresh", "fresh_error", "noise", "message", "load",
 )  # fmt: skip
 
 ABOUT = """\
@@ -114,7 +114,7 @@ def measured(method: str, env: str, kwargs: dict[str, Any], number: int) -> dict
         "value": round(last.value, 4), "error": round(last.error, 4), "episodes": last.episodes,
         "fresh": round(fresh.mean, 4), "fresh_error": round(fresh_error, 4),
         "noise": round(max(-99.0, min(99.0, excess / max(spread, 1e-9))), 2),
-        "message": run.message,
+        "message": run.message, "load": round(os.getloadavg()[0], 1),
     }  # fmt: skip
 
 
@@ -147,8 +147,15 @@ def page(rows: list[dict[str, str]]) -> str:
     bounded = [row for row in rows if row["limit"]]
     held = [row for row in bounded if float(row["limit"]) >= float(row["left_true"])]
     high = [row for row in rows if float(row["noise"]) > MAX_NOISE]
+    loads = [float(row["load"]) for row in rows if row.get("load")]
+    shared = []
+    if loads:
+        shared = [
+            f"The load average was {min(loads):g} to {max(loads):g} on {os.cpu_count()} cores: with more than one "
+            "program per core the speed changes by the minute, which no estimate foresees.\n"
+        ]
     lines = [
-        "# Progress: the time left and the value shown", "", ABOUT,
+        "# Progress: the time left and the value shown", "", ABOUT, *shared,
         f"- {len(estimates)} of {len(rows)} runs show an estimate at half time; {len(near)} of them within a factor of "
         f"{MAX_FACTOR:g} of the truth.",
         f"- {len(limits)} show a limit alone, {len(close)} of them within a factor of {MAX_FACTOR:g}; "
