@@ -109,6 +109,7 @@ def learn(
     require_whole(0, seed=seed, max_depth=max_depth)
     require_engine(engine, address)
     names, shown = logger_names(log), is_shown(progress)
+    heard = {} if on_progress is None else {"on_progress": on_progress}
     if on_progress is not None and not callable(on_progress):
         raise CustardError(f"on_progress must be a function of one argument, not {type(on_progress).__name__}")
     if seeds is not None:
@@ -159,7 +160,7 @@ def learn(
         "settings": _plain_data(dataclasses.asdict(chosen)),
         "versions": {"custard": VERSION, "python": platform.python_version(), "numpy": np.__version__},
     }  # fmt: skip
-    return _run(module, problem, chosen, config, out, resume, shown, names, on_progress)
+    return _run(module, problem, chosen, config, out, resume, shown, names, heard)
 
 
 def _require_other_processes_can(on_progress: Any, engine: str, features: FeaturesArgument) -> None:
@@ -191,19 +192,19 @@ def _require_steps(name: str, module: ModuleType, problem: Problem, settings: An
 
 def _run(
     module: ModuleType, problem: Problem, settings: Any, config: dict[str, Any], out: str | Path | None, resume: bool,
-    shown: bool, log: Sequence[str], on_progress: Callable[[Progress], Any] | None,
+    shown: bool, log: Sequence[str], heard: Mapping[str, Callable[[Progress], Any]],
 ) -> Run:  # fmt: skip
     """Run a method from the start, or from where the run in `out` stopped, and store it there.
 
-    module       the method's
-    problem      what is to be solved
-    settings     the method's
-    config       what config.json holds
-    out          the run directory, or None
-    resume       whether to go on with the run in it
-    shown        whether progress is displayed
-    log          loggers, by name
-    on_progress  the user's function that hears of the progress, or None
+    module    the method's
+    problem   what is to be solved
+    settings  the method's
+    config    what config.json holds
+    out       the run directory, or None
+    resume    whether to go on with the run in it
+    shown     whether progress is displayed
+    log       loggers, by name
+    heard     the user's functions that hear of the progress
     """
     directory, state, done = _open_directory(out, resume, config)
     try:
@@ -215,8 +216,7 @@ def _run(
         if state is not None:
             snapshots = _resumed(snapshots, directory)
         with loggers(log, config, out) as functions:
-            told = {**functions, **({} if on_progress is None else {"on_progress": on_progress})}
-            callbacks = Callbacks(told, problem.budget, early)
+            callbacks = Callbacks({**functions, **heard}, problem.budget, early)
             return _follow(snapshots, config, directory, float(done.get("seconds", 0.0)), last, display, callbacks)
     except Exception as error:
         if directory is not None:
