@@ -24,6 +24,7 @@ from custard.tree.leaf_actions import LeafActions
 __all__ = ["FeatureStatistics", "Scaling", "augmented_random_search"]
 
 NOISE, STEP = 0.1, 0.05  # the paper's nu and alpha, in units of standardised features and half an action range
+LAST_SHARE = 0.2  # of both, to which they fall as the steps are used
 MIN_DIRECTIONS, MAX_DIRECTIONS = 8, 64  # the paper's N: a quarter of the parameters, within these,
 MIN_GENERATIONS = 100  # and fewer where the steps do not allow so many generations
 USED_SHARE = 0.5  # of the directions, the best of which move the policy: the paper's b / N
@@ -187,7 +188,8 @@ def augmented_random_search(
         scaling = search.statistics.scaling(actions)
         drawn = rng.normal(size=(directions, len(start)))
         seeds = episode_seeds(int(rng.integers(2**31)), directions)
-        moved = [search.table + sign * NOISE * each for each in drawn for sign in (1.0, -1.0)]
+        share = 1.0 - (1.0 - LAST_SHARE) * min(1.0, search.steps / settings.steps)
+        moved = [search.table + sign * share * NOISE * each for each in drawn for sign in (1.0, -1.0)]
         results = runner.run([
             EpisodeRequest(scaling.policy(each), seeds[k // 2 : k // 2 + 1], 0.0, max_steps, k < STATE_POLICIES)
             for k, each in enumerate(moved)
@@ -198,7 +200,7 @@ def augmented_random_search(
         deviation = float(gained[best].std())
         if deviation > 0.0:
             search.is_flat = False
-            search.table = search.table + STEP / (used * deviation) * (gained[best] @ [1.0, -1.0]) @ drawn[best]
+            search.table = search.table + share * STEP / (used * deviation) * (gained[best] @ [1.0, -1.0]) @ drawn[best]
         search.statistics.add(np.concatenate([result.states[:, :n] for result in results[:STATE_POLICIES]]))
         search.episode_steps = float(np.mean([result.lengths[0] for result in results]))
         if not referee.is_due(search.generation, search.steps - search.judged_at):

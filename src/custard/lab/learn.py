@@ -200,15 +200,15 @@ def _run(
 ) -> Run:  # fmt: skip
     """Run a method from the start, or from where the run in `out` stopped, and store it there.
 
-    module       the method's
-    problem      what is to be solved
-    settings     the method's
-    config       what config.json holds
-    out          the run directory, or None
-    resume       whether to go on with the run in it
-    shown        whether progress is displayed
-    log          loggers, by name
-    heard        the user's functions that hear of the progress, by name
+    module    the method's
+    problem   what is to be solved
+    settings  the method's
+    config    what config.json holds
+    out       the run directory, or None
+    resume    whether to go on with the run in it
+    shown     whether progress is displayed
+    log       loggers, by name
+    heard     the user's functions that hear of the progress, by name
     """
     directory, state, done = _open_directory(out, resume, config)
     try:
