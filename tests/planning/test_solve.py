@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,29 @@ def test_value_and_policy_iteration_agree(seed: int, gamma: float) -> None:
     mdp = random_mdp(3, 3, seed, gamma=gamma)
     choice, _ = policy_iteration(mdp)
     assert policy_value(choice, mdp) == pytest.approx(optimal_value(mdp), abs=1e-8)
+
+
+@given(seed=st.integers(0, 10_000), gamma=st.sampled_from([0.5, 0.95, 0.9999]), ending=st.sampled_from([0.0, 0.1]))
+@settings(max_examples=30, deadline=None)
+def test_discounted_values_are_a_fixed_point(seed: int, gamma: float, ending: float) -> None:
+    mdp = random_mdp(3, 3, seed, gamma=gamma, ending=ending)
+    values, q = value_iteration(mdp)
+    bounds, _ = value_iteration(mdp, deadline=-np.inf)
+    scale = 1e-12 * max(1.0, np.abs(values).max()) / (1.0 - gamma)
+    assert np.abs(np.where(mdp.terminal, 0.0, q.max(axis=1)) - values).max() <= scale
+    assert (bounds >= values - scale).all()
+
+
+@given(seed=st.integers(0, 10_000), sign=st.sampled_from([-1.0, 1.0]))
+@settings(max_examples=20, deadline=None)
+def test_large_models_without_a_discount_have_the_same_values(seed: int, sign: float) -> None:
+    mdp = random_mdp(3, 3, seed, gamma=1.0)
+    mdp = replace(mdp, rewards=sign * np.abs(mdp.rewards))
+    with pytest.MonkeyPatch.context() as patch:
+        expected, _ = value_iteration(mdp)
+        patch.setattr("custard.planning.solve.MAX_JACOBI_STATES", 0)
+        found, _ = value_iteration(mdp)
+    assert found == pytest.approx(expected, abs=1e-9)
 
 
 @pytest.mark.parametrize(

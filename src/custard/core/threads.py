@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from itertools import pairwise
 from typing import Any, TypeVar
 
 from numba import config
+from threadpoolctl import ThreadpoolController
 
-__all__ = ["in_parts", "meanwhile"]
+__all__ = ["in_parts", "meanwhile", "one_thread"]
 
 N_THREADS: int = config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
 Result = TypeVar("Result")
@@ -48,3 +49,16 @@ def meanwhile(work: Callable[..., Any], *given: Any) -> Iterator[None]:
 def _pool() -> ThreadPoolExecutor:
     """Return the one pool of threads, made when it is first needed."""
     return ThreadPoolExecutor(N_THREADS, thread_name_prefix="custard")
+
+
+@cache
+def _thread_pools() -> ThreadpoolController:
+    """Return the thread pools of the process; looking for them takes longer than a small model."""
+    import scipy.linalg  # noqa: F401  # loads the libraries of linear algebra, numpy's and the one that numba calls
+
+    return ThreadpoolController()
+
+
+def one_thread() -> AbstractContextManager[Any]:
+    """Return a context in which linear algebra uses one thread: for small matrices more only wait for each other."""
+    return _thread_pools().limit(limits=1, user_api="blas")

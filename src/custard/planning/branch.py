@@ -208,7 +208,10 @@ def _next_open(partial: _Partial) -> int | None:
 def _children(
     problem: ReducedMDP, partial: _Partial, spot: int, limits: _Limits, goal: float, deadline: float
 ) -> Iterator[_Partial]:
-    """Yield the partial trees that decide or divide region `spot` and may reach the goal; not all past a deadline."""
+    """Yield the partial trees that decide or divide region `spot` and may still reach the goal.
+
+    Past the deadline some are missing.
+    """
     region = partial.regions[spot]
     cutoff = goal - 2 * problem.tolerance
     allowed, cost = _confined(problem, partial.regions, limits.price)

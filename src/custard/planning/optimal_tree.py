@@ -17,6 +17,7 @@ import numpy as np
 
 from custard.core.errors import CustardError
 from custard.core.mdp import FiniteMDP
+from custard.core.threads import one_thread
 from custard.planning.branch import search as branch_and_bound
 from custard.planning.candidates import climb, perturbed, refits
 from custard.planning.climbing import Climber
@@ -25,7 +26,7 @@ from custard.planning.incumbents import load_trees, shape_on
 from custard.planning.labelling import best_choices, lossless_tree
 from custard.planning.model import model_of
 from custard.planning.points import points_of
-from custard.planning.reduced import ReducedMDP, one_thread, reduce
+from custard.planning.reduced import ReducedMDP, reduce
 from custard.task.problem import Problem, Snapshot
 from custard.tree.shape import Shape, Split, count_leaves
 from custard.tree.tree import Tree

@@ -5,19 +5,16 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import cache
-from typing import Any
 
 import numpy as np
 from scipy import sparse
 from scipy.sparse.csgraph import breadth_first_order
-from threadpoolctl import ThreadpoolController
 
 from custard.core.mdp import FiniteMDP
 from custard.core.memory import require_memory
 from custard.core.numba_tools import njit
+from custard.core.threads import one_thread
 from custard.planning.evaluate import policy_value
 from custard.planning.return_bounds import backward_bound, can_finish, endless_reward, relaxed_bound, rising_bound
 from custard.planning.solve import value_iteration
@@ -27,7 +24,6 @@ from custard.tree.tree import Tree
 __all__ = [
     "ReducedMDP",
     "action_values",
-    "one_thread",
     "reduce",
     "separating_splits",
 ]
@@ -157,19 +153,6 @@ def separating_splits(x: np.ndarray) -> list[tuple[int, float]]:
             middle = below + (above - below) / 2
             splits.append((c, middle if below <= middle < above else below))
     return splits
-
-
-@cache
-def _thread_pools() -> ThreadpoolController:
-    """Return the thread pools of the process; looking for them takes longer than a small model."""
-    import scipy.linalg  # noqa: F401  # loads the libraries of linear algebra, numpy's and the one that numba calls
-
-    return ThreadpoolController()
-
-
-def one_thread() -> AbstractContextManager[Any]:
-    """Return a context in which linear algebra uses one thread: for small matrices more only wait for each other."""
-    return _thread_pools().limit(limits=1, user_api="blas")
 
 
 def reduce(mdp: FiniteMDP, deadline: float = np.inf) -> ReducedMDP:

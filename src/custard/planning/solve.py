@@ -6,14 +6,22 @@ import time
 
 import numpy as np
 from scipy import sparse
+from scipy.sparse.linalg import LinearOperator, bicgstab
 
 from custard.core.errors import CustardError, one_of
 from custard.core.mdp import FiniteMDP
+from custard.core.numba_tools import njit
+from custard.core.threads import one_thread
 from custard.planning.evaluate import policy_value, state_values
 
 __all__ = ["backward_induction", "can_end", "optimal_value", "policy_iteration", "value_iteration"]
 
 MAX_SWEEPS = 200_000
+MIN_NARROWING = 0.5  # by which solving for the greedy policy's values must narrow the bracket to be tried again
+MAX_SOLVER_STEPS = 60  # towards those values
+MAX_JACOBI_STATES = 2_000  # beyond, undiscounted values are iterated in place
+SWEEPS_PER_BRACKET = 8  # in place, from one look at how far values may still be off to the next
+ROUNDING = 1e-15  # changes that differ by less, relative to the largest value, are the same
 TIE_RULES = ("first", "random", "downstream")
 
 
@@ -36,21 +44,30 @@ def value_iteration(
     rewards = np.where(mdp.terminal[:, None], 0.0, mdp.rewards)
     values = earlier = np.zeros(mdp.n_states)
     lost = np.zeros(mdp.n_states, dtype=bool)  # worth minus infinity
+    if mdp.horizon is None and mdp.gamma < 1.0:
+        values = _discounted_values(stacked, rewards, mdp, tolerance, deadline)
+        return values, _action_values(stacked, shape, rewards, values, mdp.gamma, lost)
     settling_sweeps = 2 * mdp.n_states + 1000
+    # From zero, values then only fall or only rise: sweeps in place go the same way, faster.
+    is_swept = mdp.horizon is None and mdp.n_states > MAX_JACOBI_STATES and (rewards.max() <= 0 or rewards.min() >= 0)
     for sweep in range(mdp.horizon if mdp.horizon is not None else MAX_SWEEPS):
+        if is_swept and not lost.any():
+            values = values.copy()
+            for _ in range(SWEEPS_PER_BRACKET):
+                _sweep_in_place(stacked.indptr, stacked.indices, stacked.data, rewards, mdp.terminal, 1.0, values)
         q = _action_values(stacked, shape, rewards, values, mdp.gamma, lost)
         new = np.where(mdp.terminal, 0.0, q.max(axis=1))
         change = np.abs(new[~lost] - values[~lost]).max(initial=0.0)
         values = new
         if time.monotonic() > deadline:
-            values = _raised(mdp, values, change, sweep + 1)
+            values = _raised(mdp, values, sweep + 1)
             break
         scale = max(1.0, np.abs(values[~lost]).max(initial=0.0))
         if change <= tolerance * scale * (1.0 - mdp.gamma if mdp.gamma < 1.0 else 1e-1):
             break
-        if mdp.horizon is None and mdp.gamma == 1.0 and sweep == settling_sweeps // 2:
+        if mdp.horizon is None and sweep == settling_sweeps // 2:
             earlier = values.copy()
-        if mdp.horizon is None and mdp.gamma == 1.0 and sweep == settling_sweeps:
+        if mdp.horizon is None and sweep == settling_sweeps:
             lost = ~can_end(mdp) & (values < earlier)
             values[lost] = -np.inf
     else:
@@ -62,12 +79,84 @@ def value_iteration(
     return values, _action_values(stacked, shape, rewards, values, mdp.gamma, lost)
 
 
-def _raised(mdp: FiniteMDP, values: np.ndarray, change: float, sweeps: int) -> np.ndarray:
-    """Return upper bounds on the values, [S], from those after some sweeps; `change` is what the last one changed."""
+def _discounted_values(
+    stacked: sparse.csr_array, rewards: np.ndarray, mdp: FiniteMDP, tolerance: float, deadline: float
+) -> np.ndarray:
+    """Return the values of the best policy of a discounted model, [S]; past the deadline upper bounds.
+
+    A sweep brackets the values (MacQueen), then the greedy policy's are solved for by iteration (BiCGSTAB), until the
+    bracket is narrow. Where it does not become narrower so, sweeps in place follow.
+    """
+    values, new, choice = np.zeros(mdp.n_states), np.zeros(mdp.n_states), np.zeros(mdp.n_states, dtype=np.int64)
+    arrays = (stacked.indptr, stacked.indices, stacked.data, rewards, mdp.terminal, mdp.gamma)
+    factor, width = mdp.gamma / (1.0 - mdp.gamma), np.inf
+    ends, state, alive = bool(mdp.terminal.any()), np.arange(mdp.n_states), (~mdp.terminal).astype(float)
+    while True:
+        low, high = _bracket(*arrays, values, new, choice)
+        if ends:  # what follows an end is worth nothing, and stays so
+            low, high = min(low, 0.0), max(high, 0.0)
+        scale, before, width = max(1.0, float(np.abs(new).max())), width, high - low
+        if time.monotonic() > deadline:
+            return np.where(mdp.terminal, 0.0, new + factor * max(0.0, high))
+        values = np.where(mdp.terminal, 0.0, new + (0.0 if ends else 0.5 * factor * (low + high)))
+        if 0.5 * factor * width <= tolerance * scale or width <= ROUNDING * scale:
+            return values
+        if width <= MIN_NARROWING * before:
+            matrix = stacked[choice * mdp.n_states + state]
+            system = LinearOperator(matrix.shape, matvec=lambda v, m=matrix: v - mdp.gamma * alive * (m @ v))
+            with one_thread():
+                solved, _ = bicgstab(system, rewards[state, choice], values, rtol=1e-14, maxiter=MAX_SOLVER_STEPS)
+            values = solved if np.isfinite(solved).all() else values
+        else:
+            for _ in range(SWEEPS_PER_BRACKET):
+                _sweep_in_place(*arrays, values)
+
+
+@njit(cache=True)
+def _backup(pointer, successor, probability, rewards, gamma, values, s):  # type: ignore[no-untyped-def]
+    """Return the most that an action earns in state `s`, now and later, and that action.
+
+    Row a S + s of the transitions holds what follows action a.
+    """
+    n, n_actions = rewards.shape
+    best, best_a = -np.inf, 0
+    for a in range(n_actions):
+        total = 0.0
+        for i in range(pointer[a * n + s], pointer[a * n + s + 1]):
+            total += probability[i] * values[successor[i]]
+        total = rewards[s, a] + gamma * total
+        if total > best:
+            best, best_a = total, a
+    return best, best_a
+
+
+@njit(cache=True)
+def _bracket(  # type: ignore[no-untyped-def]
+    pointer, successor, probability, rewards, terminal, gamma, values, new, choice
+):  # fmt: skip
+    """Write the values after one sweep and the actions it takes; return the least and the largest change."""
+    low, high = np.inf, -np.inf
+    for s in range(len(values)):
+        if not terminal[s]:
+            new[s], choice[s] = _backup(pointer, successor, probability, rewards, gamma, values, s)
+            low, high = min(low, new[s] - values[s]), max(high, new[s] - values[s])
+    return low, high
+
+
+@njit(cache=True)
+def _sweep_in_place(pointer, successor, probability, rewards, terminal, gamma, values):  # type: ignore[no-untyped-def]
+    """Improve the values, forth and back."""
+    n = len(values)
+    for k in range(2 * n):
+        s = k if k < n else 2 * n - 1 - k
+        if not terminal[s]:
+            values[s] = _backup(pointer, successor, probability, rewards, gamma, values, s)[0]
+
+
+def _raised(mdp: FiniteMDP, values: np.ndarray, sweeps: int) -> np.ndarray:
+    """Return upper bounds on the values, [S], with a horizon or without a discount, from those after some sweeps."""
     if mdp.horizon is not None:
         more = (mdp.horizon - sweeps) * max(0.0, float(mdp.rewards.max()))
-    elif mdp.gamma < 1.0:
-        more = change * mdp.gamma / (1.0 - mdp.gamma)
     else:
         values, more = np.zeros(len(values)), 0.0 if mdp.rewards.max() <= 0.0 else np.inf
     return np.where(mdp.terminal, 0.0, values + more)

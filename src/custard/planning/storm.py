@@ -128,7 +128,7 @@ def _limited_memory() -> Iterator[None]:
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, MemoryError) or "bad_alloc" in str(error):
             raise CustardError(
-                f"the model needs more than the {free / 2**30:.1f} GiB of memory that are free"
+                f"the model needs more than {free / 2**30:.1f} GiB of memory, which is what is free"
             ) from None
         raise
     finally:
