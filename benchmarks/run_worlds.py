@@ -67,10 +67,10 @@ def run(args: argparse.Namespace, seed: int) -> dict[str, object]:
     }  # fmt: skip
 
 
-def table(first: int) -> None:
-    """Print the rows of seeds from `first` on, one line per environment and setting."""
+def table(first: int, last: int) -> None:
+    """Print the rows of seeds from `first` to `last`, one line per environment and setting."""
     groups: dict[tuple[str, ...], list[dict[str, str]]] = {}
-    chosen = [row for row in rows_in(FILE) if int(row["seed"]) >= first]
+    chosen = [row for row in rows_in(FILE) if first <= int(row["seed"]) <= last]
     for row in chosen:
         budget = "" if row["time"] else row["budget"]
         groups.setdefault((*key(row)[:-1], budget), []).append(row)
@@ -105,10 +105,11 @@ def main() -> None:
     parser.add_argument("--env-args", nargs="*", default=[], metavar="KEY=VALUE")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first", type=int, default=100)
+    parser.add_argument("--last", type=int, default=10**9, help="of the seeds in the table")
     parser.add_argument("--table", action="store_true")
     args = parser.parse_args()
     if args.table:
-        table(args.first)
+        table(args.first, args.last)
         return
     done = {key(row) for row in rows_in(FILE)}
     for seed in range(args.first, args.first + args.seeds):
