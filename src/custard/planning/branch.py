@@ -105,7 +105,7 @@ def search(
                     return
                 break
             if explored % COMPLETION_INTERVAL == 1 and not accept_equal:
-                completed = _completed(problem, partial, limits)
+                completed = _completed(problem, partial, limits, deadline)
                 if completed is not None:
                     found.offer(*completed)
             children = list(_children(problem, partial, spot, limits, found.goal, deadline))
@@ -307,7 +307,7 @@ def _folded(shape: Shape, actions: list[int | None]) -> Shape | None:
     return left if left == right else Split(shape.feature, shape.threshold, left, right)
 
 
-def _completed(problem: ReducedMDP, partial: _Partial, limits: _Limits) -> tuple[float, Shape] | None:
+def _completed(problem: ReducedMDP, partial: _Partial, limits: _Limits, deadline: float) -> tuple[float, Shape] | None:
     """Return the partial tree with its open regions fitted to the relaxed problem's Q-values, and its value."""
     allowed, _ = _confined(problem, partial.regions, 0.0)
     q = action_values(problem, partial.values, allowed)
@@ -320,7 +320,8 @@ def _completed(problem: ReducedMDP, partial: _Partial, limits: _Limits) -> tuple
         if region.action != OPEN:
             parts.append(region.action)
         else:
-            parts.append(fit(problem, lead, inside, min(limits.depth - region.depth, 2))[1] if len(inside) else 0)
+            depth = min(limits.depth - region.depth, 2)
+            parts.append(fit(problem, lead, inside, depth, deadline=deadline)[1] if len(inside) else 0)
     shape = map_leaves(partial.shape, lambda number: parts[number])
     return _evaluated(problem, shape, limits.price) if limits.allow_leaves(count_leaves(shape)) else None
 

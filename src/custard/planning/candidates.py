@@ -23,15 +23,16 @@ MAX_ACTIONS_PER_MOVE = 6  # with more actions than this, climbing tries two rand
 
 
 def fit(
-    problem: ReducedMDP, gain: np.ndarray, where: np.ndarray, depth: int, price: float = 0.0
+    problem: ReducedMDP, gain: np.ndarray, where: np.ndarray, depth: int, price: float = 0.0, deadline: float = np.inf
 ) -> tuple[float, Shape]:
     """Return what the tree of at most `depth` that collects most collects, and that tree.
 
-    problem  the reduced MDP
-    gain     [S, A], what each action collects in each state
-    where    numbers of the states that count
-    depth    the largest number of splits on a path
-    price    what a split must gain to be worth it
+    problem   the reduced MDP
+    gain      [S, A], what each action collects in each state
+    where     numbers of the states that count
+    depth     the largest number of splits on a path
+    price     what a split must gain to be worth it
+    deadline  on `time.monotonic`'s clock; past it the best tree so far is returned
     """
     total = gain[where].sum(axis=0)
     best: tuple[float, Shape] = (float(total.max()), int(total.argmax()))
@@ -49,18 +50,22 @@ def fit(
             return float(stump[q]), Split(feature, threshold, int(left[q].argmax()), int((total - left[q]).argmax()))
         return best
     if depth > MAX_EXHAUSTIVE_DEPTH:
-        ahead = [sum(fit(problem, gain, where[side], 2)[0] for side in (y, ~y)) for y in goes_left[useful]]
+        ahead = [
+            sum(fit(problem, gain, where[side], 2, deadline=deadline)[0] for side in (y, ~y)) for y in goes_left[useful]
+        ]
         useful = useful[np.argsort(-np.array(ahead), kind="stable")[:BEAM_WIDTH]]
     for q in useful.tolist():
+        if time.monotonic() > deadline:
+            break
         y = problem.goes_left[q, where]
-        left_total, left_shape = fit(problem, gain, where[y], depth - 1, price)
-        right_total, right_shape = fit(problem, gain, where[~y], depth - 1, price)
+        left_total, left_shape = fit(problem, gain, where[y], depth - 1, price, deadline)
+        right_total, right_shape = fit(problem, gain, where[~y], depth - 1, price, deadline)
         if left_total + right_total > best[0] + least_gain:
             best = (left_total + right_total, Split(*problem.splits[q], left_shape, right_shape))
     return best
 
 
-def refits(problem: ReducedMDP, depth: int, rounds: int, rng: np.random.Generator) -> Iterator[Shape]:
+def refits(problem: ReducedMDP, depth: int, rounds: int, rng: np.random.Generator, deadline: float) -> Iterator[Shape]:
     """Yield trees by policy iteration: fit to Q* first, then to each tree's own Q where it goes itself."""
     q = _finite(action_values(problem, problem.top, problem.any_action))
     weight = _state_visits(problem, q.argmax(axis=1))
@@ -68,7 +73,7 @@ def refits(problem: ReducedMDP, depth: int, rounds: int, rng: np.random.Generato
     for round_ in range(rounds):
         lead = q - q.max(axis=1, keepdims=True)
         mixed = weight + spread * (0.01 if round_ % 3 else 0.3) * (1.0 if round_ < 3 else rng.random(problem.n))
-        _, shape = fit(problem, lead * mixed[:, None], np.arange(problem.n), depth)
+        _, shape = fit(problem, lead * mixed[:, None], np.arange(problem.n), depth, deadline=deadline)
         yield shape
         choice, _ = problem.decide(shape)
         values = problem.top.copy()

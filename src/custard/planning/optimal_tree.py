@@ -278,7 +278,7 @@ def _climbing(state: _Incumbent, rng: np.random.Generator, deadline: float) -> I
     if isinstance(state.shape, Split):
         state.offer(climb(problem, state.shape, depth, price, rng, deadline)[0])
     reported_at = time.monotonic()
-    for shape in refits(problem, depth, REFIT_ROUNDS, rng):
+    for shape in refits(problem, depth, REFIT_ROUNDS, rng, deadline):
         state.offer(shape)
         state.offer(climb(problem, shape, depth, price, rng, deadline)[0])
         if time.monotonic() > deadline or state.optimal:
