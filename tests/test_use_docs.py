@@ -190,11 +190,12 @@ def test_notebooks_run(notebook: Path, in_directory: Path) -> None:
 
 
 def run(arguments: list[str]) -> tuple[int, str]:
-    """The exit code of a command and what it prints, its mistakes included."""
+    """The exit code of a command and what it prints, mistakes included, but for lines on how long it takes."""
     out, code = io.StringIO(), 0
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
         try:
             main(arguments)
         except SystemExit as end:
             code = int(end.code or 0)
-    return code, out.getvalue()
+    lines = out.getvalue().splitlines(keepends=True)
+    return code, "".join(line for line in lines if not re.search(r", \d+ s$", line.rstrip()))

@@ -151,6 +151,7 @@ class MethodSettings(TypedDict, total=False):
     splits: Any
     spread: float
     standardise: bool
+    start: str | None
     states: int | None
     step: float
     steps_per_update: int | None
