@@ -187,6 +187,7 @@ def cpu_clock(monkeypatch: pytest.MonkeyPatch) -> None:
         best_tree(small, 2, seconds=5.0)
 
 
+@pytest.mark.slow  # processor seconds, too, depend on what else the machine does
 @pytest.mark.parametrize("name", list(MODELS))
 @pytest.mark.usefixtures("cpu_clock")
 def test_time_limits_are_kept_within_a_second(name: str) -> None:
