@@ -1,6 +1,6 @@
 """Discounted models by both searches, over constraints and over partial trees (branch and bound), in CPU seconds.
 
-python benchmarks/compare_searches.py --seconds 20 --out results/plan_searches.csv
+python benchmarks/compare_searches.py --seconds 10 --out results/plan_searches.csv
 python benchmarks/compare_searches.py --page results/plan_searches.csv           the table of results/plan.md
 
 Branch and bound is what `plan` does with models without a discount; here it has to take the discounted ones as well.
@@ -60,8 +60,8 @@ def main() -> None:
     """Measure, print, and write rows as they finish."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="*", default=[*TOY_TEXT, *omdt_models.MODELS])
-    parser.add_argument("--depths", nargs="*", type=int, default=[2, 3])
-    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--depths", nargs="*", type=int, default=[3])
+    parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--page", type=Path)
     given = parser.parse_args()
