@@ -10,12 +10,21 @@ from custard.core.features import Features
 from custard.core.spaces import estimate_bounds
 from custard.task.problem import Problem
 
-__all__ = ["choose_bounds", "default_splits", "fill_missing_bounds", "replace_bounds", "survey_bounds"]
+__all__ = [
+    "choose_bounds",
+    "default_splits",
+    "draw_bounds",
+    "fill_missing_bounds",
+    "replace_bounds",
+    "survey_bounds",
+]
 
 MAX_SURVEY_STEPS = 10_000  # random steps that tell where real features lie
 SURVEY_BUDGET_SHARE = 0.1
 MAX_DECLARED_TO_SEEN = 4.0  # declared bounds so many times as wide as what random actions meet are not used
 DEFAULT_REAL_SPLITS = 7  # p for real features
+MIN_STATES_FOR_BOUNDS = 100  # that a feature's mean and deviation come from
+BOUNDS_DEVIATIONS = 3.0  # standard deviations around the mean of states
 
 
 def survey_bounds(problem: Problem, seed: int, budget: int) -> tuple[Features, int]:
@@ -59,6 +68,21 @@ def choose_bounds(problem: Problem, seed: int, budget: int) -> tuple[Features, i
     too_wide = ~features.integer & (features.high - features.low > MAX_DECLARED_TO_SEEN * span)
     chosen = replace_bounds(features, seen, features.unbounded | too_wide)
     return replace(chosen, origin={"bounds": "estimate", "seed": problem.seed}), steps
+
+
+def draw_bounds(wide: np.ndarray, moments: np.ndarray, may_move: np.ndarray, share: float) -> np.ndarray:
+    """Return bounds [2, n] at a share of the way from where states were to the widest ones.
+
+    `wide` [2, n] are the widest bounds, `moments` [3, n] the count, sum and sum of squares of the states' features;
+    features not in `may_move` [n], or seen too rarely, keep the widest.
+    """
+    count, total, squares = moments
+    count = np.maximum(count, 1.0)
+    mean = total / count
+    spread = BOUNDS_DEVIATIONS * np.sqrt(np.maximum(squares / count - mean * mean, 0.0))
+    close = np.stack([np.maximum(mean - spread, wide[0]), np.minimum(mean + spread, wide[1])])
+    is_movable = may_move & (close[1] > close[0]) & (count > MIN_STATES_FOR_BOUNDS)
+    return np.where(is_movable, close + share * (wide - close), wide)
 
 
 def default_splits(features: Features, max_depth: int | None = None) -> int:

@@ -29,7 +29,7 @@ from custard.core.features import Features
 from custard.envs.pcg64 import uniform
 from custard.ibmdp.kernels import compiled_rules
 from custard.ibmdp.splits import Rules
-from custard.solvers.common.bounds_survey import default_splits, replace_bounds, survey_bounds
+from custard.solvers.common.bounds_survey import default_splits, draw_bounds, replace_bounds, survey_bounds
 from custard.solvers.common.checkpoint import copied, refill
 from custard.solvers.common.mutations import mutate_shape, shift_threshold
 from custard.solvers.common.selection import Selection
@@ -121,8 +121,6 @@ FIRST_JUDGED_TENTH = 0.4  # share of a cycle after which its tree is judged at e
 MAX_SAMPLING_SHARE = 0.25  # of all steps that judging takes, above which no more trees are sampled
 MAX_CHANGING_SHARE = 0.5  # of all steps that judging takes, above which no more changes are judged
 SAMPLE_NOISE = 0.4  # in units of the spread of a node's values; samples use it, a half, a quarter, an eighth of it
-MIN_STATES_FOR_BOUNDS = 100  # that a feature's mean and deviation come from
-BOUNDS_DEVIATIONS = 3.0  # standard deviations around the mean of the last tree's states
 
 
 def solve(
@@ -248,15 +246,9 @@ class Learner:
 
         Thresholds are fractions of the bounds, so other bounds offer other thresholds.
         """
-        count, total, squares = self.tables.moments
-        count = np.maximum(count, 1.0)
-        mean = total / count
-        spread = BOUNDS_DEVIATIONS * np.sqrt(np.maximum(squares / count - mean * mean, 0.0))
         wide = np.stack([self.widest.low, self.widest.high])
-        close = np.stack([np.maximum(mean - spread, wide[0]), np.minimum(mean + spread, wide[1])])
         share = uniform(self.tables.rng, 0.0, 1.0)
-        is_movable = self.may_move_bounds & (close[1] > close[0]) & (count > MIN_STATES_FOR_BOUNDS)
-        self._use_bounds(np.where(is_movable, close + share * (wide - close), wide))
+        self._use_bounds(draw_bounds(wide, self.tables.moments, self.may_move_bounds, share))
 
     def _use_bounds(self, bounds: np.ndarray) -> None:
         self.bounds = bounds

@@ -54,12 +54,34 @@ class SearchState:
     checked_returns: np.ndarray = field(default_factory=lambda: np.zeros(0))  # of the best tree, outside the table
     message: str = ""  # why the search is over
 
+    @property
+    def facts(self) -> dict[str, float]:
+        """What is told of the state beside the best tree."""
+        facts: dict[str, float] = {
+            "round": self.round,
+            "stale": self.rounds_without_progress,
+            "leaves": self.best.n_leaves,
+        }
+        if self.best_error is not None and np.isfinite(self.best_error):  # older checkpoints have none
+            facts |= {"error": self.best_error, "judged": self.best_episodes}
+        return {name: float(value) for name, value in facts.items()}
+
 
 class TableCheck(NamedTuple):
     """What a tree returns in the environment, and whether the table it was chosen in was dropped for that."""
 
     returns: np.ndarray
     was_dropped: bool
+
+    @property
+    def mean(self) -> float:
+        """The mean return."""
+        return float(self.returns.mean())
+
+    @property
+    def error(self) -> float:
+        """The standard error of the mean; NaN for a single return."""
+        return float(self.returns.std(ddof=1) / np.sqrt(len(self.returns))) if len(self.returns) > 1 else np.nan
 
 
 def can_survey(problem: Problem, budget: int | None) -> bool:

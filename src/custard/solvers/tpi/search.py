@@ -357,10 +357,8 @@ class Search:
         if self.arena.counts is None:
             return
         check = self.arena.check_table(rng, state.best, state.best_return, state.checked_returns, state.round > 2)
-        state.checked_returns, state.best_return = check.returns, float(check.returns.mean())
-        count = len(check.returns)
-        state.best_error = float(check.returns.std(ddof=1) / np.sqrt(count)) if count > 1 else np.nan
-        state.best_episodes = count
+        state.best_return, state.best_error = check.mean, check.error
+        state.checked_returns, state.best_episodes = check.returns, len(check.returns)
         if check.was_dropped:
             state.rounds_without_progress = 0
 
@@ -440,14 +438,9 @@ class Search:
     def snapshot(self) -> Snapshot:
         """Return where the search stands after a round."""
         state, arrays = self.state, self._to_arrays()  # as they are now, also if the next round is broken off
-        facts: dict[str, float] = {"round": state.round, "stale": state.rounds_without_progress}
-        facts["leaves"] = state.best.n_leaves
-        if state.best_error is not None and np.isfinite(state.best_error):  # older checkpoints have none
-            facts |= {"error": state.best_error, "judged": state.best_episodes}
         return Snapshot(
             self.arena.environment.steps, centre_integer_thresholds(state.best), state.best_return, self.arena.budget,
-            {name: float(value) for name, value in facts.items()}, message=state.message, state=lambda: arrays,
-            quiet_end=self._quiet_end(),
+            state.facts, message=state.message, state=lambda: arrays, quiet_end=self._quiet_end(),
         )  # fmt: skip
 
     def _quiet_end(self) -> float | None:
@@ -462,7 +455,7 @@ class Search:
         """Return all that the next round depends on."""
         data = to_arrays(self.state) | self.arena.state()
         if self.table is not None and self.problem.is_compiled:  # otherwise the arena's counts give the values
-            data |= {"table_q": self.table.q.copy(), "table_visits": self.table.visits.copy()}
+            data |= self.table.arrays()
         return data
 
     def restore(self, data: dict[str, np.ndarray]) -> None:
@@ -472,4 +465,4 @@ class Search:
         self.state = from_arrays(SearchState, data, self.blank)
         self.arena.restore(data)
         if self.table is not None and self.problem.is_compiled:
-            self.table = replace(self.table, q=data["table_q"].copy(), visits=data["table_visits"].copy())
+            self.table = self.table.restored(data)

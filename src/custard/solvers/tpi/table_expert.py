@@ -59,6 +59,14 @@ class TableExpert:
         )
         simulator.steps += steps
 
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return what was learned, copied, for a checkpoint."""
+        return {"table_q": self.q.copy(), "table_visits": self.visits.copy()}
+
+    def restored(self, data: dict[str, np.ndarray]) -> TableExpert:
+        """Return the expert with what `arrays` returned."""
+        return replace(self, q=data["table_q"].copy(), visits=data["table_visits"].copy())
+
     def trees(
         self,
         simulator: CompiledSimulator,
