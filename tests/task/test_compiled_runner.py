@@ -40,10 +40,13 @@ def test_episodes_are_those_of_python(env, kwargs):
     policies.append(Tree.stump(0, float(np.median(middle[:, 0])), *actions, base.features, base.actions))
     if not base.actions.discrete:
         policies += [random_linear_tree(base.features, base.actions, middle, rng, leaves, 4) for leaves in (1, 2, 4)]
-    requests = [EpisodeRequest(policy, np.arange(3) + 7 * k, 0.0, 150) for k, policy in enumerate(policies)]
+    requests = [
+        EpisodeRequest(policy, np.arange(3) + 7 * k, 0.0, 150, keep_states=k % 2 == 0)
+        for k, policy in enumerate(policies)
+    ]
     assert all(map(is_compiled, requests))
     for found, wanted in zip(runner.run(requests), runner.stepped.run(requests), strict=True):
-        for name in ("returns", "lengths", "terminated", "truncated", "forbidden"):
+        for name in ("returns", "lengths", "terminated", "truncated", "forbidden", "states", "masks"):
             assert np.array_equal(getattr(found, name), getattr(wanted, name)), name
     runner.close()
 

@@ -12,6 +12,7 @@ from custard.core.threads import in_parts
 from custard.envs.pcg64 import streams
 from custard.task.compiled_rollouts import rollouts_for, world_of
 from custard.task.episodes import EpisodeRequest, Episodes, InProcess
+from custard.task.linear_rollouts import states_met
 from custard.task.policies import LinearPolicy
 from custard.task.problem import Problem
 from custard.tree.tree import Tree
@@ -20,7 +21,7 @@ __all__ = ["CompiledRunner"]
 
 
 class CompiledRunner:
-    """Runs episodes in compiled code, on all cores; those whose states are kept, and discounted ones, in Python."""
+    """Runs episodes in compiled code, on all cores; those with random actions, and discounted ones, in Python."""
 
     def __init__(self, problem: Problem) -> None:
         assert problem.source.make_compiled is not None
@@ -39,9 +40,9 @@ class CompiledRunner:
         policy: Any = request.policy
         world, rng = world_of(self.venv, request.max_steps), streams(request.seeds.tolist())
         returns, lengths, truncated, _ = rollouts_for(policy)(policy, world, rng)
-        nothing = np.zeros(len(rng), dtype=np.int64)
-        no_states = np.zeros((0, self.stepped.base.features.n)), np.ones((0, 0), dtype=bool)
-        return Episodes(returns, lengths, ~truncated, truncated, nothing, *no_states)
+        nothing, steps = np.zeros(len(rng), dtype=np.int64), int(lengths.sum()) if request.keep_states else 0
+        states = states_met(policy, world, rng, steps)
+        return Episodes(returns, lengths, ~truncated, truncated, nothing, states, np.ones((steps, 0), dtype=bool))
 
     def close(self) -> None:
         """Close the environments."""
@@ -51,7 +52,7 @@ class CompiledRunner:
 
 def is_compiled(request: EpisodeRequest) -> bool:
     """Return whether compiled code can run the episodes of a request."""
-    if request.keep_states or request.noise or request.gamma != 1.0:
+    if request.noise or request.gamma != 1.0:
         return False
     policy = request.policy
     if isinstance(policy, Tree):

@@ -25,7 +25,7 @@ from custard.tree.compiled import compiled_sums, leaf_of, sum_value
 from custard.tree.linear import require_linear
 from custard.tree.tree import LEAF, Tree
 
-__all__ = ["LinearArrays", "linear_arrays", "linear_rollouts"]
+__all__ = ["LinearArrays", "linear_arrays", "linear_rollouts", "states_met"]
 
 
 class LinearArrays(NamedTuple):
@@ -78,45 +78,52 @@ def linear_rollouts(
     policy: Tree | LinearPolicy, world: World, rng: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Run one episode per random stream [N, 4]: returns, lengths, truncated [N], and visits [n_nodes] of each leaf."""
-    arrays, linear = linear_arrays(policy)
-    run = cast("Any", _roll_out_linear)
-
-    def part(a: int, b: int) -> tuple[np.ndarray, ...]:
-        n, m = world.n_features, len(linear.constant)
-        results = (
-            np.zeros(b - a),
-            np.zeros(b - a, np.int64),
-            np.zeros(b - a, np.bool_),
-            np.zeros(len(arrays[0]), np.int64),
-        )
-        run(
-            arrays,
-            linear,
-            world,
-            rng[a:b],
-            results,
-            (np.zeros(n), np.zeros(n), np.zeros(n + m), np.zeros(4, np.uint64)),
-        )
-        return results
-
-    parts = in_parts(part, len(rng), parallel=len(rng) >= MIN_PARALLEL_EPISODES)
+    arrays, nothing = linear_arrays(policy), np.zeros((0, world.n_features))
+    parts = in_parts(
+        lambda a, b: _rolled_out(arrays, world, rng[a:b], nothing),
+        len(rng),
+        parallel=len(rng) >= MIN_PARALLEL_EPISODES,
+    )
     returns, lengths, terminated, visits = zip(*parts, strict=True)
     return np.concatenate(returns), np.concatenate(lengths), ~np.concatenate(terminated), np.sum(visits, axis=0)
 
 
+def states_met(policy: Tree | LinearPolicy, world: World, rng: np.ndarray, steps: int) -> np.ndarray:
+    """Return the states [steps, n] met in one episode per random stream [N, 4], which have so many steps together."""
+    states = np.zeros((steps, world.n_features))
+    _rolled_out(linear_arrays(policy), world, rng, states)
+    return states
+
+
+def _rolled_out(
+    arrays: tuple[tuple[np.ndarray, ...], LinearArrays], world: World, rng: np.ndarray, states: np.ndarray
+) -> tuple[np.ndarray, ...]:
+    """Run one episode per random stream: returns, lengths, terminated and visits; write what fits into `states`."""
+    (tree, linear), n = arrays, world.n_features
+    visits = np.zeros(len(tree[0]), np.int64)
+    results = np.zeros(len(rng)), np.zeros(len(rng), np.int64), np.zeros(len(rng), np.bool_), visits
+    scratch = np.zeros(n), np.zeros(n), np.zeros(n + len(linear.constant)), np.zeros(4, np.uint64)
+    cast("Any", _roll_out_linear)(tree, linear, world, rng, results, states, scratch)
+    return results
+
+
 @njit(cache=True, nogil=True)
-def _roll_out_linear(tree, linear, world, rng, results, scratch):
-    """Run one episode per random stream and write returns, lengths, terminated and visits."""
+def _roll_out_linear(tree, linear, world, rng, results, states, scratch):
+    """Run one episode per random stream; write returns, lengths, terminated and visits, and what fits into `states`."""
     (kind, params, limit, _), rng, results = without_refcounts((world, rng, results))
     tree, linear, scratch = without_refcounts((tree, linear, scratch))
     returns, lengths, terminated, visits = results
     state, x, full, stream = scratch
+    met = 0
     for k in range(len(rng)):
         copy_row(rng[k], stream)
         start_episode(kind, params, state, stream)
         total, t, ended = 0.0, 0, False
         while not ended and t < limit:
             observe_features(kind, state, x)
+            if met < len(states):
+                copy_row(x, states[met])
+                met += 1
             extend_state(linear, x, full)
             leaf = leaf_of(tree, full)
             visits[leaf] += 1
