@@ -122,18 +122,18 @@ def test_functions_are_called_while_nothing_new_comes(monkeypatch):
     assert all(one.metrics is after[0].metrics for one in after)  # by which loggers know what they have seen
 
 
-def test_the_time_left_follows_the_mean_speed():
+def test_the_time_left_follows_the_recent_speed():
     limit, estimate = TimeLeft(may_stop_early=True), TimeLeft(may_stop_early=False)
     for seconds, steps in [(10.0, 0), (12.0, 100), (14.0, 200), (16.0, 400)]:
         for one in (limit, estimate):
             one.note(Snapshot(steps, None, math.nan, budget=1000), seconds)
-    assert estimate.seconds(16.0) == 9.0  # 600 steps at 400 in 6 s; compiling took the first 10 s
+    assert estimate.seconds(16.0) == 8.0  # 600 steps at 300 in the last 4 s; compiling took the first 10 s
     assert limit.seconds(16.0) == 14.0  # by the speed until 14 s the run ends at 30 s
     for one in (limit, estimate):
-        one.note(Snapshot(500, None, math.nan, budget=1000, is_slow=True), 26.0)
+        one.note(Snapshot(500, None, math.nan, budget=1000, slow_until=math.inf), 26.0)
         assert one.seconds(26.0) is None  # a phase of slow steps says nothing about the others
         one.note(Snapshot(900, None, math.nan, budget=1000), 28.0)
-    assert estimate.seconds(28.0) == 1.0  # 800 steps took 8 s
+    assert estimate.seconds(28.0) == pytest.approx(100 * 4 / 600)  # the last 600 measured steps took 4 s
     assert limit.seconds(28.0) == 2.0  # 30 s, as was expected after 14 s
     for one in (limit, estimate):
         one.note(Snapshot(1000, None, math.nan, budget=1000), 29.0)

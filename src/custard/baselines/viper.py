@@ -105,7 +105,7 @@ def solve(problem: Problem, settings: Settings, state: Any = None) -> Iterator[S
         else:
             steps, metrics = item.steps, {"expert": item.value}
             message = "training the expert"
-            yield Snapshot(steps, None, float("nan"), settings.budget, metrics, message=message, is_slow=True)
+            yield Snapshot(steps, None, float("nan"), settings.budget, metrics, message=message, slow_until=np.inf)
     assert expert is not None
     weigh = state_weights(expert, settings.weights)
     budget = (1.0 - JUDGING_SHARE) * (settings.budget or np.inf)  # for choosing

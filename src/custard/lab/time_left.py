@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import Any
 
@@ -10,7 +11,8 @@ from custard.task.problem import Snapshot
 __all__ = ["TimeLeft", "may_stop_early"]
 
 MIN_SECONDS = 1.0  # that the speed is measured over before a time left is shown
-MIN_SHARE = 0.1  # of the steps so far that it is measured over: what follows the first snapshot may take few steps
+MIN_SHARE = 0.1  # of the steps so far that must have been measured: what follows the first snapshot may take few
+RECENT_SHARE = 0.5  # of the measured seconds: the last ones, over which the speed is the mean
 
 
 def may_stop_early(settings: Any) -> bool:
@@ -18,15 +20,36 @@ def may_stop_early(settings: Any) -> bool:
     return hasattr(settings, "patience")
 
 
+class Speed:
+    """How long a step takes, on the mean of the last half of the seconds so far."""
+
+    def __init__(self) -> None:
+        self._totals: deque[tuple[float, int]] = deque([(0.0, 0)])  # seconds and steps, in all
+
+    def add(self, seconds: float, steps: int) -> None:
+        """Take in so many steps and what they took."""
+        seconds, steps = seconds + self._totals[-1][0], steps + self._totals[-1][1]
+        self._totals.append((seconds, steps))
+        while self._totals[1][0] <= RECENT_SHARE * seconds and len(self._totals) > 2:
+            self._totals.popleft()
+
+    def seconds_per_step(self, steps: int) -> float | None:
+        """Return the seconds per step when so many were taken; None where too little of that was measured."""
+        (first_seconds, first_steps), (all_seconds, all_steps) = self._totals[0], self._totals[-1]
+        if all_seconds < MIN_SECONDS or all_steps <= MIN_SHARE * steps or all_steps <= first_steps:
+            return None
+        return (all_seconds - first_seconds) / (all_steps - first_steps)
+
+
 class TimeLeft:
-    """Estimates the seconds until a run ends, by the mean speed so far.
+    """Estimates the seconds until a run ends, by its recent speed.
 
     `seconds` is until its budget is used. A method that stops when nothing better comes may end before: `expected` is
     until it ends if it finds no better tree (`Snapshot.quiet_end`).
 
-    The time before the first snapshot does not count: code was compiled then. Neither do phases whose steps are slower
-    than most (`Snapshot.is_slow`): while one lasts, the time left is not known. For a method that may stop early the
-    longest of the estimates made since half of the time that has passed is a limit.
+    The time before the first snapshot does not count: code was compiled then. Phases whose steps are slower than most
+    (`Snapshot.slow_until`) have a speed of their own; while one lasts whose end is not known, neither is the time left.
+    For a method that may stop early the longest of the estimates since half of the time that has passed is a limit.
 
     >>> left = TimeLeft(may_stop_early=False)
     >>> left.note(Snapshot(steps=100, tree=None, value=0.0, budget=1000), 50.0)
@@ -34,8 +57,9 @@ class TimeLeft:
     >>> left.note(Snapshot(steps=600, tree=None, value=0.0, budget=1000), 55.0)
     >>> left.seconds(55.0), left.seconds(56.0)
     (4.0, 3.0)
-    >>> left.note(Snapshot(steps=700, tree=None, value=0.0, budget=1000, is_slow=True), 65.0)
-    >>> left.seconds(65.0)
+    >>> left.note(Snapshot(steps=700, tree=None, value=0.0, budget=1000, slow_until=800), 65.0)
+    >>> left.seconds(65.0)  # 100 more steps at 10 a second, and 200 at 100 a second
+    12.0
     >>> left.note(Snapshot(steps=800, tree=None, value=0.0, budget=1000), 66.0)
     >>> left.seconds(66.0)
     2.0
@@ -49,30 +73,40 @@ class TimeLeft:
     def __init__(self, may_stop_early: bool) -> None:
         self.may_stop_early = may_stop_early
         self._last: tuple[float, int] | None = None  # seconds and steps of the last snapshot
-        self._measured_seconds, self._measured_steps = 0.0, 0
+        self._speed, self._slow_speed = Speed(), Speed()
+        self._slow_until: float | None = None  # of the last snapshot
         self._ends: deque[tuple[float, float]] = deque()  # seconds, and the end that was expected then
         self._is_known = False
         self._expected_end: float | None = None  # seconds
 
     def note(self, snapshot: Snapshot, seconds: float) -> None:
         """Take in a snapshot and the seconds that had passed by then."""
-        if self._last is not None and not snapshot.is_slow:
-            self._measured_seconds += seconds - self._last[0]
-            self._measured_steps += snapshot.steps - self._last[1]
+        if snapshot.slow_until != self._slow_until:
+            self._slow_until, self._slow_speed = snapshot.slow_until, Speed()
+        if self._last is not None:
+            speed = self._speed if snapshot.slow_until is None else self._slow_speed
+            speed.add(seconds - self._last[0], snapshot.steps - self._last[1])
         self._last = (seconds, snapshot.steps)
-        steps_left = (snapshot.budget or 0) - snapshot.steps
-        self._is_known = steps_left > 0 and not snapshot.is_slow
-        has_speed = self._measured_seconds >= MIN_SECONDS and self._measured_steps > MIN_SHARE * snapshot.steps
-        if self._is_known and has_speed:
-            self._ends.append((seconds, seconds + steps_left * self._measured_seconds / self._measured_steps))
+        limit = self._seconds_until(snapshot, snapshot.budget or 0)
+        self._is_known = limit is not None
+        if limit is not None:
+            self._ends.append((seconds, seconds + limit))
         ends = [snapshot.budget, snapshot.quiet_end if self.may_stop_early else None]
-        steps_until = min([end for end in ends if end is not None], default=0) - snapshot.steps
         is_told = not self.may_stop_early or snapshot.quiet_end is not None
-        self._expected_end = None
-        if is_told and has_speed and steps_until > 0 and not snapshot.is_slow:
-            self._expected_end = seconds + steps_until * self._measured_seconds / self._measured_steps
+        expected = self._seconds_until(snapshot, min([end for end in ends if end is not None], default=0))
+        self._expected_end = seconds + expected if is_told and expected is not None else None
         while len(self._ends) > 1 and self._ends[0][0] < seconds / 2:
             self._ends.popleft()
+
+    def _seconds_until(self, snapshot: Snapshot, end: float) -> float | None:
+        """Return the seconds that the steps from a snapshot to an end will take; None where that is not known."""
+        steps, slow_until = snapshot.steps, snapshot.slow_until or 0
+        slow = max(0.0, min(end, slow_until) - steps)
+        per_slow, per_step = self._slow_speed.seconds_per_step(0), self._speed.seconds_per_step(steps)
+        rest = end - steps - slow
+        if end <= steps or math.isinf(slow_until) or (slow and per_slow is None) or (rest and per_step is None):
+            return None
+        return slow * (per_slow or 0.0) + rest * (per_step or 0.0)
 
     def seconds(self, passed: float) -> float | None:
         """Return the seconds left when so many have passed; None where that is not known."""

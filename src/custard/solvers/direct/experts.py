@@ -164,12 +164,13 @@ def train(run: DirectSearch) -> Iterator[Snapshot]:
     """Train a DQN."""
     state, racer = run.state, run.racer
     begun = racer.steps
+    end = begun + _dqn_steps(run.problem, run.budget)
     for item in _training(run, "dqn"):
         if isinstance(item, Expert):
             run.trained_expert = item
             break
         racer.steps, state.trained_return = begun + item.steps, item.value
-        yield replace(run.snapshot(f"training dqn, now about {item.value:.4g}"), is_slow=True)
+        yield replace(run.snapshot(f"training dqn, now about {item.value:.4g}"), slow_until=end)
     state.has_trained_expert = True
 
 

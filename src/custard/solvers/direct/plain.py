@@ -81,7 +81,7 @@ def _imitate_one(
             best = max(found.trees, key=lambda entry: entry[0])
             if best[0] > run.state.incumbents[PLAIN].mean:
                 run.challenge(PLAIN, [best[1]])
-            yield replace(run.snapshot("imitating the expert"), is_slow=True)  # trees are fitted between its steps
+            yield replace(run.snapshot("imitating the expert"), slow_until=np.inf)  # trees are fitted between its steps
     except BudgetUsed:  # what was found before takes part in the race
         pass
 
