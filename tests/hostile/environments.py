@@ -6,6 +6,7 @@ name of the finding. Where the finding is an error, learning and judging must re
 
 from __future__ import annotations
 
+import mmap
 import os
 import random
 import signal
@@ -143,10 +144,12 @@ def _start_thread(env: Faulty, *_: Any) -> None:
 
 
 def _leak(env: Faulty, *_: Any) -> None:
-    _LEAKED.append(bytearray(os.urandom(1)) * 40_000)
+    page = mmap.mmap(-1, 40_960)  # what others have freed is not used for it
+    page.write(b"x" * 40_960)
+    _LEAKED.append(page)
 
 
-_LEAKED: list[bytearray] = []
+_LEAKED: list[mmap.mmap] = []
 
 
 def _forget(env: Faulty) -> Faulty:

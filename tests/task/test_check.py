@@ -16,8 +16,10 @@ from tests.hostile import environments
 
 @pytest.fixture(autouse=True)
 def as_before():
-    """Undo what some of the environments do to the process."""
+    """Undo what some of the environments do to the process, before (other tests may have run them) and afterwards."""
     errors, handler = np.geterr(), signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    np.random.seed(1)  # noqa: NPY002
     yield
     np.seterr(**errors)
     signal.signal(signal.SIGINT, handler)

@@ -160,7 +160,7 @@ def smaller_trees(run: DirectSearch, tree: Tree) -> list[Tree]:
 
 
 def round_numbers(run: DirectSearch) -> Iterator[Snapshot]:
-    """Round the numbers of the tree of sums, if the return allows."""
+    """Round the numbers of the tree of sums, if the return allows; all that was taken away is measured once more."""
     if SUMS not in run.state.incumbents:
         return
     for digits in ROUNDING_DIGITS if run.settings.digits is None else (run.settings.digits,):
@@ -168,3 +168,5 @@ def round_numbers(run: DirectSearch) -> Iterator[Snapshot]:
         short = readable(rounded(tree, digits))
         run.accept(SUMS, run.racer.simplest(tree, [short], 2 * run.comparison_episodes, run.tolerance(SUMS)))
         yield run.snapshot("rounding")
+    compare_with_reference(run)
+    yield run.snapshot("rounding")
