@@ -109,15 +109,15 @@ def test_functions_are_called_while_nothing_new_comes(monkeypatch):
     with Callbacks({"heard": heard.append}, budget=1000) as told:
         time.sleep(0.3)
         told.report(Snapshot(100, None, math.nan, budget=1000), 1.0)
-        told.report(Snapshot(150, None, math.nan, budget=1000), 1.5)
-        told.report(Snapshot(200, None, math.nan, budget=1000, metrics={"k": 1.0}), 2.0)
+        told.report(Snapshot(150, None, math.nan, budget=1000), 3.0)
+        told.report(Snapshot(200, None, math.nan, budget=1000, metrics={"k": 1.0}), 5.0)
         time.sleep(0.3)
         told.finish()
     before, after = ([one for one in heard if one.steps == steps] for steps in (0, 200))
     assert len(before) >= 2
     assert {(one.message, one.budget, one.seconds_left) for one in before} == {(COMPILING, 1000, None)}
     assert len(after) >= 2
-    assert after[0].seconds_left == 8.0
+    assert after[0].seconds_left == 32.0
     assert all(a.seconds < b.seconds and a.seconds_left > b.seconds_left for a, b in itertools.pairwise(after))
     assert all(one.metrics is after[0].metrics for one in after)  # by which loggers know what they have seen
 
@@ -140,13 +140,13 @@ def test_the_time_left_follows_the_recent_speed():
         assert one.seconds(29.0) is None  # it is over
 
 
-def test_no_time_left_is_shown_before_a_second_was_measured():
+def test_no_time_left_is_shown_before_three_seconds_were_measured():
     left = TimeLeft(may_stop_early=False)
-    for seconds, steps in [(10.0, 0), (10.5, 500)]:
+    for seconds, steps in [(10.0, 0), (11.5, 500)]:
         left.note(Snapshot(steps, None, math.nan, budget=10_000), seconds)
         assert left.seconds(seconds) is None
-    left.note(Snapshot(1000, None, math.nan, budget=10_000), 11.0)
-    assert left.seconds(11.0) == 9.0
+    left.note(Snapshot(1000, None, math.nan, budget=10_000), 13.0)
+    assert left.seconds(13.0) == 27.0
 
 
 def test_what_the_value_is_the_mean_of():
@@ -204,13 +204,13 @@ def test_a_notebook_has_one_line_that_changes(notebook, monkeypatch, capsys):
     with Display("title", enabled=True) as display:
         time.sleep(0.2)
         display.show(Snapshot(100, None, math.nan, budget=1000), 1.0)
-        display.show(Snapshot(150, None, math.nan, budget=1000), 1.5)
-        display.show(Snapshot(200, None, math.nan, budget=1000), 2.0)
+        display.show(Snapshot(150, None, math.nan, budget=1000), 3.0)
+        display.show(Snapshot(200, None, math.nan, budget=1000), 5.0)
         time.sleep(0.2)
     assert notebook.shown[0] == ""
     assert notebook.shown[1].startswith(f"title: {COMPILING}")
     assert any(
-        re.fullmatch(r"title: 200 steps, no tree yet, 2\.\d s, at most 8 s left", line) for line in notebook.shown
+        re.fullmatch(r"title: 200 steps, no tree yet, 5\.\d s, at most 32 s left", line) for line in notebook.shown
     )
-    assert notebook.shown[-1] == "title: 200 steps, no tree yet, 2.0 s"  # a run that is over has no time left
+    assert notebook.shown[-1] == "title: 200 steps, no tree yet, 5.0 s"  # a run that is over has no time left
     assert capsys.readouterr() == ("", "")

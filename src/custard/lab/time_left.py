@@ -10,7 +10,7 @@ from custard.task.problem import Snapshot
 
 __all__ = ["TimeLeft", "may_stop_early"]
 
-MIN_SECONDS = 1.0  # that the speed is measured over before a time left is shown
+MIN_SECONDS = 3.0  # that the speed is measured over before a time left is shown: less says little
 MIN_SHARE = 0.1  # of the steps so far that must have been measured: what follows the first snapshot may take few
 RECENT_SHARE = 0.5  # of the measured seconds: the last ones, over which the speed is the mean
 
@@ -65,9 +65,9 @@ class TimeLeft:
     2.0
     >>> left = TimeLeft(may_stop_early=True)
     >>> left.note(Snapshot(steps=0, tree=None, value=0.0, budget=1000), 0.0)
-    >>> left.note(Snapshot(steps=100, tree=None, value=0.0, budget=1000, quiet_end=300), 1.0)
-    >>> left.seconds(1.0), left.expected(1.0)
-    (9.0, 2.0)
+    >>> left.note(Snapshot(steps=100, tree=None, value=0.0, budget=1000, quiet_end=300), 4.0)
+    >>> left.seconds(4.0), left.expected(4.0)
+    (36.0, 8.0)
     """
 
     def __init__(self, may_stop_early: bool) -> None:

@@ -210,8 +210,12 @@ class Learner:
 
     @property
     def cycle_length(self) -> int:
-        """Environment steps of the present cycle: ever more, under a depth limit at most a twentieth of the budget."""
-        steps = int(self.settings.cycle * 2 ** (self.progress.cycle / 2))
+        """Environment steps of the present cycle."""
+        return self._length_of_cycle(self.progress.cycle)
+
+    def _length_of_cycle(self, number: int) -> int:
+        """Return the steps of a cycle: ever more, under a depth limit at most a twentieth of the budget."""
+        steps = int(self.settings.cycle * 2 ** (number / 2))
         return steps if self.problem.max_depth is None else min(steps, max(self.settings.cycle, self.budget // 20))
 
     def _begin_cycle(self) -> None:
@@ -321,14 +325,15 @@ class Learner:
         return max(self.budget / 10, 1.25 * self.progress.steps_at_best)
 
     def _quiet_end(self) -> float | None:
-        """Return the steps at which the run ends without a better tree, if cycles take as many as those so far."""
+        """Return the steps at which the run ends without a better tree, if judging takes the share that it took."""
         progress, selection = self.progress, self.selection
         if progress.cycle == 0 or not selection.best_has_splits or not self.settings.keep:
             return None
         is_better = selection.n_improvements > progress.improvements  # in this cycle
         cycles = 1 + self._patience() if is_better else max(1, self._patience() - progress.cycles_without_better)
         begun = progress.steps - progress.cycle_steps
-        end = begun + cycles * begun / progress.cycle
+        lengths = [self._length_of_cycle(number) for number in range(progress.cycle + cycles)]
+        end = begun * sum(lengths) / sum(lengths[: progress.cycle])
         meets_threshold = selection.surely_above(self.problem.source.reward_threshold)
         return end if meets_threshold else max(end, self._min_steps)
 
