@@ -140,7 +140,7 @@ def test_the_time_left_follows_the_recent_speed():
         assert one.seconds(29.0) is None  # it is over
 
 
-def test_no_time_left_is_shown_before_three_seconds_were_measured():
+def test_no_time_left_is_shown_before_two_seconds_were_measured():
     left = TimeLeft(may_stop_early=False)
     for seconds, steps in [(10.0, 0), (11.5, 500)]:
         left.note(Snapshot(steps, None, math.nan, budget=10_000), seconds)

@@ -10,7 +10,7 @@ from custard.task.problem import Snapshot
 
 __all__ = ["TimeLeft", "may_stop_early"]
 
-MIN_SECONDS = 3.0  # that the speed is measured over before a time left is shown: less says little
+MIN_SECONDS = 2.0  # that the speed is measured over before a time left is shown: less says little
 MIN_SHARE = 0.1  # of the steps so far that must have been measured: what follows the first snapshot may take few
 RECENT_SHARE = 0.5  # of the measured seconds: the last ones, over which the speed is the mean
 
@@ -81,8 +81,9 @@ class TimeLeft:
 
     def note(self, snapshot: Snapshot, seconds: float) -> None:
         """Take in a snapshot and the seconds that had passed by then."""
-        if snapshot.slow_until != self._slow_until:
-            self._slow_until, self._slow_speed = snapshot.slow_until, Speed()
+        if self._slow_until is None:  # a phase of slow steps may begin
+            self._slow_speed = Speed()
+        self._slow_until = snapshot.slow_until
         if self._last is not None:
             speed = self._speed if snapshot.slow_until is None else self._slow_speed
             speed.add(seconds - self._last[0], snapshot.steps - self._last[1])

@@ -51,6 +51,7 @@ class Teacher:
 class Imitation:
     """What came of one round."""
 
+    share: float  # of all rounds and steps that imitation may take
     trees: list[tuple[float, Tree]]  # with the mean return of a few episodes
     states: np.ndarray  # [M, n]: all that were met so far
 
@@ -82,6 +83,10 @@ def imitations(
             (size, tree) for size in sizes for tree in fit_trees(teacher, x[rows], base, size, max_depth, masks[rows])
         ]
 
+    def share_of(rounds: int) -> float:
+        """Return the share of what imitation may take, after so many rounds."""
+        return max(rounds / (MAX_ROUNDS + MAX_PART_ROUNDS), min(1.0, (racer.steps - begun) / max(1.0, max_steps)))
+
     def screened(found: list[tuple[int, Tree]], keeps: bool) -> tuple[list[Episodes], list[tuple[float, Tree]]]:
         """Run a few episodes of each tree; return what came of them, and the trees with their mean returns."""
         affordable = max_steps / (MIN_ROUNDS * len(found) * racer.recent_length)
@@ -95,19 +100,19 @@ def imitations(
         results, scored = screened(fitted(), keeps=True)
         parts += [(result.states, result.masks) for result in results]
         parts.append(teacher.states(1))
-        yield Imitation(scored, np.concatenate([part[0] for part in parts]))
+        yield Imitation(share_of(number + 1), scored, np.concatenate([part[0] for part in parts]))
         if racer.steps - begun > ALL_STATES_SHARE * max_steps:
             break
         if number + 1 == ALL_SIZES_ROUNDS:
             sizes = sorted(sizes, key=lambda size: -float(np.mean(means[size])))[: (len(sizes) + 1) // 2]
     sizes = sorted({max(sizes, key=lambda size: float(np.mean(means[size]))), max(max_leaves)})
-    for _ in range(MAX_PART_ROUNDS):
+    for number in range(MAX_ROUNDS, MAX_ROUNDS + MAX_PART_ROUNDS):
         if racer.steps - begun > max_steps:
             break
         shares = rng.uniform(*PART_SHARES, size=PARTS_PER_ROUND)
         found = [entry for share in shares.tolist() for entry in fitted(share)]
         _, scored = screened(found, keeps=False)
-        yield Imitation(scored, np.concatenate([part[0] for part in parts]))
+        yield Imitation(share_of(number + 1), scored, np.concatenate([part[0] for part in parts]))
 
 
 def fit_trees(

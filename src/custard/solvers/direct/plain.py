@@ -54,8 +54,8 @@ def imitate(run: DirectSearch) -> Iterator[Snapshot]:
     sizes = [run.max_leaves // 2**k for k in range(4, -1, -1) if run.max_leaves // 2**k > 1]
     candidates: list[tuple[float, Tree]] = []
     teachers = experts.teachers(run)
-    for teacher in teachers:
-        yield from _imitate_one(run, teacher, sizes, candidates)
+    for later, teacher in zip(range(len(teachers) - 1, -1, -1), teachers, strict=True):
+        yield from _imitate_one(run, teacher, sizes, candidates, later)
     if candidates and experts.may_train_another(run, max(mean for mean, _ in candidates)):
         yield from experts.train(run)
         known = {teacher.name for teacher in teachers}
@@ -70,10 +70,13 @@ def imitate(run: DirectSearch) -> Iterator[Snapshot]:
 
 
 def _imitate_one(
-    run: DirectSearch, teacher: Teacher, sizes: list[int], candidates: list[tuple[float, Tree]]
+    run: DirectSearch, teacher: Teacher, sizes: list[int], candidates: list[tuple[float, Tree]], later: int = 0
 ) -> Iterator[Snapshot]:
-    """Fit trees to one teacher and add them to the candidates, with the mean returns of a few episodes."""
-    steps = IMITATION_SHARE * max(0, run.steps_left(run.ends.imitation))
+    """Fit trees to one teacher and add them to the candidates, with the mean returns of a few episodes.
+
+    So many teachers come `later`.
+    """
+    steps, begun = IMITATION_SHARE * max(0, run.steps_left(run.ends.imitation)), run.racer.steps
     try:
         for found in imitations(teacher, run.problem.base, run.racer, sizes, run.max_depth, run.seed, steps):
             candidates += found.trees
@@ -81,7 +84,8 @@ def _imitate_one(
             best = max(found.trees, key=lambda entry: entry[0])
             if best[0] > run.state.incumbents[PLAIN].mean:
                 run.challenge(PLAIN, [best[1]])
-            yield replace(run.snapshot("imitating the expert"), slow_until=np.inf)  # trees are fitted between its steps
+            end = begun + (1 + later) * (run.racer.steps - begun) / found.share  # slow: trees are fitted between steps
+            yield replace(run.snapshot("imitating the expert"), slow_until=end)
     except BudgetUsed:  # what was found before takes part in the race
         pass
 
