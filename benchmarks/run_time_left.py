@@ -66,9 +66,9 @@ ABOUT = """\
 most do. *Shown* is the time left that was shown at half of the time the run took, *left* what was left then, *factor*
 their ratio. "About" is the time left if no better tree is found from then on, beside which the *limit* stands, the
 time that all of the budget would take; "at most" is that limit alone; nothing (a dash) is shown where it is not
-known, as before two seconds of learning were measured: runs of few seconds show nothing. *Value* is the one shown at the end (±
-its standard error where it is known), *fresh* the mean over fresh episodes, *noise* their difference in standard
-errors of both.
+known, as before two seconds of learning were measured: runs of few seconds show nothing. *Value* is the one shown
+at the end (± its standard error where it is known), *fresh* the mean over fresh episodes, *noise* their difference in
+standard errors of both.
 """
 
 
