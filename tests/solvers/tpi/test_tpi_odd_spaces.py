@@ -110,7 +110,7 @@ def test_a_time_limit_that_is_not_declared_is_found():
     search = tpi.Search(Problem(source(Shift), custard.describe(Shift()), 0), tpi.Settings(budget=20_000))
     arena = search.arena
     assert arena.time_limit is None
-    list(search.round())
+    list(search.run_round())
     assert arena.time_limit == arena.environment.max_episode_steps == arena.simulator.max_episode_steps == 25
 
 

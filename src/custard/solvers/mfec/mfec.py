@@ -20,7 +20,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -38,15 +38,15 @@ from custard.solvers.mfec.bounds_table import table_policy
 from custard.solvers.mfec.paper import PaperSettings
 from custard.solvers.mfec.runners import default_budget, run_episodes
 from custard.solvers.mfec.tables import (
-    Tables,
+    CYCLE_KINDS,
     affordable_capacity,
     begin_cycle,
     grid_and_scale,
     load,
     make_tables,
     save,
-    split_reward,
-)  # fmt: skip
+    set_schedule,
+)
 from custard.task.problem import Problem, Snapshot
 from custard.task.runners import make_episodes
 from custard.tree.extract import extract
@@ -54,7 +54,7 @@ from custard.tree.leaf_actions import LeafActions
 from custard.tree.shape import shape_of, tree_of
 from custard.tree.tree import Tree
 
-__all__ = ["PRESETS", "SETTINGS", "Learner", "Settings", "set_schedule", "solve"]
+__all__ = ["PRESETS", "SETTINGS", "Learner", "Settings", "solve"]
 
 
 @dataclass(frozen=True)
@@ -103,18 +103,6 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
 SETTINGS: dict[str, type] = {"paper": PaperSettings}
 
 
-class CycleKind(NamedTuple):
-    """What cycles differ in, because neither choice serves everywhere.
-
-    Remembered outcomes are exact where base states are told apart exactly, and always up to date; what really followed
-    is right even where a grid cell hides what matters.
-    """
-
-    has_guide: bool  # follow the best tree so far, not the best known base action
-    is_traced: bool  # learn Q_o from what really followed (lambda-returns), not from remembered outcomes
-
-
-CYCLE_KINDS = (CycleKind(False, False), CycleKind(True, True), CycleKind(False, True), CycleKind(True, False))
 CALLS_PER_CYCLE = 40
 LEARNING_BUDGET_SHARE = 0.95  # once so much is used, the last trees are sampled and judged
 FIRST_JUDGED_TENTH = 0.4  # share of a cycle after which its tree is judged at every tenth
@@ -436,27 +424,3 @@ class Learner:
         self.tables = load(self.tables, state)._replace(rules=compiled_rules(self.rules))
         self.selection.restore(state)
         refill(self.episodes.arrays(), state)
-
-
-def set_schedule(tables: Tables, s: Settings, tau: float, cycle: int, kind: CycleKind, gamma_b: float) -> None:
-    """Set rates, exploration and the reward of a split at the share tau of a cycle.
-
-    At first the teacher (the guide, or else the best known action) is followed, then more and more the tree itself.
-    Splits are free at first, so that a tree can grow whose parts pay only together; then their price rises to zeta.
-    """
-    schedule = tables.schedule[0]
-    warm_up = 0.2 if cycle == 0 else 0.02
-    schedule.learns_tree = tau >= warm_up
-    schedule.explore_share = s.explore if tau >= warm_up else 1.0
-    schedule.teacher_share = 1.0 if schedule.has_guide else _clipped((0.6 - tau) / (0.6 - warm_up))
-    schedule.zeta = split_reward(tables, s.zeta) * _clipped((tau - 0.3) / 0.3)
-    last_epsilon = s.epsilon if s.epsilon is not None else (0.5 if tables.rules.has_depth_limit else 0.1)
-    schedule.epsilon = last_epsilon + (1.0 - last_epsilon) * _clipped((0.7 - tau) / 0.6)
-    schedule.kappa, schedule.alpha_b, schedule.alpha_o = s.kappa, s.alpha_b, s.alpha_o
-    schedule.expand, schedule.stretch, schedule.gamma_b = s.expand, s.stretch, gamma_b
-    schedule.learns_all_actions = s.all_actions
-    schedule.trace = s.trace if kind.is_traced or not s.recall else 0.0
-
-
-def _clipped(share: float) -> float:
-    return min(1.0, max(0.0, share))

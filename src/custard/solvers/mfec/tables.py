@@ -1,8 +1,9 @@
-"""All that MFEC learns, as plain arrays for compiled code: made empty, prepared for a cycle, saved and restored."""
+"""All that MFEC learns, as plain arrays for compiled code: made empty, prepared for a cycle, saved and restored; and
+the schedule of a cycle: rates, exploration, the reward of a split."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -17,9 +18,12 @@ from custard.solvers.mfec.bounds_table import BoundsTable, keep_most_visited_nod
 from custard.task.compiled_rollouts import tree_arrays
 from custard.tree.tree import Tree
 
+if TYPE_CHECKING:
+    from custard.solvers.mfec.mfec import Settings
+
 __all__ = [
-    "Episode", "Tables", "affordable_capacity", "begin_cycle", "grid_and_scale", "load", "make_tables", "save",
-    "split_reward",
+    "CYCLE_KINDS", "CycleKind", "Episode", "Tables", "affordable_capacity", "begin_cycle", "grid_and_scale", "load",
+    "make_tables", "save", "set_schedule",
 ]  # fmt: skip
 
 MAX_STEPS_WITHOUT_CHANGE = 32  # base steps that leave every feature as it is, after which an episode is given up
@@ -30,6 +34,12 @@ MAX_RECORDED_STEPS = 4096  # base steps after which an episode that still goes o
 MAX_VISITS_OF_OTHER_BEHAVIOUR = 4  # what was learned of the last cycle's behaviour counts as so many visits
 ZETA_PER_REWARD = 0.01  # price of a split in units of the mean absolute reward
 ZETA_PER_REWARD_LIMITED = 0.001  # the same under a depth limit, which keeps trees small by itself
+# The schedule, in shares of a cycle.
+FIRST_WARM_UP, WARM_UP = 0.2, 0.02  # in which only Q_o learns: of the first cycle, and of the others
+TEACHER_END = 0.6  # from here on episodes follow the tree alone, where there is no guide
+PRICE_BEGIN, PRICE_END = 0.3, 0.6  # in between the reward of a split falls from 0 to zeta
+RANDOM_SPLITS_END, RANDOM_SPLITS_FALL = 0.7, 0.6  # where their share has fallen to epsilon; over how long it falls
+DEFAULT_EPSILON, DEFAULT_EPSILON_LIMITED = 0.1, 0.5  # without and with a depth limit
 UNDECIDED, FOLLOWING, EXPLORING, DISCOVERING = -1, 0, 1, 2  # kinds of episode
 
 SCHEDULE = np.dtype(
@@ -69,6 +79,20 @@ COUNTERS = np.dtype(
         ("node_visits", np.int64),
     ]
 )
+
+
+class CycleKind(NamedTuple):
+    """What cycles differ in, because neither choice serves everywhere.
+
+    Remembered outcomes are exact where base states are told apart exactly, and always up to date; what really followed
+    is right even where a grid cell hides what matters.
+    """
+
+    has_guide: bool  # follow the best tree so far, not the best known base action
+    is_traced: bool  # learn Q_o from what really followed (lambda-returns), not from remembered outcomes
+
+
+CYCLE_KINDS = (CycleKind(False, False), CycleKind(True, True), CycleKind(False, True), CycleKind(True, False))
 
 
 class Episode(NamedTuple):
@@ -211,6 +235,46 @@ def begin_cycle(tables: Tables, rules: Rules, guide: Tree | None) -> Tables:
     return tables if guide is None else tables._replace(guide=tree_arrays(guide))
 
 
+# -- the schedule of a cycle ------------------------------------------------------------------------------------------
+
+
+def set_schedule(tables: Tables, s: Settings, tau: float, cycle: int, kind: CycleKind, gamma_b: float) -> None:
+    """Set rates, exploration and the reward of a split at the share tau of a cycle.
+
+    At first the teacher (the guide, or else the best known action) is followed, then more and more the tree itself.
+    Splits are free at first, so that a tree can grow whose parts pay only together; then their price rises to zeta.
+    """
+    schedule = tables.schedule[0]
+    warm_up = FIRST_WARM_UP if cycle == 0 else WARM_UP
+    schedule.learns_tree = tau >= warm_up
+    schedule.explore_share = s.explore if tau >= warm_up else 1.0
+    schedule.teacher_share = 1.0 if schedule.has_guide else _clipped((TEACHER_END - tau) / (TEACHER_END - warm_up))
+    schedule.zeta = split_reward(tables, s.zeta) * _clipped((tau - PRICE_BEGIN) / (PRICE_END - PRICE_BEGIN))
+    default_epsilon = DEFAULT_EPSILON_LIMITED if tables.rules.has_depth_limit else DEFAULT_EPSILON
+    last_epsilon = default_epsilon if s.epsilon is None else s.epsilon
+    schedule.epsilon = last_epsilon + (1.0 - last_epsilon) * _clipped((RANDOM_SPLITS_END - tau) / RANDOM_SPLITS_FALL)
+    schedule.kappa, schedule.alpha_b, schedule.alpha_o = s.kappa, s.alpha_b, s.alpha_o
+    schedule.expand, schedule.stretch, schedule.gamma_b = s.expand, s.stretch, gamma_b
+    schedule.learns_all_actions = s.all_actions
+    schedule.trace = s.trace if kind.is_traced or not s.recall else 0.0
+
+
+def _clipped(share: float) -> float:
+    return min(1.0, max(0.0, share))
+
+
+def split_reward(tables: Tables, zeta: float | None) -> float:
+    """Return the reward of a split: as set, or minus a hundredth of the mean absolute reward of a base action.
+
+    Under a depth limit, which keeps trees small by itself, it is a tenth of that.
+    """
+    if zeta is not None:
+        return zeta
+    counters = tables.counters[0]
+    mean_reward = float(counters.absolute_rewards / max(1, counters.base_actions))
+    return -(ZETA_PER_REWARD_LIMITED if tables.rules.has_depth_limit else ZETA_PER_REWARD) * mean_reward
+
+
 # -- checkpoints ----------------------------------------------------------------------------------------------------
 
 _STATE_ROWS = (
@@ -247,15 +311,3 @@ def load(tables: Tables, data: dict[str, np.ndarray]) -> Tables:
     for array, like in zip(guide, tables.guide, strict=True):
         array.flags.writeable = like.flags.writeable  # part of the type that compiled code was made for
     return tables._replace(guide=guide)
-
-
-def split_reward(tables: Tables, zeta: float | None) -> float:
-    """Return the reward of a split: as set, or minus a hundredth of the mean absolute reward of a base action.
-
-    Under a depth limit, which keeps trees small by itself, it is a tenth of that.
-    """
-    if zeta is not None:
-        return zeta
-    counters = tables.counters[0]
-    mean_reward = float(counters.absolute_rewards / max(1, counters.base_actions))
-    return -(ZETA_PER_REWARD_LIMITED if tables.rules.has_depth_limit else ZETA_PER_REWARD) * mean_reward

@@ -1,11 +1,14 @@
-"""The arena: where trees are run (the environment, or a table learned from it) and how much work the budget allows;
-and what a search knows besides."""
+"""The arena: where trees are run (the environment, or a table learned from it) and how much work the budget allows.
+
+`searches_directly` says where there are no rounds and direct search takes over. `SearchState` is what a round depends
+on besides the arena.
+"""
 
 from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -15,7 +18,10 @@ from custard.task.problem import Problem
 from custard.task.source import DEFAULT_TIME_LIMIT, episode_seeds
 from custard.tree.tree import Tree
 
-__all__ = ["Arena", "SearchState", "TableCheck", "can_have_table", "can_survey"]
+if TYPE_CHECKING:
+    from custard.solvers.tpi.search import Settings
+
+__all__ = ["Arena", "SearchState", "TableCheck", "searches_directly"]
 
 COMPILED_BUDGET, PYTHON_BUDGET = 200_000_000, 500_000  # environment steps unless given
 SEARCH_BUDGET_SHARE = 0.85  # the rest is for judging what the last round finds
@@ -82,6 +88,20 @@ class TableCheck(NamedTuple):
     def error(self) -> float:
         """The standard error of the mean; NaN for a single return."""
         return float(self.returns.std(ddof=1) / np.sqrt(len(self.returns))) if len(self.returns) > 1 else np.nan
+
+
+def searches_directly(problem: Problem, settings: Settings) -> bool:
+    """Return whether trees are searched by their returns alone: where Python steps the environment and its states are
+    too many for a table, where leaves may be linear, where the budget is very small, and where an expert, linear tests,
+    or a discount are asked for."""
+    asks_for_it = settings.expert not in (None, "none") or "linear" in settings.tests + settings.leaves
+    if asks_for_it or problem.source.vector is not None or settings.gamma != 1.0:
+        return True
+    if problem.is_compiled:
+        may_be_linear = problem.base.actions.kind == "box" and settings.leaves == "auto"
+        is_better_direct = may_be_linear or not can_survey(problem, settings.budget)
+        return is_better_direct and not settings.not_for_direct_search
+    return not can_have_table(problem, settings.budget)
 
 
 def can_survey(problem: Problem, budget: int | None) -> bool:
@@ -163,26 +183,31 @@ class Arena:
         They are at least `min_episodes`, as far as the steps that are kept for judging allow.
         """
         comparison = self.comparison_episodes
-        times = max(16, min_episodes // comparison) if min_episodes else 8
+        multiple = max(16, min_episodes // comparison) if min_episodes else 8
         if not self.simulator.is_table:
             steps = 2 * comparison * max(1.0, self.simulator.mean_episode_length)
-            times = int(np.clip((self.budget - self.search_budget) / steps, 2, times))
+            multiple = int(np.clip((self.budget - self.search_budget) / steps, 2, multiple))
         seed = int(rng.integers(2**31))
-        return episode_seeds(seed, EXACT_EPISODES if self.simulator.is_exact else comparison * times)
+        return episode_seeds(seed, EXACT_EPISODES if self.simulator.is_exact else comparison * multiple)
 
     @property
     def confirmation_episodes(self) -> int:
         """How many episodes a perfect tree is to be perfect in."""
-        most = MAX_CONFIRMATION_EPISODES[0 if self.problem.is_compiled else 1]
+        max_episodes = MAX_CONFIRMATION_EPISODES[0 if self.problem.is_compiled else 1]
         affordable = (self.budget - self.search_budget) / (2 * self.environment.max_episode_steps)
-        return int(np.clip(affordable, 16, most))
+        return int(np.clip(affordable, 16, max_episodes))
+
+    def round_confirmation_episodes(self, rounds_without_progress: int) -> int:
+        """Return how many episodes the tree of a round is to be perfect in: more, the longer nothing better was
+        found."""
+        return self.confirmation_episodes // 16 * min(4, 2**rounds_without_progress)
 
     def count_valued_states(self, n_actions: int) -> int:
         """Return in how many states to value so many actions."""
         n_features, (by_features, usual, from_python) = self.problem.base.features.n, MAX_VALUED_STATES
-        most = by_features.get(n_features, usual) if self.simulator.is_compiled else from_python
+        max_states = by_features.get(n_features, usual) if self.simulator.is_compiled else from_python
         steps = (TABLE_VALUING_STEPS if self.simulator.is_table else self.budget) / (25 if n_features > 1 else 10)
-        return int(np.clip(steps / (n_actions * max(4.0, self.simulator.mean_episode_length)), 20, most))
+        return int(np.clip(steps / (n_actions * max(4.0, self.simulator.mean_episode_length)), 20, max_states))
 
     # -- time limits ------------------------------------------------------------------------------------------------
 

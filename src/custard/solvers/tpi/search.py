@@ -24,7 +24,7 @@ from custard.solvers.common.checkpoint import from_arrays, to_arrays
 from custard.solvers.common.mutations import trees_without_one_split
 from custard.solvers.common.paired import Candidate, compare, is_perfect, run_candidate
 from custard.solvers.tpi import candidates
-from custard.solvers.tpi.arena import Arena, SearchState, can_have_table, can_survey
+from custard.solvers.tpi.arena import Arena, SearchState, searches_directly
 from custard.solvers.tpi.candidates import MAX_LEAVES, NEGLIGIBLE_SHARE, ActionValues, TreeSpace
 from custard.solvers.tpi.simulate import CompiledSimulator
 from custard.solvers.tpi.table_expert import TableExpert, table_trees
@@ -34,7 +34,7 @@ from custard.tree.leaf_actions import LeafActions
 from custard.tree.simplify import centre_integer_thresholds, simplify
 from custard.tree.tree import Tree
 
-__all__ = ["PRESETS", "Settings", "solve"]
+__all__ = ["PRESETS", "Settings", "budget_for_time", "searches_directly", "solve"]
 
 FIRST_DEPTH, LAST_DEPTH = 3, 5  # without a depth limit trees grow while that pays
 TABLE_TREE_DEPTH = 12  # of trees of a learned table where no limit is given
@@ -115,23 +115,8 @@ class Settings:
     @property
     def not_for_direct_search(self) -> list[str]:
         """The settings that are given and that direct search does not read."""
-        own = {entry.name: entry.default for entry in fields(self)}
-        others = own.keys() - {entry.name for entry in fields(direct.Settings)}
-        return [name for name in own if name in others and getattr(self, name) != own[name]]
-
-
-def searches_directly(problem: Problem, settings: Settings) -> bool:
-    """Return whether trees are searched by their returns alone: where Python steps the environment and its states are
-    too many for a table, where leaves may be linear, where the budget is very small, and where an expert, linear tests,
-    or a discount are asked for."""
-    asks_for_it = settings.expert not in (None, "none") or "linear" in settings.tests + settings.leaves
-    if asks_for_it or problem.source.vector is not None or settings.gamma != 1.0:
-        return True
-    if problem.is_compiled:
-        may_be_linear = problem.base.actions.kind == "box" and settings.leaves == "auto"
-        wants_it = may_be_linear or not can_survey(problem, settings.budget)
-        return wants_it and not settings.not_for_direct_search
-    return not can_have_table(problem, settings.budget)
+        read = {entry.name for entry in fields(direct.Settings)}
+        return [own.name for own in fields(self) if own.name not in read and getattr(self, own.name) != own.default]
 
 
 def budget_for_time(problem: Problem, settings: Settings, seconds: float) -> int:
@@ -156,7 +141,7 @@ def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | N
         if search.is_mending:
             search.mend()
         else:
-            yield from search.round()
+            yield from search.run_round()
         if search.has_lost_its_table:
             yield from search.hand_over(search.state.best)
             return
@@ -170,8 +155,8 @@ class Search:
         self.problem, self.settings = problem, settings
         self.seed = problem.seeds("tpi")["tpi"]
         self.leaf_actions = LeafActions(problem.base.actions)
-        every = self.leaf_actions.all
-        action = self.leaf_actions.random(np.random.default_rng(self.seed)) if every is None else every[0]
+        all_actions = self.leaf_actions.all
+        action = self.leaf_actions.random(np.random.default_rng(self.seed)) if all_actions is None else all_actions[0]
         self.blank = Tree.leaf(action, problem.base.features, problem.base.actions)
         self.n_features = problem.base.features.n
         self.cuts = settings.cuts or DEFAULT_CUTS[0].get(self.n_features, DEFAULT_CUTS[1])
@@ -184,8 +169,8 @@ class Search:
 
     # -- a round ----------------------------------------------------------------------------------------------------
 
-    def round(self) -> Iterator[Snapshot]:
-        """Run one round from the present tree; yield on the way where steps take long."""
+    def run_round(self) -> Iterator[Snapshot]:
+        """Run one round from the present tree; yield progress within it where Python steps the environment."""
         state, arena = self.state, self.arena
         rng = np.random.default_rng([self.seed, state.round])
         self._prepare_round(rng)
@@ -284,7 +269,7 @@ class Search:
         arena = self.arena
         polished, self.state.failing_seeds = candidates.polish(
             arena.simulator, candidate, self.space, x, rng, changes, arena.steps_until(arena.search_budget),
-            self.round_confirmation_episodes, self.state.failing_seeds,
+            arena.round_confirmation_episodes(self.state.rounds_without_progress), self.state.failing_seeds,
         )  # fmt: skip
         return polished
 
@@ -304,11 +289,6 @@ class Search:
         usual = 300 if self.n_features > 1 else 100
         return self.settings.polish or (usual if self.arena.simulator.is_fast else 60)
 
-    @property
-    def round_confirmation_episodes(self) -> int:
-        """How many episodes the tree of a round is to be perfect in: more, the longer nothing better was found."""
-        return self.arena.confirmation_episodes // 16 * min(4, 2**self.state.rounds_without_progress)
-
     # -- judging ----------------------------------------------------------------------------------------------------
 
     def judge(self, candidate: Candidate, rng: np.random.Generator) -> None:
@@ -318,7 +298,8 @@ class Search:
             self._judge_smaller(tree, candidate.returns)
             return
         rare_failures = len(state.failing_seeds) > 0  # they show in many episodes only
-        seeds = arena.judging_seeds(rng, self.round_confirmation_episodes if rare_failures else 0)
+        min_episodes = arena.round_confirmation_episodes(state.rounds_without_progress) if rare_failures else 0
+        seeds = arena.judging_seeds(rng, min_episodes)
         max_steps = arena.steps_until(arena.budget)
         verdict = candidates.judge(arena.simulator, tree, state.best, self.blank, seeds, max_steps, state.round == 0)
         state.best, state.best_return = verdict.tree, verdict.mean
