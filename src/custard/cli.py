@@ -298,6 +298,6 @@ def _values_per_option(command: type) -> dict[str, str]:
             called = next((part.name for part in about if getattr(part, "name", None)), name)
             lists = tuple in (typing.get_origin(kind), *map(typing.get_origin, typing.get_args(kind)))
             # No value says something only where it takes the place of values.
-            many = "any" if getattr(command, name, None) else "some"
-            found["--" + called.replace("_", "-")] = many if lists else "none" if kind is bool else "one"
+            accepted = "any" if getattr(command, name, None) else "some"
+            found["--" + called.replace("_", "-")] = accepted if lists else "none" if kind is bool else "one"
     return found

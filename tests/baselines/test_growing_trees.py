@@ -10,6 +10,7 @@ from scipy.special import kolmogorov
 
 import custard
 from custard.baselines import cqi, cutree, pyeatt, utree
+from custard.baselines.growing_tree import ks_scale
 from custard.core.spaces import describe
 from custard.task.problem import Problem
 from custard.task.source import source
@@ -192,7 +193,7 @@ def test_the_kolmogorov_smirnov_split_is_scipys(seed):
         root = np.sqrt(left.sum() * (~left).sum() / len(q))
         if kolmogorov(d * (root + 0.12 + 0.11 / root)) < 0.05:
             accepted[c, threshold] = d
-    feature, threshold, d = cutree.best_ks_split(x, q, 5, cutree.ks_scale(0.05))
+    feature, threshold, d = cutree.best_ks_split(x, q, 5, ks_scale(0.05))
     assert d == pytest.approx(max(accepted.values()))
     assert accepted[feature, threshold] == pytest.approx(d)
     left = x[:, feature] <= threshold
@@ -216,7 +217,7 @@ def test_the_variance_split_is_scipys(seed):
 def test_values_that_do_not_depend_on_the_state_are_not_split():
     x = np.arange(40.0)[:, None]
     q = np.tile([0.0, 1.0], 20)
-    assert cutree.best_ks_split(x, q, 5, cutree.ks_scale(0.05))[0] == -1
+    assert cutree.best_ks_split(x, q, 5, ks_scale(0.05))[0] == -1
     assert cutree.best_variance_split(x, q, 5, 0.1)[0] == -1
     assert pyeatt.best_split(np.ones((40, 1)), q, 0)[0] == -1
 
@@ -228,7 +229,7 @@ def test_the_leaf_mdp_has_the_values_of_its_model():
     cutree.split_leaf(tables.tree, 0, 0, 0.5)
     rows = ((0.2, 1, -1.0, 0.8, False), (0.8, 1, 10.0, 0.8, True), (0.8, 0, -1.0, 0.2, False))
     for x, action, reward, after, terminated in rows:
-        cutree._remember(tables, np.array([x]), action, reward, np.array([after]), terminated)
+        cutree.learn_step(tables, np.array([x]), action, reward, np.array([after]), terminated)
     leaves, worth = cutree._plan(tables, 3, 0.5)
     assert leaves.tolist() == [1, 2, 2]
     # V(right) = 10, V(left) = -1 + 5 = 4; going back is worth -1 + 2. Action 0 was never taken on the left.

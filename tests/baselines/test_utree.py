@@ -10,8 +10,7 @@ from scipy.special import kolmogorov
 import custard
 from benchmarks.hidden_maze import best_without_memory
 from custard.baselines import utree
-from custard.baselines.cutree import ks_scale
-from custard.baselines.growing_tree import split_leaf
+from custard.baselines.growing_tree import ks_scale, split_leaf
 from custard.planning.evaluate import tree_value
 from custard.planning.model import model_of
 from custard.task.history import remembered

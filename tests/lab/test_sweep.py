@@ -17,7 +17,7 @@ import custard
 from custard.lab.engines import events
 from custard.lab.sweep import sweep, trials_in
 from custard.lab.trial_file import TrialFile, read_rows
-from custard.lab.trials import COLUMNS, TIMES, Trial, grid, identity
+from custard.lab.trials import COLUMNS, TIME_COLUMNS, Trial, grid, identity
 
 HERE = Path(__file__).parent
 
@@ -43,7 +43,7 @@ def told(log: Path, what: str) -> list[int]:
 def apart_from_times(file: Path) -> list[list[str]]:
     with file.open(newline="") as text:
         rows = list(csv.reader(text))
-    keep = [i for i, name in enumerate(rows[0]) if name not in TIMES]
+    keep = [i for i, name in enumerate(rows[0]) if name not in TIME_COLUMNS]
     return [[row[i] for i in keep] for row in rows]
 
 

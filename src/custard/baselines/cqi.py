@@ -22,10 +22,10 @@ from custard.baselines.growing_tree import (
     default_budget,
     find_leaf,
     greedy_action,
-    grown_trees,
     learn_compiled,
     make_growing_tree,
     may_split,
+    run_learner,
     split_leaf,
 )
 from custard.core.errors import require_least, require_shares
@@ -150,11 +150,7 @@ def _count_visit(tables, leaf):
 def learn_step(tables, x, action, reward, after, terminated):
     """Learn from one step: action values, shares of visits, the candidates of the leaf; split it if one gains enough.
 
-    tables      a `Tables`, changed in place
-    x, after    [n] the states before and after
-    action      numbered from 0
-    reward      of the step
-    terminated  whether `after` ends the episode
+    `tables` are changed in place; other arguments as in `custard.baselines.growing_tree.remember`.
     """
     tree, numbers = tables.tree, tables.numbers
     tree.size[1] += 1
@@ -216,11 +212,11 @@ def _run_compiled(tables, episodes, steps):
 
 
 def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | None = None) -> Iterator[Snapshot]:
-    """Learn until the budget is used; yield the best tree judged (with `keep=False` the last one) now and then."""
+    """Learn until the budget is used; yield the best tree judged (with `keep=False` the last one) at intervals."""
     problem.require_discrete_actions("cqi")
     budget = default_budget(problem, settings.budget)
     features, steps = choose_bounds(problem, problem.seeds("bounds")["bounds"], budget)
     features.require_bounded()
     tables = make_tables(problem, features, settings, problem.seeds("learner")["learner"])
     learner = TreeLearner(problem, features, tables, settings, budget, _run_compiled, _learn_held_step)
-    yield from grown_trees(problem, learner, budget, steps + problem.probe_steps, settings.keep, state)
+    yield from run_learner(problem, learner, budget, steps + problem.probe_steps, settings.keep, state)

@@ -9,7 +9,6 @@ iteration gives their action values.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -18,13 +17,18 @@ import numpy as np
 
 from custard.baselines.growing_tree import (
     GrowingTree,
-    TreeLearner,
+    PhasedLearner,
     default_budget,
+    evenly_spaced,
     find_leaf,
-    grown_trees,
+    halfway,
+    ks_scale,
+    ks_threshold,
     learn_compiled,
     make_growing_tree,
     may_split,
+    remember,
+    run_learner,
     split_leaf,
 )
 from custard.core.errors import CustardError, one_of, require_least, require_shares
@@ -93,17 +97,6 @@ class Tables(NamedTuple):
 # -- split tests ------------------------------------------------------------------------------------------------------
 
 
-def ks_scale(p: float) -> float:
-    """Return the scaled statistic above which the Kolmogorov-Smirnov test gives a probability below p.
-
-    >>> round(ks_scale(0.05), 3)
-    1.358
-    """
-    from scipy.special import kolmogi
-
-    return float(kolmogi(p))
-
-
 @njit(cache=True)
 def ks_statistic(is_left, q, order):
     """Return the largest distance between the distributions of q [K] left and right; `order` sorts q."""
@@ -128,61 +121,55 @@ def best_ks_split(x, q, min_side, scale):
     """Return feature, threshold and D of the split with the largest D among those that the test accepts.
 
     x         [K, n] states of one leaf, in which one action was taken
-    q         [K] what each was worth
+    q         [K] their sampled action values
     min_side  states on each side, at least
     scale     what `ks_scale` returns for the test's probability
 
-    Thresholds lie halfway between neighbouring values. The scaled statistic is D (√m + 0.12 + 0.11 / √m) with
-    m = n_left n_right / (n_left + n_right). The feature is -1 if no split is accepted.
+    Thresholds lie halfway between neighbouring values. The feature is -1 if no split is accepted.
     """
     count = len(q)
     order, is_left = np.argsort(q), np.zeros(count, np.bool_)
     best_feature, best_threshold, best_d = -1, 0.0, 0.0
     for c in range(x.shape[1]):
-        along = np.argsort(x[:, c])
+        by_value = np.argsort(x[:, c])
         is_left[:] = False
         for k in range(count - min_side):
-            is_left[along[k]] = True
-            below, above = x[along[k], c], x[along[k + 1], c]
+            is_left[by_value[k]] = True
+            below, above = x[by_value[k], c], x[by_value[k + 1], c]
             if k + 1 < min_side or not below < above:
                 continue
-            root = math.sqrt((k + 1.0) * (count - k - 1.0) / count)
-            needed = scale / (root + 0.12 + 0.11 / root)
-            if needed >= 1.0:
+            min_d = ks_threshold(scale, (k + 1.0) * (count - k - 1.0) / count)
+            if min_d >= 1.0:
                 continue
             d = ks_statistic(is_left, q, order)
-            if d > needed and d > best_d:
-                middle = below + 0.5 * (above - below)
-                best_feature, best_d = c, d
-                best_threshold = middle if middle < above else below
+            if d > min_d and d > best_d:
+                best_feature, best_threshold, best_d = c, halfway(below, above), d
     return best_feature, best_threshold, best_d
 
 
 @njit(cache=True)
-def best_variance_split(x, q, min_side, least_gain):
+def best_variance_split(x, q, min_side, min_gain):
     """Return feature, threshold and gain of the split with the least n_left var_left + n_right var_right.
 
     The gain is by how much that is less than n var without a split; the feature is -1 if it is less than the share
-    `least_gain` of that. Other arguments as in `best_ks_split`.
+    `min_gain` of that. Other arguments as in `best_ks_split`.
     """
     count, mean = len(q), q.mean()
     squares = 0.0
     for i in range(count):
         squares += (q[i] - mean) ** 2
-    best_feature, best_threshold, best_gain = -1, 0.0, least_gain * squares
+    best_feature, best_threshold, best_gain = -1, 0.0, min_gain * squares
     for c in range(x.shape[1]):
-        along = np.argsort(x[:, c])
+        by_value = np.argsort(x[:, c])
         total = 0.0
         for k in range(count - min_side):
-            total += q[along[k]] - mean
-            below, above = x[along[k], c], x[along[k + 1], c]
+            total += q[by_value[k]] - mean
+            below, above = x[by_value[k], c], x[by_value[k + 1], c]
             if k + 1 < min_side or not below < above:
                 continue
             gain = total * total / (k + 1) + total * total / (count - k - 1)
             if gain > best_gain:
-                middle = below + 0.5 * (above - below)
-                best_feature, best_gain = c, gain
-                best_threshold = middle if middle < above else below
+                best_feature, best_threshold, best_gain = c, halfway(below, above), gain
     return best_feature, best_threshold, best_gain
 
 
@@ -199,9 +186,10 @@ def _find_leaves(tree, x):
 
 
 def _plan(tables: Tables, count: int, gamma: float) -> tuple[np.ndarray, np.ndarray]:
-    """Write the action values of the counted model into the leaves; return each transition's leaf and worth [M].
+    """Write the action values of the counted model into the leaves.
 
     An action never taken in a leaf is worth as much as the worst that was; a leaf without transitions keeps its values.
+    Returns the leaf of each transition [M], and its sampled action value: reward + gamma * value of the next leaf.
     """
     tree = tables.tree
     n, n_actions = int(tree.size[0]), tree.q.shape[1]
@@ -217,25 +205,27 @@ def _plan(tables: Tables, count: int, gamma: float) -> tuple[np.ndarray, np.ndar
     rewards = np.bincount(pair, weights=reward, minlength=pairs) / divisor
     cells = pair[goes_on] * len(leaf_nodes) + number[after[goes_on]]
     model = np.bincount(cells, minlength=pairs * len(leaf_nodes)).reshape(pairs, -1) / divisor[:, None]
-    known = np.asarray(tried.any(axis=1))
+    has_transitions = np.asarray(tried.any(axis=1))
     q = tree.q[leaf_nodes].copy()
     value = q.max(axis=1)
     for _ in range(MAX_SWEEPS):
-        fresh = (rewards + gamma * (model @ value)).reshape(-1, n_actions)
-        best = np.where(tried, fresh, -np.inf).max(axis=1)
-        best = np.where(known, best, value)
-        moved, value = float(np.abs(best - value).max()), best
-        if moved <= SWEEP_TOLERANCE * max(1.0, float(np.abs(value).max())):
+        new_q = (rewards + gamma * (model @ value)).reshape(-1, n_actions)
+        new_value = np.where(tried, new_q, -np.inf).max(axis=1)
+        new_value = np.where(has_transitions, new_value, value)
+        change, value = float(np.abs(new_value - value).max()), new_value
+        if change <= SWEEP_TOLERANCE * max(1.0, float(np.abs(value).max())):
             break
-    fresh = (rewards + gamma * (model @ value)).reshape(-1, n_actions)
-    worst = np.where(tried, fresh, np.inf).min(axis=1, keepdims=True)
-    tree.q[leaf_nodes] = np.where(known[:, None], np.where(tried, fresh, worst), q)
-    worth = reward + gamma * np.where(goes_on, value[number[after]], 0.0)
-    return before, worth
+    new_q = (rewards + gamma * (model @ value)).reshape(-1, n_actions)
+    worst = np.where(tried, new_q, np.inf).min(axis=1, keepdims=True)
+    tree.q[leaf_nodes] = np.where(has_transitions[:, None], np.where(tried, new_q, worst), q)
+    return before, reward + gamma * np.where(goes_on, value[number[after]], 0.0)
 
 
-def _split_leaves(tables: Tables, before: np.ndarray, worth: np.ndarray, settings: Settings) -> int:
-    """Split every leaf that the test splits, at most once; return how many were split."""
+def _split_leaves(tables: Tables, before: np.ndarray, sampled_q: np.ndarray, settings: Settings) -> int:
+    """Split every leaf that the test splits, at most once; return how many were split.
+
+    `before` and `sampled_q` [M] are what `_plan` returns.
+    """
     tree, s, n_split = tables.tree, settings, 0
     scale = ks_scale(s.p) if s.split_test == "ks" else 0.0
     order = np.argsort(before, kind="stable")
@@ -243,22 +233,21 @@ def _split_leaves(tables: Tables, before: np.ndarray, worth: np.ndarray, setting
     for leaf, members in zip(leaves.tolist(), np.split(order, firsts[1:]), strict=True):
         if not may_split(tree, leaf):
             continue
-        best = (-1, 0.0, 0.0)
+        best_feature, best_threshold, best_score = -1, 0.0, 0.0
         for action in range(tree.q.shape[1]):
             tested = members[tables.action[members] == action]
             if len(tested) < 2 * s.min_side:
                 continue
-            if len(tested) > s.max_tested:
-                tested = tested[np.linspace(0, len(tested) - 1, s.max_tested).astype(np.int64)]
-            x, q = tables.x[tested], worth[tested]
+            tested = evenly_spaced(tested, s.max_tested)
+            x, q = tables.x[tested], sampled_q[tested]
             if s.split_test == "ks":
-                found = best_ks_split(x, q, s.min_side, scale)
+                feature, threshold, score = best_ks_split(x, q, s.min_side, scale)
             else:
-                found = best_variance_split(x, q, s.min_side, float(s.variance_gain))
-            if found[0] >= 0 and found[2] > best[2]:
-                best = found
-        if best[0] >= 0:
-            split_leaf(tree, leaf, best[0], best[1])
+                feature, threshold, score = best_variance_split(x, q, s.min_side, float(s.variance_gain))
+            if feature >= 0 and score > best_score:
+                best_feature, best_threshold, best_score = feature, threshold, score
+        if best_feature >= 0:
+            split_leaf(tree, leaf, best_feature, best_threshold)
             n_split += 1
     return n_split
 
@@ -267,64 +256,50 @@ def _split_leaves(tables: Tables, before: np.ndarray, worth: np.ndarray, setting
 
 
 @njit(cache=True)
-def _remember(tables, x, action, reward, after, terminated):
-    """Put a transition in the place of the oldest one."""
-    at = tables.tree.size[1] % len(tables.action)
-    tables.tree.size[1] += 1
+def learn_step(tables, x, action, reward, after, terminated):
+    """Remember a step; arguments as in `custard.baselines.growing_tree.remember`."""
+    remember(tables, x, action, reward, after, terminated)
     tables.phase[0] += 1
-    for i in range(len(x)):
-        tables.x[at, i], tables.after[at, i] = x[i], after[i]
-    tables.action[at], tables.reward[at], tables.terminated[at] = action, reward, terminated
 
 
 @njit(cache=True)
 def _learn_held_step(held, x, action, reward, after, terminated):
-    _remember(held.values, x, action, reward, after, terminated)
+    learn_step(held.values, x, action, reward, after, terminated)
 
 
 @njit(cache=True)
 def _run_compiled(tables, episodes, steps):
-    learn_compiled(tables, episodes, steps, _remember)
+    learn_compiled(tables, episodes, steps, learn_step)
 
 
-class _Learner(TreeLearner):
+class _Learner(PhasedLearner):
     """Gathers transitions; splits and plans whenever a phase ends."""
 
     def __init__(self, problem: Problem, settings: Settings, budget: int) -> None:
         seed = problem.seeds("learner")["learner"]
-        self.settings, self.phase_length = settings, settings.phase or max(1, budget // PHASES)
-        n, room = problem.base.features.n, settings.memory
+        n, capacity = problem.base.features.n, settings.memory
         tables = Tables(
-            make_growing_tree(problem, settings, settings.max_leaves, seed), np.zeros((room, n)),
-            np.zeros(room, dtype=np.int64), np.zeros(room), np.zeros((room, n)), np.zeros(room, dtype=bool),
-            np.zeros(1, dtype=np.int64),
+            make_growing_tree(problem, settings, settings.max_leaves, seed), np.zeros((capacity, n)),
+            np.zeros(capacity, dtype=np.int64), np.zeros(capacity), np.zeros((capacity, n)),
+            np.zeros(capacity, dtype=bool), np.zeros(1, dtype=np.int64),
         )  # fmt: skip
         super().__init__(problem, problem.base.features, tables, settings, budget, _run_compiled, _learn_held_step)
+        self.settings, self.steps_in_phase = settings, tables.phase
+        self.phase_length = settings.phase or max(1, budget // PHASES)
 
-    def learn(self, steps: int) -> int:
-        """Gather a number of environment steps; split and plan whenever a phase ends."""
-        taken = 0
-        while taken < steps:
-            some = max(1, min(steps - taken, self.phase_length - int(self.tables.phase[0])))
-            taken += super().learn(some)
-            if self.tables.phase[0] >= self.phase_length:
-                self._end_phase()
-        return taken
-
-    def _end_phase(self) -> None:
+    def end_phase(self) -> None:
         """Split until no leaf splits any more, and plan."""
-        self.tables.phase[0] = 0
         count, gamma = int(min(self.tables.tree.size[1], len(self.tables.action))), self.settings.gamma
-        before, worth = _plan(self.tables, count, gamma)
+        before, sampled_q = _plan(self.tables, count, gamma)
         for _ in range(MAX_ROUNDS):
-            if not _split_leaves(self.tables, before, worth, self.settings):
+            if not _split_leaves(self.tables, before, sampled_q, self.settings):
                 break
-            before, worth = _plan(self.tables, count, gamma)
+            before, sampled_q = _plan(self.tables, count, gamma)
 
 
 def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | None = None) -> Iterator[Snapshot]:
-    """Learn until the budget is used; yield the best tree judged (with `keep=False` the last one) now and then."""
+    """Learn until the budget is used; yield the best tree judged (with `keep=False` the last one) at intervals."""
     problem.require_discrete_actions("cutree")
     budget = default_budget(problem, settings.budget)
     learner = _Learner(problem, settings, budget)
-    yield from grown_trees(problem, learner, budget, problem.probe_steps, settings.keep, state)
+    yield from run_learner(problem, learner, budget, problem.probe_steps, settings.keep, state)

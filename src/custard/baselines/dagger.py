@@ -11,21 +11,39 @@ import numpy as np
 from custard.core.errors import CustardError
 from custard.experts import dqn
 from custard.experts.expert import Expert
-from custard.task.problem import Problem
+from custard.experts.kinds import experts
+from custard.task.problem import Problem, Snapshot
 from custard.task.runners import run_episodes, visited_states
 from custard.task.settings import settings_for
 from custard.tree.tree import Tree
 
-__all__ = ["WEIGHTS", "Mispredictions", "Rollouts", "expert_training", "state_weights"]
+__all__ = [
+    "WEIGHTS", "LabelledStates", "Mispredictions", "Rollouts", "expert_training", "state_weights", "train_expert",
+]  # fmt: skip
 
 WEIGHTS = ("auto", "q", "policy", "none")
 
-# What the expert itself may use of a budget: for training, and for its checks.
-EXPERT_TRAINING_SHARE, EXPERT_CHECK_SHARE = 1 / 2, 1 / 8
+EXPERT_TRAINING_SHARE, EXPERT_CHECK_SHARE = 1 / 2, 1 / 8  # of a budget, for training the expert and for its checks
 
 
 class ImitationSettings(Protocol):
-    """The settings that say how the expert is trained."""
+    """The settings that say which expert is imitated, and how it is trained."""
+
+    @property
+    def expert(self) -> str | Callable[..., Any]:
+        """The expert's name, file or function."""
+
+    @property
+    def ties(self) -> str:
+        """How backward induction chooses among equally good actions."""
+
+    @property
+    def normalise(self) -> str | None:
+        """The file of `VecNormalize` statistics of a Stable-Baselines3 expert."""
+
+    @property
+    def expert_out(self) -> str | None:
+        """The file in which to save the trained DQN expert."""
 
     @property
     def expert_preset(self) -> str:
@@ -88,39 +106,72 @@ class Rollouts:
         """Return the states [N, n] that a policy visits in one rollout per seed."""
         start = self.problem.base.actions.start
         act = policy.predict if isinstance(policy, Tree) else lambda x: policy.act(x) + start
-        parts = []
-        for some in self._affordable(seeds, least=1):
-            left = max(1, int(min(self.max_episode_steps, self.budget - self.steps)))  # cut: states count, not returns
-            visited, results = visited_states(act, self.problem, some, left)
+        visited_parts = []
+        for part in self._affordable(seeds, min_rollouts=1):
+            # Cut where the budget ends: states count, not returns.
+            max_steps = max(1, int(min(self.max_episode_steps, self.budget - self.steps)))
+            visited, results = visited_states(act, self.problem, part, max_steps)
             self.steps += int(results.lengths.sum())
-            parts.append(visited)
-        return np.concatenate(parts)
+            visited_parts.append(visited)
+        return np.concatenate(visited_parts)
 
     def mean_return(self, policy: Policy, seeds: np.ndarray, is_needed: bool = False) -> float | None:
         """Return the mean return of a policy over one rollout per seed; None if the budget does not allow them all.
 
         Where `is_needed`, it is that of the rollouts the budget allows, at least one.
         """
-        done = self.returns(policy, seeds, is_needed)
-        return float(done.mean()) if len(done) == len(seeds) or (is_needed and len(done)) else None
+        returns = self.returns(policy, seeds, is_needed)
+        return float(returns.mean()) if len(returns) == len(seeds) or (is_needed and len(returns)) else None
 
     def returns(self, policy: Policy, seeds: np.ndarray, is_needed: bool = False) -> np.ndarray:
         """Return a policy's returns, one per seed that the budget allows; where `is_needed`, at least one."""
-        where, features = self.problem.source, self.problem.encoder
+        source, features = self.problem.source, self.problem.encoder
         returns = [np.zeros(0)]
-        for some in self._affordable(seeds, least=int(is_needed)):
-            results = run_episodes(policy.predict, where, some, features=features, max_steps=self.max_episode_steps)
+        for part in self._affordable(seeds, min_rollouts=int(is_needed)):
+            results = run_episodes(policy.predict, source, part, features=features, max_steps=self.max_episode_steps)
             self.steps += int(results.lengths.sum())
             returns.append(results.returns)
         return np.concatenate(returns)
 
-    def _affordable(self, seeds: np.ndarray, least: int) -> Iterator[np.ndarray]:
+    def _affordable(self, seeds: np.ndarray, min_rollouts: int) -> Iterator[np.ndarray]:
         """Yield the seeds in parts, each as large as the budget allows for the longest rollouts."""
         cap = self.problem.source.time_limit or self.max_episode_steps
-        while len(seeds) and (self.steps < self.budget or least):
+        while len(seeds) and (self.steps < self.budget or min_rollouts):
             count = int(min(len(seeds), max(1, (self.budget - self.steps) / cap)))
             yield seeds[:count]
-            seeds, least = seeds[count:], 0
+            seeds, min_rollouts = seeds[count:], 0
+
+
+class LabelledStates:
+    """The states visited so far, with the expert's actions and the states' weights; N states."""
+
+    def __init__(self, n: int) -> None:
+        self.x, self.action, self.weight = np.zeros((0, n)), np.zeros(0, dtype=np.int64), np.zeros(0)
+
+    def add(self, x: np.ndarray, action: np.ndarray, weight: np.ndarray) -> None:
+        """Append states."""
+        self.x, self.action = np.concatenate([self.x, x]), np.concatenate([self.action, action])
+        self.weight = np.concatenate([self.weight, weight])
+
+    def draw(self, rng: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Draw at most `count` states by weight, with their actions."""
+        size = min(count, len(self.x))
+        index = rng.choice(len(self.x), size=size, p=self.weight / self.weight.sum())
+        return self.x[index], self.action[index]
+
+
+def train_expert(problem: Problem, settings: ImitationSettings, seed: int) -> Iterator[Snapshot | Expert]:
+    """Yield a snapshot at each check of the expert's training, if it is trained, then the expert."""
+    training = expert_training(problem, settings)
+    for item in experts(
+        problem, settings.expert, training, seed, ties=settings.ties, normalise=settings.normalise,
+        out=settings.expert_out,
+    ):  # fmt: skip
+        if isinstance(item, Expert):
+            yield item
+        else:
+            metrics, message = {"expert": item.value}, "training the expert"
+            yield Snapshot(item.steps, None, float("nan"), settings.budget, metrics, message=message, slow_until=np.inf)
 
 
 def expert_training(problem: Problem, settings: ImitationSettings) -> dqn.Settings:

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from custard.baselines.growing_tree import default_budget, grown_trees
+from custard.baselines.growing_tree import default_budget, run_learner
 from custard.baselines.soft_trees import (
     SHAPES,
     Branches,
@@ -37,7 +37,7 @@ from custard.core.errors import CustardError, one_of, require_least, require_sha
 from custard.core.features import Features
 from custard.core.files import load_arrays
 from custard.nn.checkpoints import StoredPytree
-from custard.nn.networks import forward, make
+from custard.nn.networks import forward, make_network
 from custard.solvers.common.selection import Selection
 from custard.task.problem import Problem, Snapshot
 from custard.tree.shape import build_tree
@@ -49,7 +49,7 @@ CRITICS = ("tree", "network")
 CRITIC_COEFFICIENT, CRITIC_HIDDEN = 0.5, 64
 RMS_DECAY, RMS_EPSILON = 0.99, 1e-8
 MAX_GRADIENT_NORM = 0.5
-MAX_SURVEY_STEPS, SURVEY_BUDGET_SHARE = 2000, 0.02  # random steps that tell how large features and returns are
+MAX_SURVEY_STEPS, SURVEY_BUDGET_SHARE = 2000, 0.02  # random steps that measure how large features and returns are
 SOFT_EPISODES = 8  # on which the soft policy is judged
 
 
@@ -191,7 +191,10 @@ def values(critic: Any, paths: Paths, z: Any, xp: Any) -> Any:
 
 @partial(jax.jit, static_argnums=(4,))
 def improve(learned: Learned, moments: Any, rows: Rows, paths: Paths, config: UpdateConfig) -> tuple[Learned, Any]:
-    """Take one step of PPO per minibatch; return what is learned and the optimiser's moments."""
+    """Take one step of PPO per minibatch; return what is learned and the optimiser's moments.
+
+    `rows` are the minibatches, `paths` those of the trees, `config` the settings that the update reads.
+    """
     moves = optimiser(config.learning_rate)
 
     def loss(learned: Learned, part: Rows) -> Any:
@@ -214,6 +217,8 @@ def improve(learned: Learned, moments: Any, rows: Rows, paths: Paths, config: Up
 
 def advantages(batch: Batch, value: np.ndarray, next_value: np.ndarray, gamma: float, trace: float) -> np.ndarray:
     """Return generalised advantages [T] from the values before and after each step (Schulman et al. 2016).
+
+    `batch` holds the steps, `value` and `next_value` are [T], `gamma` is the discount and `trace` lambda.
 
     Nothing follows termination; an episode that is cut keeps the value of its last state.
     """
@@ -243,7 +248,7 @@ class _Learner:
         actor = SoftTree(branches_of(rng, n, inner), rng.random((leaves, base.actions.n)).astype(np.float32))
         critic: Any = SoftTree(branches_of(rng, n, inner), np.zeros((leaves, 1), dtype=np.float32))
         if settings.critic == "network":
-            critic = make(rng, (n, CRITIC_HIDDEN, CRITIC_HIDDEN, 1))
+            critic = make_network(rng, (n, CRITIC_HIDDEN, CRITIC_HIDDEN, 1))
         learned = Learned(actor, critic)
         self.learned = StoredPytree((learned, optimiser(settings.learning_rate).init(learned)))
         cap, limit_terminates = problem.episode_cap(budget), not settings.bootstrap_at_limit
@@ -264,7 +269,7 @@ class _Learner:
         return SoftPolicy(actor, self.paths, self.scaling, self.problem.base.actions.start)
 
     def learn(self, steps: int) -> int:
-        """Learn from so many environment steps in iterations of about equal length."""
+        """Learn from `steps` environment steps in iterations of about equal length."""
         taken, part = 0, steps / max(1, round(steps / self.settings.num_steps))
         while taken < steps:
             batch = self.episodes.collect(self.policy().sample, max(1, min(round(part), steps - taken)))
@@ -316,8 +321,8 @@ def _float32(column: np.ndarray) -> np.ndarray:
 
 
 def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | None = None) -> Iterator[Snapshot]:
-    """Learn until the budget is used; yield the best crisp tree judged (with `keep=False` the last) now and then."""
+    """Learn until the budget is used; yield the best crisp tree judged (with `keep=False` the last) at intervals."""
     problem.require_discrete_actions("ddt")
     budget = default_budget(problem, settings.budget)
     learner = _Learner(problem, settings, budget)
-    yield from grown_trees(problem, learner, budget, problem.probe_steps + learner.survey_steps, settings.keep, state)
+    yield from run_learner(problem, learner, budget, problem.probe_steps + learner.survey_steps, settings.keep, state)

@@ -1,12 +1,13 @@
 """A tree that grows while it learns action values in its leaves: what cqi, pyeatt, cutree and utree share.
 
 `GrowingTree` is a set of arrays with room for more nodes, so that compiled code can split leaves in place.
-`grown_trees` is the loop around every such learner: learn for a while, judge the tree, yield a snapshot.
+`run_learner` is the loop around every such learner: learn for a while, judge the tree, yield a snapshot.
 """
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
@@ -16,7 +17,7 @@ from custard.core.actions import Actions
 from custard.core.features import Features
 from custard.core.numba_tools import hold, njit
 from custard.envs.pcg64 import streams, uniform
-from custard.solvers.common.checkpoint import copied, refill
+from custard.solvers.common.checkpoint import copy_arrays, restore_arrays
 from custard.solvers.common.selection import Selection
 from custard.task.compiled_episodes import start_episode, step_episode
 from custard.task.problem import Problem, Snapshot
@@ -24,8 +25,26 @@ from custard.task.runners import PythonEpisodes, make_episodes
 from custard.tree.tree import LEAF, Tree
 
 __all__ = [
-    "MAX_LEAVES", "GrowingTree", "Learner", "TreeLearner", "choose_action", "decayed_epsilon", "default_budget",
-    "find_leaf", "greedy_action", "grown_trees", "learn_compiled", "make_growing_tree", "may_split", "split_leaf",
+    "MAX_LEAVES",
+    "GrowingTree",
+    "Learner",
+    "PhasedLearner",
+    "TreeLearner",
+    "choose_action",
+    "decayed_epsilon",
+    "default_budget",
+    "evenly_spaced",
+    "find_leaf",
+    "greedy_action",
+    "halfway",
+    "ks_scale",
+    "ks_threshold",
+    "learn_compiled",
+    "make_growing_tree",
+    "may_split",
+    "remember",
+    "run_learner",
+    "split_leaf",
 ]  # fmt: skip
 
 NATIVE_BUDGET, PYTHON_BUDGET = 5_000_000, 500_000  # environment steps, by who steps the environment
@@ -47,8 +66,8 @@ class GrowingTree(NamedTuple):
     depth: np.ndarray  # [N] int64: splits above
     q: np.ndarray  # [N, A] action values; those of leaves count
     size: np.ndarray  # [2] int64: nodes, steps learned from
-    limits: np.ndarray  # [2] int64: most nodes, greatest depth
-    exploration: np.ndarray  # [2] least share of random actions, steps over which that share sinks from 1
+    limits: np.ndarray  # [2] int64: maximum number of nodes, maximum depth
+    exploration: np.ndarray  # [2] minimum share of random actions, steps over which that share sinks from 1
     rng: np.ndarray  # [4] uint64: the stream that exploration draws from
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -116,9 +135,9 @@ def greedy_action(q):
 
 
 @njit(cache=True)
-def decayed_epsilon(least, decay_steps, t):
-    """Return the share of random actions at step t: from 1 down to `least`, reaching 0 at `decay_steps`."""
-    return max(least, 1.0 - t / decay_steps) if decay_steps > 0 else least
+def decayed_epsilon(minimum, decay_steps, t):
+    """Return the share of random actions at step t: on a line from 1 to 0 at `decay_steps`, at least `minimum`."""
+    return max(minimum, 1.0 - t / decay_steps) if decay_steps > 0 else minimum
 
 
 @njit(cache=True)
@@ -175,6 +194,63 @@ def split_leaf(tree, leaf, feature, threshold):
     return first
 
 
+@njit(cache=True)
+def remember(tables, x, action, reward, after, terminated):
+    """Write a transition into the row of the oldest one, count the step, and return the row.
+
+    tables      has `tree` and, per remembered transition, `x`, `action`, `reward`, `after` and `terminated`
+    x, after    [n] the states before and after
+    action      numbered from 0
+    reward      of the step
+    terminated  whether `after` ends the episode
+    """
+    row = tables.tree.size[1] % len(tables.action)
+    for i in range(len(x)):
+        tables.x[row, i], tables.after[row, i] = x[i], after[i]
+    tables.action[row], tables.reward[row], tables.terminated[row] = action, reward, terminated
+    tables.tree.size[1] += 1
+    return row
+
+
+# -- split tests ------------------------------------------------------------------------------------------------------
+
+
+@njit(cache=True, inline="always")
+def halfway(below, above):
+    """Return the threshold halfway between neighbouring values of a feature, less than the upper one."""
+    middle = below + 0.5 * (above - below)
+    return middle if middle < above else below
+
+
+def ks_scale(p: float) -> float:
+    """Return the scaled statistic above which the Kolmogorov-Smirnov test gives a probability below p.
+
+    >>> round(ks_scale(0.05), 3)
+    1.358
+    """
+    from scipy.special import kolmogi
+
+    return float(kolmogi(p))
+
+
+@njit(cache=True, inline="always")
+def ks_threshold(scale, m):
+    """Return the distance D that the Kolmogorov-Smirnov test accepts, from `ks_scale`: D (√m + 0.12 + 0.11 / √m) is
+    compared with it, where m = n_1 n_2 / (n_1 + n_2) of the two samples."""
+    root = math.sqrt(m)
+    return scale / (root + 0.12 + 0.11 / root)
+
+
+def evenly_spaced(rows: np.ndarray, count: int) -> np.ndarray:
+    """Return at most `count` of the rows [K], evenly spaced."""
+    if len(rows) <= count:
+        return rows
+    return rows[np.linspace(0, len(rows) - 1, count).astype(np.int64)]
+
+
+# -- the run ----------------------------------------------------------------------------------------------------------
+
+
 class TreeLearner:
     """Learns from every step of an environment, compiled or stepped by Python.
 
@@ -207,7 +283,7 @@ class TreeLearner:
         )  # fmt: skip
 
     def learn(self, steps: int) -> int:
-        """Learn from so many steps, up to the end of an episode where Python steps; return how many were taken."""
+        """Learn from `steps` environment steps, at most one episode more; return how many were taken."""
         episodes = self.episodes
         if not isinstance(episodes, PythonEpisodes):
             self._run_compiled(self.tables, episodes, steps)
@@ -236,15 +312,41 @@ class TreeLearner:
         return {}
 
 
+class PhasedLearner(TreeLearner):
+    """Learns in phases. A subclass sets the first two fields before it learns.
+
+    phase_length    environment steps of a phase
+    steps_in_phase  [1] int64, counted by the learner's step
+    """
+
+    phase_length: int
+    steps_in_phase: np.ndarray
+
+    def learn(self, steps: int) -> int:
+        """Learn from `steps` environment steps, at most one episode more; call `end_phase` whenever a phase ends."""
+        taken = 0
+        while taken < steps:
+            rest_of_phase = self.phase_length - int(self.steps_in_phase[0])
+            taken += super().learn(max(1, min(steps - taken, rest_of_phase)))
+            if self.steps_in_phase[0] >= self.phase_length:
+                self.steps_in_phase[0] = 0
+                self.end_phase()
+        return taken
+
+    def end_phase(self) -> None:
+        """Change the tree by what was learned."""
+        raise NotImplementedError
+
+
 class Learner(Protocol):
-    """What `grown_trees` runs."""
+    """What `run_learner` runs."""
 
     @property
     def max_interval(self) -> int:
         """Environment steps between two snapshots, at most: those of a few seconds."""
 
     def learn(self, steps: int) -> int:
-        """Learn from so many environment steps, at most one episode more; return how many were taken."""
+        """Learn from `steps` environment steps, at most one episode more; return how many were taken."""
 
     def tree(self) -> Tree:
         """Return the present policy as a tree."""
@@ -261,10 +363,10 @@ def default_budget(problem: Problem, budget: int | None) -> int:
     return budget or (NATIVE_BUDGET if problem.is_compiled else PYTHON_BUDGET)
 
 
-def grown_trees(
+def run_learner(
     problem: Problem, learner: Learner, budget: int, steps: int, keep: bool, state: Any
 ) -> Iterator[Snapshot]:
-    """Learn until the budget is used; judge the tree now and then and yield the best one, or without `keep` the last.
+    """Learn until the budget is used; judge the tree at intervals and yield the best one, or without `keep` the last.
 
     Where judging takes too much of the steps, a snapshot has the best tree of those judged before.
 
@@ -281,7 +383,7 @@ def grown_trees(
     progress = np.array([steps, 0])  # environment steps besides judging, trees judged
     arrays = {**learner.arrays(), "run.progress": progress}
     if state is not None:
-        refill(arrays, state)
+        restore_arrays(arrays, state)
         selection.restore(state)
     learning_budget = int(LEARNING_BUDGET_SHARE * budget)
     interval = max(1, min(budget // JUDGEMENTS, learner.max_interval))
@@ -299,6 +401,6 @@ def grown_trees(
             metrics = {"tree_return": selection.last_mean, **metrics, **learner.further_metrics(selection)}
         used, best = int(progress[0]) + selection.steps, selection.best
         assert best is not None
-        kept = {**copied(arrays), **selection.state()}
+        kept = {**copy_arrays(arrays), **selection.state()}
         message = "budget used" if used >= learning_budget else ""
         yield Snapshot(used, best.tree, best.mean, budget, metrics, tree, message, lambda kept=kept: kept)  # type: ignore[misc]

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from custard.baselines.growing_tree import grown_trees
+from custard.baselines.growing_tree import run_learner
 from custard.baselines.soft_trees import SHAPES, Branches, Paths, Scaling, crisp_shape, paths_of, scaling_of
 from custard.baselines.whole_episodes import Batch, WholeEpisodes
 from custard.core.actions import Actions
@@ -102,7 +102,10 @@ class ControlTree(NamedTuple):
 
 
 def make_control_tree(rng: np.random.Generator, paths: Paths, n: int, n_raw: int, k: int) -> ControlTree:
-    """Draw a first tree: thresholds about the middle of what random actions meet, small gains."""
+    """Draw a first tree: thresholds about the middle of what random actions meet, small gains.
+
+    `paths` are its shape; n, n_raw and k as in `ControlTree`.
+    """
     inner, leaves = paths.high.shape
     beta, phi = rng.normal(size=(inner, n)), rng.normal(scale=0.5, size=(inner,))
     gain, bias = rng.normal(scale=0.1, size=(leaves, k, n_raw)), np.zeros((leaves, k))
@@ -111,7 +114,7 @@ def make_control_tree(rng: np.random.Generator, paths: Paths, n: int, n_raw: int
     return ControlTree(branches, gain.astype(np.float32), bias.astype(np.float32), log_deviation)
 
 
-def _through(hard: Any, soft: Any) -> Any:
+def _straight_through(hard: Any, soft: Any) -> Any:
     """Return `hard` with the gradient of `soft`."""
     return soft + jax.lax.stop_gradient(hard - soft)
 
@@ -134,12 +137,12 @@ def policy(tree: ControlTree, paths: Paths, count: int, z: Any) -> tuple[Any, An
     """
     beta, phi, alpha = tree.branches
     size = jnp.abs(beta)
-    feature = _through(jax.nn.one_hot(size.argmax(axis=1), beta.shape[1]), jax.nn.softmax(size, axis=1))
+    feature = _straight_through(jax.nn.one_hot(size.argmax(axis=1), beta.shape[1]), jax.nn.softmax(size, axis=1))
     steepness = alpha * (z @ (feature * beta).T - phi)
-    high = _through((steepness > 0.0).astype(jnp.float32), jax.nn.sigmoid(steepness))[:, :, None]
+    high = _straight_through((steepness > 0.0).astype(jnp.float32), jax.nn.sigmoid(steepness))[:, :, None]
     elsewhere = 1.0 - paths.high - paths.low
     reached = (high * paths.high + (1.0 - high) * paths.low + elsewhere).prod(axis=1)  # [B, L]
-    gain = _through(chosen_gains(tree.gain, count, jnp), tree.gain) if count else jnp.zeros_like(tree.gain)
+    gain = _straight_through(chosen_gains(tree.gain, count, jnp), tree.gain) if count else jnp.zeros_like(tree.gain)
     means = jnp.einsum("lkn,bn->blk", gain, z[:, : gain.shape[2]]) + tree.bias
     deviation = jnp.clip(tree.log_deviation, MIN_LOG_DEVIATION, MAX_LOG_DEVIATION)
     return (reached[:, :, None] * means).sum(axis=1), reached @ deviation.reshape(len(deviation), -1)
@@ -159,7 +162,10 @@ def act_crisply(tree: ControlTree, paths: Paths, count: int, z: np.ndarray) -> t
 def crisp_tree(
     tree: ControlTree, paths: Paths, count: int, scaling: Scaling, features: Features, actions: Actions
 ) -> Tree:
-    """Return the actor as a tree: clip(mean) in the action's own units, of features in their own units."""
+    """Return the actor as a tree: clip(mean) in the action's own units, of features in their own units.
+
+    `paths` and `count` are as in `policy`; `scaling` standardised the features that the actor saw.
+    """
     middle, half = action_range(actions)
     gains = chosen_gains(np.asarray(tree.gain, dtype=np.float64), count) / scaling.scale[: features.n_raw]
     value = np.asarray(tree.bias, dtype=np.float64) - gains @ scaling.shift[: features.n_raw]
@@ -257,7 +263,7 @@ class _Learner:
         self.counts[:2] = self.memory.next_row, self.memory.filled
 
     def learn(self, steps: int) -> int:
-        """Learn from so many environment steps, at most one episode more."""
+        """Learn from `steps` environment steps, at most one episode more."""
         self.memory.next_row, self.memory.filled = (int(number) for number in self.counts[:2])
         taken = 0
         while taken < steps:
@@ -305,7 +311,7 @@ class _Learner:
 
 
 def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | None = None) -> Iterator[Snapshot]:
-    """Learn until the budget is used; yield the best tree judged (with `keep=False` the last one) now and then."""
+    """Learn until the budget is used; yield the best tree judged (with `keep=False` the last one) at intervals."""
     learner = _Learner(problem, settings)
     steps = problem.probe_steps + learner.survey_steps
-    yield from grown_trees(problem, learner, settings.budget, steps, settings.keep, state)
+    yield from run_learner(problem, learner, settings.budget, steps, settings.keep, state)

@@ -60,18 +60,18 @@ class ExpertTree:
             return int(self.prior.argmax()) + actions.start
         counted = Actions("discrete", actions.names)
         shape = shape_of(from_sklearn(self.cart, features, counted))
-        return _moved(shape, actions.start)
+        return _numbered_from(shape, actions.start)
 
 
-def _moved(shape: Shape, start: int) -> Shape:
+def _numbered_from(shape: Shape, start: int) -> Shape:
     """Return a shape with its actions numbered from `start`."""
     if isinstance(shape, Split):
-        return shape._replace(left=_moved(shape.left, start), right=_moved(shape.right, start))
+        return shape._replace(left=_numbered_from(shape.left, start), right=_numbered_from(shape.right, start))
     return int(shape) + start
 
 
 def fit_expert(x: np.ndarray, y: np.ndarray, weight: np.ndarray, depth: int, n_actions: int, seed: int) -> ExpertTree:
-    """Fit a tree of limited depth to classes y [N] with weights [N]."""
+    """Fit a tree of limited depth to classes y [N], numbered up to `n_actions`, of states x [N, n] with weights [N]."""
     weight = np.maximum(weight, MIN_SAMPLE_WEIGHT)
     votes = np.bincount(y, weight, minlength=n_actions)
     prior = votes / votes.sum()
@@ -175,33 +175,35 @@ class Adam:
 
 
 def fit_mixture(
-    x: np.ndarray, y: np.ndarray, features: Features, actions: Actions, how: Fitting, rng: np.random.Generator
+    x: np.ndarray, y: np.ndarray, features: Features, actions: Actions, fitting: Fitting, rng: np.random.Generator
 ) -> tuple[Mixture, float]:
     """Fit a mixture to states x [N, n] with actions y [N], numbered from 0; return it and its held-out accuracy.
+
+    `features` and `actions` are the environment's, `fitting` says how to fit, `rng` draws the parts and first weights.
 
     The first epoch has trees of depth 0: deeper ones fit so well at once that the gate has nothing left to learn. Of
     all epochs the one with the best soft accuracy on held-out states counts, and among equals the best hard accuracy.
     """
     order = rng.permutation(len(x))
-    cut = max(1, round(how.train_share * len(x)))
+    cut = max(1, round(fitting.train_share * len(x)))
     train, held_out = order[:cut], order[cut:] if cut < len(x) else order
     scaling = scaling_of(x[:, : features.n_raw])
     inputs, held_out_inputs = gate_inputs(scaling, x[train]), gate_inputs(scaling, x[held_out])
-    gate, adam = rng.random((how.experts, inputs.shape[1])), Adam((how.experts, inputs.shape[1]))
-    h = rng.random((len(train), how.experts))
+    gate, adam = rng.random((fitting.experts, inputs.shape[1])), Adam((fitting.experts, inputs.shape[1]))
+    h = rng.random((len(train), fitting.experts))
     fitted, others = (np.ascontiguousarray(x[index], dtype=np.float32) for index in (train, held_out))  # as CART has it
     best: Mixture | None = None
     best_accuracy = (-1.0, -1.0)
-    for epoch in range(how.epochs + 1):
-        depth = how.expert_depth if epoch else 0
+    for epoch in range(fitting.epochs + 1):
+        depth = fitting.expert_depth if epoch else 0
         trees = tuple(
             fit_expert(fitted, y[train], h[:, j], depth, actions.n, int(rng.integers(2**31)))
-            for j in range(how.experts)
+            for j in range(fitting.experts)
         )
         p = np.stack([tree.probabilities(fitted)[np.arange(len(train)), y[train]] for tree in trees], axis=1)
         g = gate_probabilities(gate, inputs)
         h = responsibilities(g, p)
-        gate = gate + adam.step(gate_gradient(h, g, inputs), how.learning_rate * how.rate_decay**epoch)
+        gate = gate + adam.step(gate_gradient(h, g, inputs), fitting.learning_rate * fitting.rate_decay**epoch)
         accuracy = _accuracies(gate, trees, held_out_inputs, others, y[held_out])
         if accuracy > best_accuracy:
             best, best_accuracy = Mixture(gate, scaling, trees, actions.start), accuracy
@@ -212,7 +214,10 @@ def fit_mixture(
 def _accuracies(
     gate: np.ndarray, trees: Sequence[ExpertTree], inputs: np.ndarray, x: np.ndarray, y: np.ndarray
 ) -> tuple[float, float]:
-    """Return how often the soft and the hard mixture give the right class."""
+    """Return how often the soft and the hard mixture give the right class y [N].
+
+    `gate` and `trees` are the mixture's; `inputs` are the gate's for the states x [N, n].
+    """
     g, each = gate_probabilities(gate, inputs), np.stack([tree.probabilities(x) for tree in trees], axis=1)
     soft = np.einsum("be,bea->ba", g, each).argmax(axis=1)
     hard = each[np.arange(len(x)), g.argmax(axis=1)].argmax(axis=1)

@@ -16,7 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from custard.baselines.dagger import WEIGHTS, Rollouts, expert_training, state_weights
+from custard.baselines.dagger import (
+    WEIGHTS,
+    LabelledStates,
+    Rollouts,
+    expert_training,
+    state_weights,
+    train_expert,
+)
 from custard.baselines.growing_tree import default_budget
 from custard.baselines.mixture import Fitting, fit_mixture
 from custard.core.errors import CustardError, one_of, require_least, require_shares
@@ -74,24 +81,6 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
 }
 
 
-class _Data:
-    """The states so far, with the expert's actions and their weights; N states."""
-
-    def __init__(self, n: int) -> None:
-        self.x, self.action, self.weight = np.zeros((0, n)), np.zeros(0, dtype=np.int64), np.zeros(0)
-
-    def add(self, x: np.ndarray, action: np.ndarray, weight: np.ndarray) -> None:
-        """Append states."""
-        self.x, self.action = np.concatenate([self.x, x]), np.concatenate([self.action, action])
-        self.weight = np.concatenate([self.weight, weight])
-
-    def draw(self, rng: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Draw at most `count` states by weight, with their actions."""
-        size = min(count, len(self.x))
-        index = rng.choice(len(self.x), size=size, p=self.weight / self.weight.sum())
-        return self.x[index], self.action[index]
-
-
 def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | None = None) -> Iterator[Snapshot]:
     """Train or load the expert, then imitate it; yield at every check of the expert and every iteration."""
     problem.require_discrete_actions("moet")
@@ -108,14 +97,14 @@ def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | N
             expert = item
     assert expert is not None
     stored_expert = _bytes_of(expert)
-    weigh, how = state_weights(expert, s.weights), _fitting(problem, s)
+    weigh, fitting = state_weights(expert, s.weights), _fitting(problem, s)
     rollouts = Rollouts(problem, steps + problem.probe_steps, problem.episode_cap(budget), budget)
     selection = Selection(problem, s.test_rollouts, budget=budget)
     selection.returns_vary = True  # the best student has all rollouts, also if the first few return the same
     selection.flawless_max_episodes = selection.max_episodes
     batch = int(min(s.batch_rollouts, max(1, budget // STEPS_PER_ROLLOUT)))
     batch_seeds = episode_seeds(seeds["rollouts"], s.iterations * batch)
-    data, latest, first, expert_steps = _Data(base.features.n), None, 0, rollouts.steps
+    data, latest, first, expert_steps = LabelledStates(base.features.n), None, 0, rollouts.steps
     if state is not None:
         first, rollouts.steps, expert_steps = (int(number) for number in state["moet.counts"])
         data.add(state["moet.x"], state["moet.action"], state["moet.weight"])
@@ -131,7 +120,7 @@ def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | N
         disagreement = float((latest.predict(visited) - base.actions.start != action).mean()) if latest else 0.0
         data.add(visited, action, weigh(visited))
         rng = np.random.default_rng([seeds["fit"], iteration])
-        mixture, accuracy = fit_mixture(*data.draw(rng, s.max_samples), base.features, base.actions, how, rng)
+        mixture, accuracy = fit_mixture(*data.draw(rng, s.max_samples), base.features, base.actions, fitting, rng)
         latest = mixture.tree(base.features, base.actions)
         selection.spent = rollouts.steps
         used = rollouts.steps + selection.steps
@@ -168,22 +157,15 @@ def _experts(
     problem: Problem, settings: Settings, seed: int, state: dict[str, np.ndarray] | None
 ) -> Iterator[Snapshot | Expert]:
     """Yield the progress of the expert's training, then the expert; one in a checkpoint is not trained again."""
-    s = settings
-    training = expert_training(problem, s)
-    if state is not None and len(state["moet.expert"]):
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "expert.npz"
-            path.write_bytes(state["moet.expert"].tobytes())
-            found = next(iter(experts(problem, str(path), training, seed)))
-        assert isinstance(found, Expert)
-        yield found
+    if state is None or not len(state["moet.expert"]):
+        yield from train_expert(problem, settings, seed)
         return
-    for item in experts(problem, s.expert, training, seed, ties=s.ties, normalise=s.normalise, out=s.expert_out):
-        if isinstance(item, Expert):
-            yield item
-        else:
-            metrics = {"expert": item.value}
-            yield Snapshot(item.steps, None, float("nan"), s.budget, metrics, message="training the expert")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "expert.npz"
+        path.write_bytes(state["moet.expert"].tobytes())
+        found = next(iter(experts(problem, str(path), expert_training(problem, settings), seed)))
+    assert isinstance(found, Expert)
+    yield found
 
 
 def _bytes_of(expert: Expert) -> np.ndarray:

@@ -22,10 +22,11 @@ from custard.baselines.growing_tree import (
     default_budget,
     find_leaf,
     greedy_action,
-    grown_trees,
+    halfway,
     learn_compiled,
     make_growing_tree,
     may_split,
+    run_learner,
     split_leaf,
 )
 from custard.core.errors import CustardError, one_of, require_least, require_shares
@@ -37,7 +38,7 @@ __all__ = ["PRESETS", "SPLIT_TESTS", "Settings", "Tables", "best_split", "learn_
 SPLIT_TESTS = ("t", "information", "squares")
 T_TEST, INFORMATION_GAIN, SUM_OF_SQUARES = range(3)  # their numbers in compiled code
 MIN_SIDE_SHARE = 0.05  # of the history, on each side of a split: Welch's t of a few equal changes is arbitrarily large
-SPREAD_FACTOR = 2.0  # a leaf is split if the mean change is less than so many standard deviations
+MIN_SPREAD = 2.0  # a leaf is split if the mean change is less than this many standard deviations
 MAX_HISTORY_NUMBERS = 2**26  # 512 MiB; fewer leaves where histories would need more
 
 
@@ -132,7 +133,7 @@ def best_split(x, change, split_test):
     is -1 if there is no split with enough states on both sides.
     """
     count = len(change)
-    least = max(2, math.ceil(MIN_SIDE_SHARE * count))
+    min_side = max(2, math.ceil(MIN_SIDE_SHARE * count))
     mean = change.mean()
     squares, positive = 0.0, 0
     for i in range(count):
@@ -142,14 +143,14 @@ def best_split(x, change, split_test):
     for c in range(x.shape[1]):
         order = np.argsort(x[:, c])
         total, left_squares, left_positive = 0.0, 0.0, 0  # of the changes less their mean
-        for i in range(count - least):
+        for i in range(count - min_side):
             value = change[order[i]]
             total += value - mean
             left_squares += (value - mean) ** 2
             left_positive += value > 0.0
             below, above = x[order[i], c], x[order[i + 1], c]
             left, right = i + 1, count - i - 1
-            if left < least or not below < above:
+            if left < min_side or not below < above:
                 continue
             # Sums of squares around the mean of each side; the totals of both sides cancel.
             left_error = max(0.0, left_squares - total * total / left)
@@ -164,9 +165,7 @@ def best_split(x, change, split_test):
             else:
                 score = squares - left_error - right_error
             if score > best_score:
-                middle = below + 0.5 * (above - below)
-                best_feature, best_score = c, score
-                best_threshold = middle if middle < above else below
+                best_feature, best_threshold, best_score = c, halfway(below, above), score
     return best_feature, best_threshold, best_score
 
 
@@ -177,18 +176,14 @@ def _spreads(change):
     squares = 0.0
     for i in range(len(change)):
         squares += (change[i] - mean) ** 2
-    return abs(mean) < SPREAD_FACTOR * math.sqrt(squares / len(change))
+    return abs(mean) < MIN_SPREAD * math.sqrt(squares / len(change))
 
 
 @njit(cache=True)
 def learn_step(tables, x, action, reward, after, terminated):
     """Learn from one step; a greedy one enters its leaf's history, and the leaf may be split.
 
-    tables      a `Tables`, changed in place
-    x, after    [n] the states before and after
-    action      numbered from 0
-    reward      of the step
-    terminated  whether `after` ends the episode
+    `tables` are changed in place; other arguments as in `custard.baselines.growing_tree.remember`.
     """
     tree, numbers = tables.tree, tables.numbers
     tree.size[1] += 1
@@ -202,10 +197,10 @@ def learn_step(tables, x, action, reward, after, terminated):
     if not is_greedy or not may_split(tree, leaf):
         return
     slot, size = tables.slot[leaf], tables.change.shape[1]
-    at = tables.length[slot] % size
-    tables.change[slot, at] = change
+    row = tables.length[slot] % size
+    tables.change[slot, row] = change
     for i in range(len(x)):
-        tables.x[slot, at, i] = x[i]
+        tables.x[slot, row, i] = x[i]
     tables.length[slot] += 1
     if tables.length[slot] < size or not _spreads(tables.change[slot]):
         return
@@ -229,9 +224,9 @@ def _run_compiled(tables, episodes, steps):
 
 
 def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | None = None) -> Iterator[Snapshot]:
-    """Learn until the budget is used; yield the best tree judged (with `keep=False` the last one) now and then."""
+    """Learn until the budget is used; yield the best tree judged (with `keep=False` the last one) at intervals."""
     problem.require_discrete_actions("pyeatt")
     budget = default_budget(problem, settings.budget)
     tables = make_tables(problem, settings, problem.seeds("learner")["learner"])
     learner = TreeLearner(problem, problem.base.features, tables, settings, budget, _run_compiled, _learn_held_step)
-    yield from grown_trees(problem, learner, budget, problem.probe_steps, settings.keep, state)
+    yield from run_learner(problem, learner, budget, problem.probe_steps, settings.keep, state)

@@ -58,7 +58,7 @@ def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | N
         rng = np.random.default_rng([seeds["trees"], drawn])
         for _ in range(TREES_PER_SNAPSHOT):
             shape = random_shape(rng, x, leaf_actions, int(rng.integers(max_depth + 1)))
-            selection.show(build_tree(shape, features, problem.base.actions))
+            selection.consider(build_tree(shape, features, problem.base.actions))
             drawn += 1
             if steps + selection.steps >= budget:
                 break

@@ -1,7 +1,7 @@
 """U-Tree (McCallum 1996): split leaves by what was seen and done now or some steps ago, wherever that changes returns.
 
 Every step is an instance: what was seen, what was done, the reward, and what was seen next. The leaves are the states
-of a finite MDP whose model is counted, and value iteration sweeps over it while the agent acts. Now and then each leaf
+of a finite MDP whose model is counted, and value iteration sweeps over it while the agent acts. At intervals each leaf
 is tried with a fringe of distinctions below it: if the returns of the instances that a distinction selects are
 distributed otherwise than those of the whole leaf, by the Kolmogorov-Smirnov test, the leaf is split. With `history=H`
 the distinctions reach H steps back, so that the tree tells apart places that look alike.
@@ -17,16 +17,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from custard.baselines.cutree import ks_scale
 from custard.baselines.growing_tree import (
     GrowingTree,
-    TreeLearner,
+    PhasedLearner,
     default_budget,
+    evenly_spaced,
     find_leaf,
-    grown_trees,
+    halfway,
+    ks_scale,
+    ks_threshold,
     learn_compiled,
     make_growing_tree,
     may_split,
+    remember,
+    run_learner,
     split_leaf,
 )
 from custard.core.errors import CustardError, require_least, require_shares
@@ -102,11 +106,11 @@ def make_tables(problem: Problem, settings: Settings, seed: int) -> Tables:
     s, n, actions = settings, problem.base.features.n, problem.base.actions.n
     affordable = max(1, int(math.sqrt(MAX_MODEL_NUMBERS / actions)) // 2)
     tree = make_growing_tree(problem, s, min(s.max_leaves, affordable), seed)
-    nodes, room = len(tree.feature), s.memory
+    nodes, capacity = len(tree.feature), s.memory
     return Tables(
         tree, np.zeros((nodes, actions)), np.zeros((nodes, actions)), np.zeros((nodes, actions, nodes)),
-        np.zeros((room, n)), np.zeros(room, dtype=np.int64), np.zeros(room), np.zeros((room, n)),
-        np.zeros(room, dtype=bool), np.zeros(1, dtype=np.int64), np.array([s.gamma, float(s.sweep_every)]),
+        np.zeros((capacity, n)), np.zeros(capacity, dtype=np.int64), np.zeros(capacity), np.zeros((capacity, n)),
+        np.zeros(capacity, dtype=bool), np.zeros(1, dtype=np.int64), np.array([s.gamma, float(s.sweep_every)]),
     )  # fmt: skip
 
 
@@ -162,17 +166,16 @@ def _sweep(tables):
 
 @njit(cache=True)
 def learn_step(tables, x, action, reward, after, terminated):
-    """Remember a step in the place of the oldest one, count it, and sweep if it is time."""
-    tree, room = tables.tree, len(tables.action)
-    at = tree.size[1] % room
-    if tree.size[1] >= room:
-        _count(tables, at, -1.0)
-    for i in range(len(x)):
-        tables.x[at, i], tables.after[at, i] = x[i], after[i]
-    tables.action[at], tables.reward[at], tables.terminated[at] = action, reward, terminated
-    tree.size[1] += 1
+    """Remember a step in the place of the oldest one, count it, and sweep if it is time.
+
+    Arguments as in `custard.baselines.growing_tree.remember`.
+    """
+    tree, capacity = tables.tree, len(tables.action)
+    if tree.size[1] >= capacity:
+        _count(tables, tree.size[1] % capacity, -1.0)
+    row = remember(tables, x, action, reward, after, terminated)
     tables.since_test[0] += 1
-    _count(tables, at, 1.0)
+    _count(tables, row, 1.0)
     if tree.size[1] % int(tables.numbers[1]) == 0:
         _sweep(tables)
 
@@ -215,27 +218,43 @@ def _candidates(x, members, cuts):
                 k += 1
             if k + 1 >= count:
                 break
-            middle = values[k] + 0.5 * (values[k + 1] - values[k])
             features.append(c)
-            thresholds.append(middle if middle < values[k + 1] else values[k])
+            thresholds.append(halfway(values[k], values[k + 1]))
             last = k
     return features, thresholds
 
 
 @njit(cache=True)
 def _accepted(selected, q, order, min_instances, scale):
-    """Return the distance D of what is selected to all, or 0 if the test does not tell them apart."""
+    """Return the distance D between the selected states and all, or 0 if the test does not accept it.
+
+    q, min_instances and scale as in `best_extension`; `order` sorts q.
+    """
     count, chosen = len(q), 0
     for i in range(count):
         chosen += selected[i]
     if chosen < min_instances or chosen == count:
         return 0.0
-    root = math.sqrt(chosen * float(count) / (chosen + count))
-    needed = scale / (root + 0.12 + 0.11 / root)
-    if needed >= 1.0:
+    min_d = ks_threshold(scale, chosen * float(count) / (chosen + count))
+    if min_d >= 1.0:
         return 0.0
     d = fringe_statistic(selected, q, order)
-    return d if d > needed else 0.0
+    return d if d > min_d else 0.0
+
+
+class Extension(NamedTuple):
+    """One or two distinctions by which a leaf is to be split; features are -1 for none."""
+
+    feature: int
+    threshold: float
+    second_feature: int
+    second_threshold: float
+    side: int  # of the first distinction that the second one splits: 0 left, 1 right
+    d: float  # the test's distance
+
+    def is_better_than(self, other: Extension) -> bool:
+        """Return whether it is shorter, or as long with a larger D."""
+        return (other.second_feature >= 0, self.d) > (self.second_feature >= 0, other.d)
 
 
 @njit(cache=True)
@@ -243,14 +262,13 @@ def best_extension(x, q, fringe, cuts, min_instances, scale):
     """Return the distinctions by which a leaf is to be split, and their D; shorter extensions come first.
 
     x              [K, n] states of one leaf, in which one action was taken
-    q              [K] what each was worth
+    q              [K] their sampled action values
     fringe         1 or 2 distinctions, one below the other
     cuts           thresholds per feature, at most
     min_instances  states that a distinction must select
     scale          what `ks_scale` returns for the test's probability
 
-    The answer is feature, threshold, feature and threshold of the second distinction, which side of the first it is on
-    (0 left, 1 right), and D. Features are -1 for none.
+    The answer has the fields of `Extension`.
     """
     count, order = len(q), np.argsort(q)
     everyone, selected = np.ones(count, np.bool_), np.zeros(count, np.bool_)
@@ -283,41 +301,41 @@ def best_extension(x, q, fringe, cuts, min_instances, scale):
 
 
 @njit(cache=True)
-def _leaves_and_worth(tables):
-    """Return the leaf of each instance, and what it was worth: its reward and the discounted value of what followed."""
+def _leaves_and_sampled_q(tables):
+    """Return the leaf of each instance, and its sampled action value: reward + gamma * value of the next leaf."""
     count = min(tables.tree.size[1], len(tables.action))
-    leaves, worth = np.zeros(count, np.int64), np.zeros(count)
+    leaves, sampled_q = np.zeros(count, np.int64), np.zeros(count)
     for i in range(count):
         leaves[i] = find_leaf(tables.tree, tables.x[i])
-        worth[i] = tables.reward[i]
+        sampled_q[i] = tables.reward[i]
         if not tables.terminated[i]:
-            worth[i] += tables.numbers[0] * tables.tree.q[find_leaf(tables.tree, tables.after[i])].max()
-    return leaves, worth
+            sampled_q[i] += tables.numbers[0] * tables.tree.q[find_leaf(tables.tree, tables.after[i])].max()
+    return leaves, sampled_q
 
 
 def _split_leaves(tables: Tables, settings: Settings) -> bool:
     """Split every leaf that the test splits; return whether there was one."""
     tree, s, n_before = tables.tree, settings, int(tables.tree.size[0])
     scale = ks_scale(s.p)
-    leaves, worth = _leaves_and_worth(tables)
+    leaves, sampled_q = _leaves_and_sampled_q(tables)
     for leaf in np.flatnonzero(tree.feature[:n_before] == LEAF).tolist():
         if not may_split(tree, leaf):
             continue
         members = np.flatnonzero(leaves == leaf)
-        best: tuple[Any, ...] = (-1, 0.0, -1, 0.0, 0, 0.0)
+        best = Extension(-1, 0.0, -1, 0.0, 0, 0.0)
         for action in range(tree.q.shape[1]):
             tested = members[tables.action[: len(leaves)][members] == action]
             if len(tested) < s.min_instances:
                 continue
-            if len(tested) > s.max_tested:
-                tested = tested[np.linspace(0, len(tested) - 1, s.max_tested).astype(np.int64)]
-            found = best_extension(tables.x[tested], worth[tested], s.fringe, s.cuts, s.min_instances, scale)
-            if found[0] >= 0 and (best[0] < 0 or (best[2] >= 0, found[5]) > (found[2] >= 0, best[5])):
-                best = found  # a shorter extension, or an equally long one with a larger D
-        if best[0] >= 0:
-            first = split_leaf(tree, leaf, best[0], best[1])
-            if best[2] >= 0 and may_split(tree, first + best[4]):
-                split_leaf(tree, first + best[4], best[2], best[3])
+            tested = evenly_spaced(tested, s.max_tested)
+            x, q = tables.x[tested], sampled_q[tested]
+            found = Extension(*best_extension(x, q, s.fringe, s.cuts, s.min_instances, scale))
+            if found.feature >= 0 and (best.feature < 0 or found.is_better_than(best)):
+                best = found
+        if best.feature >= 0:
+            left = split_leaf(tree, leaf, best.feature, best.threshold)
+            if best.second_feature >= 0 and may_split(tree, left + best.side):
+                split_leaf(tree, left + best.side, best.second_feature, best.second_threshold)
     return int(tree.size[0]) > n_before
 
 
@@ -334,31 +352,26 @@ def _run_compiled(tables, episodes, steps):
     learn_compiled(tables, episodes, steps, learn_step)
 
 
-class _Learner(TreeLearner):
-    """Learns from every step; tests the leaves now and then."""
+class _Learner(PhasedLearner):
+    """Learns from every step; tests the leaves at the end of each phase."""
 
     def __init__(self, problem: Problem, settings: Settings, budget: int) -> None:
-        self.settings, self.test_every = settings, settings.test_every or max(1, budget // TEST_ROUNDS)
         tables = make_tables(problem, settings, problem.seeds("learner")["learner"])
         super().__init__(problem, problem.base.features, tables, settings, budget, _run_compiled, _learn_held_step)
+        self.settings, self.steps_in_phase = settings, tables.since_test
+        self.phase_length = settings.test_every or max(1, budget // TEST_ROUNDS)
 
-    def learn(self, steps: int) -> int:
-        """Learn from a number of environment steps."""
-        taken, since_test = 0, self.tables.since_test
-        while taken < steps:
-            taken += super().learn(max(1, min(steps - taken, self.test_every - int(since_test[0]))))
-            if since_test[0] >= self.test_every:
-                since_test[0] = 0
-                if _split_leaves(self.tables, self.settings):
-                    _recount(self.tables)
-                    for _ in range(SWEEPS_AFTER_SPLIT):
-                        _sweep(self.tables)
-        return taken
+    def end_phase(self) -> None:
+        """Split leaves; where there were any to split, count the model anew and sweep over it."""
+        if _split_leaves(self.tables, self.settings):
+            _recount(self.tables)
+            for _ in range(SWEEPS_AFTER_SPLIT):
+                _sweep(self.tables)
 
 
 def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | None = None) -> Iterator[Snapshot]:
-    """Learn until the budget is used; yield the best tree judged (with `keep=False` the last one) now and then."""
+    """Learn until the budget is used; yield the best tree judged (with `keep=False` the last one) at intervals."""
     problem.require_discrete_actions("utree")
     budget = default_budget(problem, settings.budget)
     learner = _Learner(problem, settings, budget)
-    yield from grown_trees(problem, learner, budget, problem.probe_steps, settings.keep, state)
+    yield from run_learner(problem, learner, budget, problem.probe_steps, settings.keep, state)

@@ -15,10 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from custard.baselines.dagger import WEIGHTS, Mispredictions, Rollouts, expert_training, state_weights
+from custard.baselines.dagger import WEIGHTS, LabelledStates, Mispredictions, Rollouts, state_weights, train_expert
 from custard.core.errors import CustardError, one_of, require_least
 from custard.experts.expert import Expert
-from custard.experts.kinds import experts
 from custard.task.problem import Problem, Snapshot
 from custard.task.source import episode_seeds
 from custard.tree.export.sklearn import from_sklearn
@@ -30,10 +29,9 @@ __all__ = ["PRESETS", "Settings", "solve"]
 CRITERIA = ("gini", "entropy", "log_loss")
 CHOICES = ("smaller", "moet")
 
-# Where a budget is given, what the expert leaves of it is divided: a share for validation rollouts, planned for this
-# many iterations, and a share for the final rollouts of one tree. A share of the budget itself is kept for the rollouts
-# that only judge the tree that was chosen.
-VALIDATION_SHARE, PLANNED_ITERATIONS, FINAL_SHARE, JUDGING_SHARE = 0.5, 20, 0.125, 0.05
+VALIDATION_SHARE, PLANNED_ITERATIONS = 0.5, 20  # of what the expert leaves of a budget, for validation rollouts of all
+FINAL_SHARE = 0.125  # of what the expert leaves, for the final rollouts of one tree
+JUDGING_SHARE = 0.05  # of the budget, for rollouts that only judge the tree that was chosen
 MAX_JUDGING_ROLLOUTS = 200
 
 
@@ -94,98 +92,136 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
 def solve(problem: Problem, settings: Settings, state: Any = None) -> Iterator[Snapshot]:
     """Train or load the expert, then imitate it; yield at every check of the expert and every iteration."""
     problem.require_discrete_actions("VIPER")
-    seeds = problem.seeds("expert", "rollouts", "validation", "final", "judging", "fit")
     steps, expert = 0, None
-    for item in experts(
-        problem, settings.expert, expert_training(problem, settings), seeds["expert"], ties=settings.ties,
-        normalise=settings.normalise, out=settings.expert_out,
-    ):  # fmt: skip
+    for item in train_expert(problem, settings, problem.seeds("expert")["expert"]):
         if isinstance(item, Expert):
             expert = item
         else:
-            steps, metrics = item.steps, {"expert": item.value}
-            message = "training the expert"
-            yield Snapshot(steps, None, float("nan"), settings.budget, metrics, message=message, slow_until=np.inf)
+            steps = item.steps
+            yield item
     assert expert is not None
-    weigh = state_weights(expert, settings.weights)
-    budget = (1.0 - JUDGING_SHARE) * (settings.budget or np.inf)  # for choosing
-    runner = Rollouts(problem, steps + problem.probe_steps, problem.episode_cap(budget), budget)
-    rng = np.random.default_rng(seeds["fit"])
-    batch = int(min(settings.batch_rollouts, max(2, budget / 2000)))
-    batch_seeds = episode_seeds(seeds["rollouts"], settings.iterations * batch)
-    test_seeds = episode_seeds(seeds["validation"], settings.test_rollouts)
-    is_moet = settings.choose == "moet"
-    final_seeds = episode_seeds(seeds["final"], 0 if is_moet else settings.final_rollouts)
-    judging_seeds, judged_tree, judged = episode_seeds(seeds["judging"], MAX_JUDGING_ROLLOUTS), None, np.zeros(0)
-    x, action, weight = np.zeros((0, problem.base.features.n)), np.zeros(0, dtype=np.int64), np.zeros(0)
-    best, best_return, best_test_return = None, -np.inf, -np.inf
-    best_rank = (-np.inf, -np.inf, -np.inf)  # return, mispredictions if they count, leaves; the last two negative
-    latest: Tree | None = None
-    iterations_without_progress = 0
-    expert_steps = runner.steps
-    for iteration in range(settings.iterations):
-        visited = runner.visited_states(expert if latest is None else latest, batch_seeds[iteration * batch :][:batch])
-        x = np.concatenate([x, visited])
-        action = np.concatenate([action, expert.act(visited)])
-        weight = np.concatenate([weight, weigh(visited)])
-        trees, agreement = _fit(problem, settings, x, action, weight, rng)
-        latest = trees[0]
-        if iteration == 0:
-            affordable = (budget - runner.steps) / (len(visited) / batch)  # rollouts as long as these
-            test_seeds = _first(test_seeds, VALIDATION_SHARE * affordable / (PLANNED_ITERATIONS * len(trees)))
-            final_seeds = _first(final_seeds, FINAL_SHARE * affordable)
-        iterations_without_progress += 1
+    imitation = _Imitation(problem, settings, expert, steps)
+    while not imitation.is_over:
+        imitation.iterate()
+        yield imitation.snapshot()
+    imitation.judge_at_the_end()
+    yield imitation.final_snapshot()
+
+
+class _Imitation:
+    """Imitates an expert iteration by iteration, and keeps the best tree."""
+
+    def __init__(self, problem: Problem, settings: Settings, expert: Expert, expert_steps: int) -> None:
+        """`expert_steps` are the environment steps that the expert's training took."""
+        self.problem, self.settings, self.expert = problem, settings, expert
+        self.weigh = state_weights(expert, settings.weights)
+        self.budget = (1.0 - JUDGING_SHARE) * (settings.budget or np.inf)  # for choosing
+        expert_steps += problem.probe_steps
+        self.rollouts = Rollouts(problem, expert_steps, problem.episode_cap(self.budget), self.budget)
+        self.expert_steps = expert_steps
+        seeds = problem.seeds("rollouts", "validation", "final", "judging", "fit")
+        self.rng = np.random.default_rng(seeds["fit"])
+        self.batch = int(min(settings.batch_rollouts, max(2, self.budget / 2000)))
+        self.batch_seeds = episode_seeds(seeds["rollouts"], settings.iterations * self.batch)
+        self.validation_seeds = episode_seeds(seeds["validation"], settings.test_rollouts)
+        self.is_moet = settings.choose == "moet"
+        self.final_seeds = episode_seeds(seeds["final"], 0 if self.is_moet else settings.final_rollouts)
+        self.judging_seeds = episode_seeds(seeds["judging"], MAX_JUDGING_ROLLOUTS)
+        self.states = LabelledStates(problem.base.features.n)
+        self.latest: Tree | None = None
+        self.agreement = float("nan")  # of the latest tree with the expert, on held-out states
+        self.best: Tree | None = None
+        self.best_return = self.best_validation_return = -np.inf
+        self.best_rank = (-np.inf, -np.inf, -np.inf)  # return, mispredictions, leaves; the last two negative
+        self.judged_tree: Tree | None = None
+        self.judged_returns = np.zeros(0)
+        self.iterations = self.iterations_without_progress = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no iterations, no patience or no budget is left."""
+        s = self.settings
+        has_waited = s.patience is not None and self.iterations_without_progress >= s.patience
+        is_budget_used = self.rollouts.steps >= self.budget
+        return self.iterations > 0 and (self.iterations == s.iterations or has_waited or is_budget_used)
+
+    def iterate(self) -> None:
+        """Visit states with the latest tree, fit trees to all states so far, and keep the best tree."""
+        driver = self.expert if self.latest is None else self.latest
+        x = self.rollouts.visited_states(driver, self.batch_seeds[self.iterations * self.batch :][: self.batch])
+        self.states.add(x, self.expert.act(x), self.weigh(x))
+        trees, self.agreement = _fit(self.problem, self.settings, self.states, self.rng)
+        self.latest = trees[0]
+        if self.iterations == 0:
+            affordable = (self.budget - self.rollouts.steps) / (len(x) / self.batch)  # rollouts as long as these
+            for_validation = VALIDATION_SHARE * affordable / (PLANNED_ITERATIONS * len(trees))
+            self.validation_seeds = _first(self.validation_seeds, for_validation)
+            self.final_seeds = _first(self.final_seeds, FINAL_SHARE * affordable)
+        self.iterations += 1
+        self.iterations_without_progress += 1
         for tree in trees:
-            if best is not None and runner.steps >= budget:
+            has_budget = self.best is None or self.rollouts.steps < self.budget
+            if not has_budget or not self._validate(tree):
                 break
-            watched = Mispredictions(tree, expert)
-            mean = runner.mean_return(watched if is_moet else tree, test_seeds, is_needed=best is None)
-            if mean is None:  # the budget is used
-                break
-            if mean < best_test_return - settings.slack * abs(best_test_return):
-                continue
-            best_test_return = max(best_test_return, mean)
-            if len(final_seeds):  # the highest of many means of few rollouts is too good to be true
-                longer = runner.mean_return(tree, final_seeds)
-                mean = mean if longer is None else longer
-            rank = (round(mean, 9), -watched.share, -tree.n_leaves)
-            if best is None or rank > best_rank:
-                best, best_return, best_rank, iterations_without_progress = tree, mean, rank, 0
-        if best is not None and best is not judged_tree:
-            judged_tree, judged = best, runner.returns(best, judging_seeds[: len(test_seeds)])
-        metrics = {"iteration": iteration, "samples": len(x), "agreement": agreement, "validation": best_test_return}
-        if is_moet:
-            metrics["mispredictions"] = -best_rank[1]
-        value, facts = _value(judged, best_return)
-        message = f"expert: {expert.name}"
-        iterations = min(
-            settings.iterations - iteration - 1, (settings.patience or np.inf) - iterations_without_progress
+        if self.best is not None and self.best is not self.judged_tree:
+            seeds = self.judging_seeds[: len(self.validation_seeds)]
+            self.judged_tree, self.judged_returns = self.best, self.rollouts.returns(self.best, seeds)
+
+    def _validate(self, tree: Tree) -> bool:
+        """Keep a tree if it does best on validation rollouts; return whether the budget allowed them."""
+        watched = Mispredictions(tree, self.expert)
+        policy = watched if self.is_moet else tree
+        mean = self.rollouts.mean_return(policy, self.validation_seeds, is_needed=self.best is None)
+        if mean is None:
+            return False
+        if mean < self.best_validation_return - self.settings.slack * abs(self.best_validation_return):
+            return True
+        self.best_validation_return = max(self.best_validation_return, mean)
+        if len(self.final_seeds):  # the highest of many means of few rollouts is too good to be true
+            longer_mean = self.rollouts.mean_return(tree, self.final_seeds)
+            mean = mean if longer_mean is None else longer_mean
+        rank = (round(mean, 9), -watched.share, -tree.n_leaves)
+        if self.best is None or rank > self.best_rank:
+            self.best, self.best_return, self.best_rank = tree, mean, rank
+            self.iterations_without_progress = 0
+        return True
+
+    def judge_at_the_end(self) -> None:
+        """Judge the best tree on all judging rollouts that the rest of the budget allows."""
+        self.rollouts.budget = self.settings.budget or np.inf
+        if self.best is not None:
+            more = self.rollouts.returns(self.best, self.judging_seeds[len(self.judged_returns) :])
+            self.judged_returns = np.concatenate([self.judged_returns, more])
+
+    def snapshot(self) -> Snapshot:
+        """Return where the run stands after an iteration."""
+        s, steps = self.settings, self.rollouts.steps
+        metrics: dict[str, float] = {
+            "iteration": self.iterations - 1, "samples": len(self.states.x), "agreement": self.agreement,
+            "validation": self.best_validation_return,
+        }  # fmt: skip
+        if self.is_moet:
+            metrics["mispredictions"] = -self.best_rank[1]
+        patience_left = (s.patience or np.inf) - self.iterations_without_progress
+        iterations_left = min(s.iterations - self.iterations, patience_left)
+        quiet_end = steps + iterations_left * (steps - self.expert_steps) / self.iterations
+        return self._snapshot(metrics, f"expert: {self.expert.name}", quiet_end)
+
+    def final_snapshot(self) -> Snapshot:
+        """Return where the run ended."""
+        message = f"{self.iterations} iterations, expert: {self.expert.name}"
+        return self._snapshot({"iteration": self.iterations - 1}, message, None)
+
+    def _snapshot(self, metrics: dict[str, float], message: str, quiet_end: float | None) -> Snapshot:
+        """Return a snapshot whose value is the mean of the judging returns, or else the mean that chose the tree."""
+        judged, value = self.judged_returns, self.best_return
+        if len(judged):
+            value = float(judged.mean())
+            error = float(judged.std(ddof=1)) / np.sqrt(len(judged)) if len(judged) > 1 else np.nan
+            metrics |= {"judged": float(len(judged)), "error": float(error)}
+        return Snapshot(
+            self.rollouts.steps, self.best, value, self.settings.budget, metrics, message=message, quiet_end=quiet_end
         )
-        quiet_end = runner.steps + iterations * (runner.steps - expert_steps) / (iteration + 1)
-        yield Snapshot(
-            runner.steps, best, value, settings.budget, {**metrics, **facts}, message=message, quiet_end=quiet_end
-        )
-        if settings.patience is not None and iterations_without_progress >= settings.patience:
-            break
-        if runner.steps >= budget:
-            break
-    runner.budget = settings.budget or np.inf
-    if best is not None:
-        judged = np.concatenate([judged, runner.returns(best, judging_seeds[len(judged) :])])
-    value, facts = _value(judged, best_return)
-    message = f"{iteration + 1} iterations, expert: {expert.name}"
-    yield Snapshot(runner.steps, best, value, settings.budget, {"iteration": iteration, **facts}, message=message)
-
-
-def _value(judged: np.ndarray, chosen_by: float) -> tuple[float, dict[str, float]]:
-    """Return what to show of a tree's judging returns: their mean, and its standard error and number as metrics.
-
-    Where the budget allowed none, it is the mean by which the tree was chosen.
-    """
-    if not len(judged):
-        return chosen_by, {}
-    error = float(judged.std(ddof=1)) / np.sqrt(len(judged)) if len(judged) > 1 else np.nan
-    return float(judged.mean()), {"judged": float(len(judged)), "error": float(error)}
 
 
 def _first(seeds: np.ndarray, count: float) -> np.ndarray:
@@ -194,20 +230,13 @@ def _first(seeds: np.ndarray, count: float) -> np.ndarray:
 
 
 def _fit(
-    problem: Problem,
-    settings: Settings,
-    x: np.ndarray,
-    action: np.ndarray,
-    weight: np.ndarray,
-    rng: np.random.Generator,
+    problem: Problem, settings: Settings, states: LabelledStates, rng: np.random.Generator
 ) -> tuple[list[Tree], float]:
-    """Fit CART trees to labelled states; return them, and how often the first agrees with the expert on other states.
-
-    x, action, weight: [N, n], [N] and [N], the states, the expert's actions there, and how much they count
-    """
+    """Fit CART trees; return them, and how often the first one agrees with the expert on held-out states."""
     from sklearn.tree import DecisionTreeClassifier
 
     features, actions = problem.base.features, problem.base.actions
+    x, action, weight = states.x, states.action, states.weight
     index = np.arange(len(x))
     if len(x) > settings.max_samples:
         index = rng.choice(len(x), size=settings.max_samples, replace=False)
@@ -216,11 +245,11 @@ def _fit(
     cut = max(1, round(settings.train_share * len(index)))
     train, held_out = index[:cut], index[cut:] if cut < len(index) else index
     condense = _condense if x.shape[1] == 1 and settings.min_leaf == 1 else lambda *rows: rows
-    weighted = drawn = condense(x[train], action[train], weight[train])
+    weighted = drawn_by_weight = condense(x[train], action[train], weight[train])
     if settings.resample or settings.variants:
-        again = rng.choice(train, size=len(train), p=weight[train] / weight[train].sum())
-        drawn = condense(x[again], action[again], np.ones(len(again)))
-    main, variant = (drawn, weighted) if settings.resample else (weighted, drawn)
+        drawn = rng.choice(train, size=len(train), p=weight[train] / weight[train].sum())
+        drawn_by_weight = condense(x[drawn], action[drawn], np.ones(len(drawn)))
+    main, variant = (drawn_by_weight, weighted) if settings.resample else (weighted, drawn_by_weight)
     other_criterion = "entropy" if settings.criterion == "gini" else "gini"
     fits = [(settings.criterion, settings.max_leaves, *main)]
     if settings.variants:

@@ -19,11 +19,13 @@ class Command:
     def run(self) -> None:
         """Print the methods."""
         from custard.commands.common import print_json
-        from custard.lab.methods import DEFAULT, methods
+        from custard.lab.methods import DEFAULT_METHOD, methods
 
         found = methods()
         if self.json:
-            print_json([{"method": name, "default": name == DEFAULT, "about": text} for name, text in found.items()])
+            print_json(
+                [{"method": name, "default": name == DEFAULT_METHOD, "about": text} for name, text in found.items()]
+            )
             return
         width = max(map(len, found))
         for name, text in found.items():

@@ -84,10 +84,10 @@ class Command:
         from custard.commands.common import assignments
         from custard.commands.engine import method_settings, split_names, with_history_setting
         from custard.core.errors import CustardError
-        from custard.lab.methods import DEFAULT
+        from custard.lab.methods import DEFAULT_METHOD
         from custard.lab.trials import grid, method_and_setting
 
-        methods = split_names(self.methods) if self.methods is not None else plan.get("methods", [DEFAULT])
+        methods = split_names(self.methods) if self.methods is not None else plan.get("methods", [DEFAULT_METHOD])
         arguments = assignments(self.env_args, "--env-args")
         envs = [(env, arguments) for env in self.envs] or [_place(env, arguments) for env in plan.get("envs", [])]
         count = self.seeds if self.seeds is not None else plan.get("seeds", 10)

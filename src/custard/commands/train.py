@@ -147,8 +147,8 @@ class Command:
 
         require_whole(0, MAX_EPISODES, episodes=self.episodes)
         name, module = method(self.method)
-        many = "" if self.seeds is None else f"+{self.seeds}"
-        out = self.out or Path("runs") / f"{self.env.replace('/', '-').replace(':', '-')}-{name}-{self.seed}{many}"
+        suffix = "" if self.seeds is None else f"+{self.seeds}"
+        out = self.out or Path("runs") / f"{self.env.replace('/', '-').replace(':', '-')}-{name}-{self.seed}{suffix}"
         kwargs = assignments(self.env_args, "--env-args")
         options = {
             "method": self.method, "preset": self.preset, "budget": self.budget, "max_depth": self.max_depth,

@@ -21,15 +21,15 @@ class CustardError(ValueError):
         super().__init__(shortened(str(message)))
 
 
-def shortened(text: str, most: int = MAX_MESSAGE_CHARACTERS) -> str:
+def shortened(text: str, max_characters: int = MAX_MESSAGE_CHARACTERS) -> str:
     """Return a text with its middle left out where it is longer than a screenful: a message may repeat its input.
 
-    >>> shortened("unknown method " + 1000 * "m" + ": choose one of tpi, mfec", most=60)
+    >>> shortened("unknown method " + 1000 * "m" + ": choose one of tpi, mfec", max_characters=60)
     'unknown method mmmmm… (1,010 characters left out) … tpi, mfec'
     """
-    if len(text) <= most:
+    if len(text) <= max_characters:
         return text
-    kept = max(2, most - 30)
+    kept = max(2, max_characters - 30)
     ends = text[: kept - kept // 3], text[len(text) - kept // 3 :]
     return f"{ends[0]}… ({len(text) - kept:,} characters left out) …{ends[1]}"
 
@@ -50,26 +50,26 @@ def one_line(error: object) -> str:
     return " ".join(str(error).split())
 
 
-def require_whole(least: int, most: int | None = None, **given: object) -> None:
-    """Raise unless every value that is given (not None) is a whole number of at least `least` and at most `most`.
+def require_whole(minimum: int, maximum: int | None = None, **given: object) -> None:
+    """Raise unless every value that is given (not None) is a whole number of at least `minimum` and at most `maximum`.
 
     >>> require_whole(1, episodes=0)
     Traceback (most recent call last):
     custard.core.errors.CustardError: episodes=0 must be a whole number of at least 1
     """
     for name, value in given.items():
-        if value is not None and (not isinstance(value, Integral) or isinstance(value, bool) or int(value) < least):
-            raise CustardError(f"{name}={value!r} must be a whole number of at least {least}")
-        if value is not None and most is not None and int(value) > most:  # type: ignore[call-overload]
-            raise CustardError(f"{name}={value!r} must be at most {most:,}")
+        if value is not None and (not isinstance(value, Integral) or isinstance(value, bool) or int(value) < minimum):
+            raise CustardError(f"{name}={value!r} must be a whole number of at least {minimum}")
+        if value is not None and maximum is not None and int(value) > maximum:  # type: ignore[call-overload]
+            raise CustardError(f"{name}={value!r} must be at most {maximum:,}")
 
 
-def require_least(settings: object, least: float, *names: str) -> None:
-    """Raise unless each of these settings is None or at least `least`."""
+def require_least(settings: object, minimum: float, *names: str) -> None:
+    """Raise unless each of these settings is None or at least `minimum`."""
     for name in names:
         value = getattr(settings, name)
-        if value is not None and not value >= least:
-            raise CustardError(f"{name}={value} must be at least {least}")
+        if value is not None and not value >= minimum:
+            raise CustardError(f"{name}={value} must be at least {minimum}")
 
 
 def require_shares(settings: object, *names: str) -> None:

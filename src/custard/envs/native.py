@@ -223,8 +223,8 @@ class NativeVectorEnv(VectorEnv):
         over = self.terminated | self.truncated
         infos: dict[str, Any] = {}
         if self.autoreset_mode == AutoresetMode.NEXT_STEP and over.any():
-            going = np.flatnonzero(~over)
-            self.step_some(going, actions[going])
+            running = np.flatnonzero(~over)
+            self.step_some(running, actions[running])
             self.reset_some(np.flatnonzero(over))
             self.reward[over] = 0.0
         else:

@@ -23,11 +23,14 @@ from custard.tree.leaf_actions import LeafActions
 
 __all__ = ["FeatureStatistics", "Scaling", "augmented_random_search"]
 
-NOISE, STEP = 0.1, 0.05  # the paper's nu and alpha, in units of standardised features and half an action range
-LAST_SHARE = 0.2  # of both, to which they fall as the steps are used
+NOISE_DEVIATION, STEP_SIZE = (
+    0.1,
+    0.05,
+)  # the paper's nu and alpha, in units of standardised features and half an action range
+FINAL_SHARE = 0.2  # of both, to which they fall as the steps are used
 MIN_DIRECTIONS, MAX_DIRECTIONS = 8, 64  # the paper's N: a quarter of the parameters, within these,
 MIN_GENERATIONS = 100  # and fewer where the steps do not allow so many generations
-USED_SHARE = 0.5  # of the directions, the best of which move the policy: the paper's b / N
+BEST_SHARE = 0.5  # of the directions, the best of which move the policy: the paper's b / N
 JUDGING_SHARE, MIN_JUDGE_EPISODES = 0.125, 4  # of the episodes, for judging the present policy now and then; episodes
 STATE_POLICIES = 4  # per generation, whose states are added to the statistics
 
@@ -68,7 +71,7 @@ class FeatureStatistics:
 
     @classmethod
     def of(cls, mean: np.ndarray, deviation: np.ndarray, count: float) -> FeatureStatistics:
-        """Return the statistics of so many states with this mean and deviation."""
+        """Return the statistics of `count` states with this mean and deviation."""
         return cls(count, mean, deviation**2 + mean**2)
 
     def add(self, states: np.ndarray) -> None:
@@ -165,7 +168,7 @@ def augmented_random_search(
     Parameters of a progress are a policy's raw weights and biases, [k · (n + 1)] (`raw_policy`). The search learns from
     an episode's return less `step_price` per step: where every step is rewarded for not having failed yet, doing
     nothing is a trap, and a policy that gives some of that up to earn more is found more easily. Judgements are of the
-    return itself. For the other arguments see `direct_search`; `settings.population` and `episodes` are not used.
+    return itself. For `runner` and what follows see `direct_search`; `settings.population` and `episodes` are not used.
     """
     search = _Search(statistics, start) if state is None else _Search.from_arrays(state)
     n = len(statistics.mean)
@@ -182,14 +185,14 @@ def augmented_random_search(
     while not search.is_over and is_affordable():
         affordable = int(settings.steps / (2 * MIN_GENERATIONS * search.episode_steps))
         directions = int(np.clip(min(len(start) // 4, affordable), MIN_DIRECTIONS, MAX_DIRECTIONS))
-        used = int(USED_SHARE * directions)
+        used = int(BEST_SHARE * directions)
         search.generation += 1
         rng = np.random.default_rng([seed, 0, search.generation])
         scaling = search.statistics.scaling(actions)
         drawn = rng.normal(size=(directions, len(start)))
         seeds = episode_seeds(int(rng.integers(2**31)), directions)
-        share = 1.0 - (1.0 - LAST_SHARE) * min(1.0, search.steps / settings.steps)
-        moved = [search.table + sign * share * NOISE * each for each in drawn for sign in (1.0, -1.0)]
+        share = 1.0 - (1.0 - FINAL_SHARE) * min(1.0, search.steps / settings.steps)
+        moved = [search.table + sign * share * NOISE_DEVIATION * each for each in drawn for sign in (1.0, -1.0)]
         results = runner.run([
             EpisodeRequest(scaling.policy(each), seeds[k // 2 : k // 2 + 1], 0.0, max_steps, k < STATE_POLICIES)
             for k, each in enumerate(moved)
@@ -200,7 +203,9 @@ def augmented_random_search(
         deviation = float(gained[best].std())
         if deviation > 0.0:
             search.is_flat = False
-            search.table = search.table + share * STEP / (used * deviation) * (gained[best] @ [1.0, -1.0]) @ drawn[best]
+            search.table = (
+                search.table + share * STEP_SIZE / (used * deviation) * (gained[best] @ [1.0, -1.0]) @ drawn[best]
+            )
         search.statistics.add(np.concatenate([result.states[:, :n] for result in results[:STATE_POLICIES]]))
         search.episode_steps = float(np.mean([result.lengths[0] for result in results]))
         if not referee.is_due(search.generation, search.steps - search.judged_at):

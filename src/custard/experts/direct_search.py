@@ -114,7 +114,7 @@ class Referee:
     max_steps: int | None  # that cut episodes
 
     def run(self, parameters: Sequence[np.ndarray], part: tuple[int, int], episodes: int) -> list[Episodes]:
-        """Run the same episodes with every policy; `part` tells which: no two parts of a search share any."""
+        """Run the same episodes with every policy; `part` says which: no two parts of a search share any."""
         first = int(np.random.SeedSequence([self.seed, *part]).generate_state(1)[0])
         seeds = episode_seeds(first, episodes)
         return self.runner.run(
@@ -127,13 +127,13 @@ class Referee:
         return generation % settings.judge_every == 0 or unjudged_steps > MAX_UNJUDGED_SHARE * settings.steps
 
     def final_episodes(self, length: float) -> int:
-        """Return how many episodes judge each finalist if they have so many steps."""
+        """Return how many episodes judge each finalist, from the steps per episode."""
         settings = self.settings
         affordable = FINAL_SHARE * settings.steps / ((settings.finalists + 1) * length)
         return min(settings.final_episodes, max(MIN_FINAL_EPISODES, int(affordable)))
 
     def final_steps(self, length: float) -> float:
-        """Return what the judgements at the end take, about."""
+        """Return about how many environment steps the judgements at the end take."""
         return (self.settings.finalists + 1) * self.final_episodes(length) * length
 
     def choose(self, finalists: Sequence[np.ndarray], length: float) -> tuple[np.ndarray, float, int]:
@@ -166,9 +166,15 @@ def direct_search(
 ) -> Iterator[SearchProgress]:
     """Search around zero; yields after every judgement, and at the end with `is_final`.
 
-    `policy_of` turns parameters [size] into a policy. `max_steps` cuts episodes of environments without a time limit.
-    The search stops early where a judged centre earns the reward `threshold` in every episode; if it may go
-    `beyond_threshold`, only where it earns the same in every episode. `state` is a former progress' `state`.
+    policy_of         function from parameters [size] to a policy
+    size              number of parameters
+    runner            runs the episodes
+    settings          how long and on how many episodes to search
+    seed              of proposals and episodes
+    max_steps         steps after which an episode is cut where the environment has no time limit
+    threshold         the search stops where a judged centre earns this reward in every episode;
+    beyond_threshold  if true, only where it earns the same in every episode
+    state             a former progress' `state`
     """
     import cmaes
 

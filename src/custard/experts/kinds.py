@@ -81,9 +81,17 @@ def experts(
 
 def _train_or_remember(problem: Problem, kind: str, training: dqn.Settings, seed: int) -> Iterator[Progress]:
     """Train an expert, unless one of the last few was trained alike: trials that differ in the tree alone share it."""
-    where, features = problem.source, problem.base.features
-    task = where.spec or where, problem.encoder
-    key = (*map(id, task), repr(where.kwargs), features.low.tobytes(), features.high.tobytes(), kind, training, seed)
+    env_source, features = problem.source, problem.base.features
+    task = env_source.spec or env_source, problem.encoder
+    key = (
+        *map(id, task),
+        repr(env_source.kwargs),
+        features.low.tobytes(),
+        features.high.tobytes(),
+        kind,
+        training,
+        seed,
+    )
     if key in _remembered:
         yield _remembered[key][0]
         return

@@ -35,9 +35,11 @@ SEARCHES = CMA, AUGMENTED, PRICED  # in the order of their trials
 TRIAL_SHARES = {CMA: 0.1, AUGMENTED: 0.3, PRICED: 0.3}  # of all steps
 AUGMENTED_GENERATIONS = 25  # that augmented random search needs before it is compared, too
 MIN_AUGMENTED_GENERATIONS, MAX_TRIAL_SHARE = 8, 0.5  # without which it is not tried, in at most this share of all steps
-STANDSTILL = 0.05  # share of its return, which a search that stands still gains at most in the second half of its trial
-FIRST_POLICIES, MIN_FIRST_POLICIES = 32, 4  # random linear policies: an episode of each tells how features are scaled
-FIRST_SHARE = 0.2  # of all steps that these may take
+MAX_STANDSTILL_GAIN = (
+    0.05  # share of its return that a search gains in the second half of its trial, if it stands still
+)
+FIRST_POLICIES, MIN_FIRST_POLICIES = 32, 4  # random linear policies: an episode of each says how features are scaled
+MAX_FIRST_SHARE = 0.2  # of all steps that these may take
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +100,7 @@ class Trials:
         return float(self.searches[number]["search.judged"][:, 1].max(initial=-np.inf))
 
     def trial_is_over(self, steps: int) -> bool:
-        """Return whether the present search was tried for long enough if there are so many steps for all."""
+        """Return whether the present search was tried for long enough; `steps` are those for all searches."""
         used, kind = self.used(self.tried), self.kinds[self.tried]
         if kind == CMA:
             return used >= TRIAL_SHARES[kind] * steps
@@ -122,7 +124,7 @@ class Trials:
         if not len(judged) or length < time_limit:
             return 0.0
         best, before = judged.max(), judged[: (len(judged) + 1) // 2].max()
-        return float(best / length) if best - before <= STANDSTILL * abs(best) else 0.0
+        return float(best / length) if best - before <= MAX_STANDSTILL_GAIN * abs(best) else 0.0
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return everything as arrays."""
@@ -160,9 +162,9 @@ def search_linear_policy(
     if state is not None:
         trials = Trials.from_arrays(state)
     elif guide is not None:
-        trials = _begun_near(guide, problem)
+        trials = _begin_near(guide, problem)
     else:
-        trials = _begun(problem, runner, settings, seed, max_steps)
+        trials = _begin(problem, runner, settings, seed, max_steps)
     actions, time_limit = problem.base.actions, problem.source.time_limit or max_steps or np.inf
     scaling = Scaling(trials.mean, trials.deviation, actions)
 
@@ -203,10 +205,10 @@ def search_linear_policy(
                 break
 
 
-def _begun(
+def _begin(
     problem: Problem, runner: Runner, settings: DirectSearchSettings, seed: int, max_steps: int | None
 ) -> Trials:
-    """Run random linear policies, whose states tell how features are scaled; decide which searches are tried."""
+    """Run random linear policies, whose states say how features are scaled; decide which searches are tried."""
     actions, n = problem.base.actions, problem.base.features.n_raw
     rng, neutral = np.random.default_rng([seed, 0]), Scaling(np.zeros(n), np.ones(n), actions)
     seeds = episode_seeds(int(rng.integers(2**31)), FIRST_POLICIES)
@@ -215,14 +217,14 @@ def _begun(
         for k in range(FIRST_POLICIES)
     ]
     results = runner.run(requests[:MIN_FIRST_POLICIES])
-    affordable = FIRST_SHARE * settings.steps * MIN_FIRST_POLICIES / sum(result.steps for result in results)
+    affordable = MAX_FIRST_SHARE * settings.steps * MIN_FIRST_POLICIES / sum(result.steps for result in results)
     results += runner.run(requests[MIN_FIRST_POLICIES : max(MIN_FIRST_POLICIES, int(affordable))])
     met = [result.states[:, :n] for result in results]
     mean = np.mean([states.mean(axis=0) for states in met], axis=0)  # a long episode counts no more than a short one
     deviation = np.sqrt(np.mean([((states - mean) ** 2).mean(axis=0) for states in met], axis=0))
     first_steps, centre = sum(map(len, met)), np.zeros(neutral.size)
     kinds = _affordable_searches(settings, first_steps / len(met))
-    return Trials(kinds, mean, _not_zero(deviation, mean), centre, first_steps, first_steps)
+    return Trials(kinds, mean, _nonzero_deviation(deviation, mean), centre, first_steps, first_steps)
 
 
 def _affordable_searches(settings: DirectSearchSettings, episode_steps: float) -> tuple[str, ...]:
@@ -231,11 +233,11 @@ def _affordable_searches(settings: DirectSearchSettings, episode_steps: float) -
     return SEARCHES if generations >= MIN_AUGMENTED_GENERATIONS else SEARCHES[:1]
 
 
-def _begun_near(guide: Guide, problem: Problem) -> Trials:
+def _begin_near(guide: Guide, problem: Problem) -> Trials:
     """Scale features by the states of a guide, and begin with the scores that fit its actions best (least squares)."""
     actions, n = problem.base.actions, problem.base.features.n_raw
     states = guide.states[:, :n]
-    mean, deviation = states.mean(axis=0), _not_zero(states.std(axis=0), states.mean(axis=0))
+    mean, deviation = states.mean(axis=0), _nonzero_deviation(states.std(axis=0), states.mean(axis=0))
     x = np.column_stack([(states - mean) / deviation, np.ones(len(states))])
     if actions.discrete:
         target = np.eye(actions.n)[guide.actions - actions.start]
@@ -251,11 +253,11 @@ def _begun_near(guide: Guide, problem: Problem) -> Trials:
 
 def fitted_policy(guide: Guide, problem: Problem) -> LinearPolicy:
     """Return the linear policy that a search near a guide begins with."""
-    trials = _begun_near(guide, problem)
+    trials = _begin_near(guide, problem)
     return Scaling(trials.mean, trials.deviation, problem.base.actions).policy(trials.centre)
 
 
-def _not_zero(deviation: np.ndarray, mean: np.ndarray) -> np.ndarray:
+def _nonzero_deviation(deviation: np.ndarray, mean: np.ndarray) -> np.ndarray:
     """Return deviations [n], with one for features that do not vary."""
     return np.where(deviation <= 1e-8 * (1.0 + np.abs(mean)), 1.0, deviation)
 

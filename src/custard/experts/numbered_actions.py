@@ -44,19 +44,23 @@ def choice_of_vectors(actions: Actions) -> np.ndarray:
     >>> choice_of_vectors(Actions("box", ("heat", "flow"), low=[0, -1], high=[1, 1])).shape
     (9, 2)
     """
-    menu = LeafActions(actions)
-    has_few = menu.whole and np.prod(menu.high - menu.low + 1) <= MAX_VECTORS
-    levels = LEVELS_OF_ONE if len(menu.low) == 1 else LEVELS_OF_EACH
-    counts = menu.high - menu.low + 1 if has_few else np.full(len(menu.low), levels)
-    grid = [np.linspace(low, high, int(n)) for low, high, n in zip(menu.low, menu.high, counts, strict=True)]
-    if menu.whole:
+    leaf_actions = LeafActions(actions)
+    has_few = leaf_actions.whole and np.prod(leaf_actions.high - leaf_actions.low + 1) <= MAX_VECTORS
+    levels = LEVELS_OF_ONE if len(leaf_actions.low) == 1 else LEVELS_OF_EACH
+    counts = leaf_actions.high - leaf_actions.low + 1 if has_few else np.full(len(leaf_actions.low), levels)
+    grid = [
+        np.linspace(low, high, int(n)) for low, high, n in zip(leaf_actions.low, leaf_actions.high, counts, strict=True)
+    ]
+    if leaf_actions.whole:
         grid = [np.unique(np.round(values)) for values in grid]
     if np.prod([len(values) for values in grid], dtype=float) <= MAX_VECTORS:
         return np.array(list(product(*grid)))
-    middle = (menu.low + menu.high) / 2
-    middle = np.floor(middle) if menu.whole else middle
+    middle = (leaf_actions.low + leaf_actions.high) / 2
+    middle = np.floor(middle) if leaf_actions.whole else middle
     ends = [
-        np.where(np.arange(len(middle)) == c, end, middle) for c in range(len(middle)) for end in (menu.low, menu.high)
+        np.where(np.arange(len(middle)) == c, end, middle)
+        for c in range(len(middle))
+        for end in (leaf_actions.low, leaf_actions.high)
     ]
     return np.array([middle, *ends])
 
@@ -66,12 +70,14 @@ def with_numbered_actions(problem: Problem, like: Tree) -> tuple[Problem, Callab
 
     `like` is any tree of the problem itself.
     """
-    base, where = problem.base, problem.source
+    base, env_source = problem.base, problem.source
     if base.actions.discrete:
         return problem, lambda tree: tree
     vectors = choice_of_vectors(base.actions)
     actions = [base.action(vector) for vector in vectors]
-    source = replace(where, make=lambda: NumberedActions(where.make(), actions), make_compiled=None, is_wrapped=True)
+    source = replace(
+        env_source, make=lambda: NumberedActions(env_source.make(), actions), make_compiled=None, is_wrapped=True
+    )
     names = numbered("action", len(actions))
     discrete = replace(base, actions=Actions("discrete", names), action_space=gym.spaces.Discrete(len(actions)))
     return replace(problem, source=source, base=discrete), lambda tree: tree_of(

@@ -15,7 +15,7 @@ from custard.core.numba_tools import without_refcounts
 from custard.core.spaces import describe
 from custard.envs.pcg64 import streams, uniform
 from custard.ibmdp.base_environments import base_environments_of
-from custard.nn.networks import encode_row, evaluate, scratch
+from custard.nn.networks import encode_row, evaluate, make_layer_outputs
 from custard.nn.replay import Transitions, make_transitions
 from custard.task.compiled_episodes import make_compiled_episodes, start_episode, step_episode
 from custard.task.problem import Problem
@@ -85,9 +85,9 @@ class CompiledSteps:
             weights, scaling, epsilon = (unused, unused, unused), (np.zeros(n), np.ones(n), 0), 1.0
         else:
             weights, scaling = network.advantage_layers, (network.shift, network.scale, network.frequencies)
-        room = scratch(weights), np.zeros(n), np.zeros(weights[0].shape[0] - 1, np.float32)
+        buffers = make_layer_outputs(weights), np.zeros(n), np.zeros(weights[0].shape[0] - 1, np.float32)
         is_end = not self.bootstrap_at_limit
-        _collect_compiled(self.episodes, is_end, self.rng, weights, scaling, room, epsilon, self.n_actions, rows)
+        _collect_compiled(self.episodes, is_end, self.rng, weights, scaling, buffers, epsilon, self.n_actions, rows)
         return rows
 
     def close(self) -> None:
@@ -95,7 +95,7 @@ class CompiledSteps:
 
 
 @njit(cache=True)
-def _collect_compiled(episodes, limit_is_end, rng, weights, scaling, room, epsilon, n_actions, rows):
+def _collect_compiled(episodes, limit_is_end, rng, weights, scaling, buffers, epsilon, n_actions, rows):
     """Fill all rows: one step of every environment after the other.
 
     episodes: `CompiledEpisodes`
@@ -103,12 +103,12 @@ def _collect_compiled(episodes, limit_is_end, rng, weights, scaling, room, epsil
     rng: [4] the random stream of actions
     weights: layers up to the advantages
     scaling: what is subtracted from features [n] and what they are divided by [n]; frequencies of the encoding
-    room: scratch for the layers, the scaled features and the input
+    buffers: scratch for the layers, the scaled features and the input
     epsilon: probability of a random action; 1: no network is evaluated
     n_actions: actions are 0 … n_actions - 1
     rows: Transitions to fill
     """
-    weights, (shift, scale, frequencies), (layers, z, inputs) = without_refcounts((weights, scaling, room))
+    weights, (shift, scale, frequencies), (layers, z, inputs) = without_refcounts((weights, scaling, buffers))
     episodes, rows = without_refcounts((episodes, rows))
     count = len(episodes.x)
     for k in range(len(rows.reward)):

@@ -34,7 +34,10 @@ def bootstrap_interval(
     level: float = 0.95,
     seed: int = 0,
 ) -> tuple[float, float]:
-    """Return the percentile interval of a statistic when every task's runs are drawn anew, with replacement."""
+    """Return the percentile interval of a statistic when every task's runs are drawn anew, with replacement.
+
+    `scores` are [runs, tasks]; `level` is the share of the `samples` drawn that lies within.
+    """
     scores = np.asarray(scores, dtype=np.float64)
     runs, tasks = scores.shape
     rng = np.random.default_rng(seed)

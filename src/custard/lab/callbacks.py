@@ -119,8 +119,8 @@ class Callbacks:
                 if self._over.is_set() or now - self._called_at < MAX_SILENT_SECONDS:
                     continue
                 seconds = now - self._started_at
-                left, expected = self._time_left.seconds(seconds), self._time_left.expected(seconds)
-                self.last = replace(self.last, seconds=seconds, seconds_left=left, seconds_expected=expected)
+                seconds_left, expected = self._time_left.seconds(seconds), self._time_left.expected(seconds)
+                self.last = replace(self.last, seconds=seconds, seconds_left=seconds_left, seconds_expected=expected)
                 try:
                     self._call(self.last)
                 except BaseException as error:
@@ -140,7 +140,7 @@ class Callbacks:
         raise self.failure
 
     def finish(self) -> None:
-        """End the thread; raise what it ended the run with, if the run did not hear of it yet."""
+        """End the thread; raise what it ended the run with, unless that was raised before."""
         self._over.set()
         if self._thread is not None:
             self._thread.join()
@@ -156,7 +156,7 @@ class Callbacks:
 def judging_of(snapshot: Snapshot) -> tuple[float, int]:
     """Return the standard error of a snapshot's value and the number of judging episodes; NaN and 0 if unknown.
 
-    Methods tell them as metrics, or keep the best tree's returns for resuming (`custard.solvers.common.selection`).
+    Methods give them as metrics, or keep the best tree's returns for resuming (`custard.solvers.common.selection`).
     """
     error, episodes = snapshot.metrics.get("error", math.nan), snapshot.metrics.get("judged", 0.0)
     if math.isfinite(error) and episodes:

@@ -63,9 +63,9 @@ def frontier(
         raise CustardError("a frontier is found by tree policy iteration: leave method out")
     learn_kwargs.pop("method", None)
     kwargs: Mapping[str, Any] = learn_kwargs.pop("env_kwargs", None) or {}
-    where = source(env, kwargs)
+    env_source = source(env, kwargs)
     history = learn_kwargs.get("history") or 0
-    shown = with_history(where, history, learn_kwargs.get("features"), learn_kwargs.get("feature_names"))
+    shown = with_history(env_source, history, learn_kwargs.get("features"), learn_kwargs.get("feature_names"))
     proved = best_return(shown, learn_kwargs.get("max_depth"))
     best = proved
     if proved is None:
@@ -74,11 +74,11 @@ def frontier(
     leaves = 1
     while leaves <= max_leaves:
         run = learn(
-            where, "tpi", seed=seed, budget=budget, progress=progress, max_leaves=leaves, **learn_kwargs
+            env_source, "tpi", seed=seed, budget=budget, progress=progress, max_leaves=leaves, **learn_kwargs
         )  # fmt: skip
         if run.message == "interrupted":
             raise KeyboardInterrupt
-        judged = evaluate(run.tree, where, episodes, final_seed(seed), features=learn_kwargs.get("features"))
+        judged = evaluate(run.tree, env_source, episodes, final_seed(seed), features=learn_kwargs.get("features"))
         if not points or judged.mean > points[-1].mean:
             points = [point for point in points if point.leaves < run.tree.n_leaves]  # a later run may do with as few
             points.append(_point(run.tree, judged, best, run.steps, run.seconds))
@@ -93,15 +93,15 @@ def _point(tree: Tree, judged: Evaluation, best: float | None, steps: int, secon
     return Point(tree.n_leaves, tree.n_nodes, tree.depth, judged.mean, judged.ci95, gap, tree, steps, seconds)
 
 
-def _expert_return(where: Source, expert: Any, episodes: int, seed: int) -> float | None:
+def _expert_return(env_source: Source, expert: Any, episodes: int, seed: int) -> float | None:
     """Return the mean return of an expert given as a file or a function; None for one that is still to be trained."""
     if expert in (None, "dqn", "none"):
         return None
     from custard.experts.dqn import Settings
     from custard.experts.kinds import experts
 
-    venv = where.make_vec(1)
-    problem = Problem(where, describe(venv), seed)
+    venv = env_source.make_vec(1)
+    problem = Problem(env_source, describe(venv), seed)
     found: Any
     *_, found = experts(problem, expert, Settings(), seed)
-    return evaluate(lambda x: found.act(x) + problem.base.actions.start, where, episodes, seed).mean
+    return evaluate(lambda x: found.act(x) + problem.base.actions.start, env_source, episodes, seed).mean

@@ -17,7 +17,7 @@ from custard.core.errors import CustardError, from_interrupt, one_line, one_of, 
 from custard.core.features import is_expressions
 from custard.core.history import require_history
 from custard.core.metadata import representative
-from custard.core.spaces import FeaturesArgument, describe
+from custard.core.spaces import Base, FeaturesArgument, describe
 from custard.core.version import VERSION
 from custard.lab.callbacks import Callbacks, Progress
 from custard.lab.keywords import LearnKeywords, LearnOptions
@@ -32,7 +32,7 @@ from custard.task.history import spread_bounds, with_history
 from custard.task.problem import DEFAULT_STEP_TIMEOUT, Problem, Snapshot
 from custard.task.recipes import function_recipe
 from custard.task.settings import setting_names, settings_for
-from custard.task.source import source
+from custard.task.source import Source, source
 from custard.tree.balance import balance
 from custard.tree.store import fingerprint
 from custard.tree.tree import Tree
@@ -109,62 +109,86 @@ def learn(
     """
     require_whole(0, seed=seed, max_depth=max_depth)
     require_engine(engine, address)
-    names, shown = logger_names(log), is_shown(progress)
-    heard = {} if on_progress is None else {"on_progress": on_progress}
     if on_progress is not None and not callable(on_progress):
         raise CustardError(f"on_progress must be a function of one argument, not {type(on_progress).__name__}")
+    listeners = {} if on_progress is None else {"on_progress": on_progress}
+    names, is_displayed = logger_names(log), is_shown(progress)
+    feature_options = _FeatureOptions(low, high, features, feature_names, history)
     if seeds is not None:
         _require_other_processes_can(on_progress, engine, features)
         if not isinstance(seeds, Iterable):
             require_whole(1, seeds=seeds)
             seeds = range(seed, seed + seeds)
         given = {
-            "max_depth": max_depth, "budget": budget, "preset": preset, "low": _plain_data(low),
-            "high": _plain_data(high), "feature_names": _plain_data(feature_names), "env_kwargs": env_kwargs,
-            "features": _plain_data(features), "history": history,
-            "resume": resume, "time": time, "step_timeout": step_timeout, "log": names, **settings,
+            **feature_options.plain_data(), "max_depth": max_depth, "budget": budget, "preset": preset,
+            "env_kwargs": env_kwargs, "resume": resume, "time": time, "step_timeout": step_timeout, "log": names,
+            **settings,
         }  # fmt: skip
         return learn_seeds(env, method, seeds=seeds, workers=workers, out=out, **given)
     name, module = find_method(method)
     _require_known(settings, module)
     require_history(history)
-    where = with_history(source(env, env_kwargs), history or 0, features, feature_names)
+    env_source = with_history(source(env, env_kwargs), history or 0, features, feature_names)
     require_whole(0, workers=workers)
     if time is not None and budget is not None:
         raise CustardError("give a budget or a time, not both: the time stands for a number of steps")
     given = {k: v for k, v in {"budget": budget, **settings}.items() if v is not None}
-    chosen = settings_for(
-        module, where.preset_key if features is None or is_expressions(features) else "", preset, given
-    )
+    preset_key = env_source.preset_key if features is None or is_expressions(features) else ""
+    chosen = settings_for(module, preset_key, preset, given)
     require_whole(1, budget=getattr(chosen, "budget", None))
-    # A preset may know bounds that suit its environment; the user's own come first.
-    low = getattr(chosen, "low", None) if low is None else low
-    high = getattr(chosen, "high", None) if high is None else high
-    encoder, own_names, venv = features, feature_names, where.make_vec(1)
-    if history:  # a function of the user's, and the names, are those of the present observation
-        low, high = (spread_bounds(bound, representative(venv)) for bound in (low, high))
-        encoder, own_names = features if is_expressions(features) else None, None
-    base = describe(venv, low=low, high=high, features=encoder, feature_names=own_names, seed=seed)
-    if not where.is_single_instance:
-        venv.close()
-    problem = Problem(where, base, seed, max_depth, encoder, workers, step_timeout, engine=engine, address=address)
+    base, encoder, feature_options = feature_options.describe(env_source, chosen, seed)
+    problem = Problem(env_source, base, seed, max_depth, encoder, workers, step_timeout, engine=engine, address=address)
     _require_steps(name, module, problem, chosen)
     if time is not None:
         stored = RunDirectory(out).stored_budget() if resume and out is not None else None
         if stored is None:
-            with waiting(f"{name} on {where.name}", MEASURING, shown):
-                stored = _measured_budget(module, problem, chosen, parse_time(time), heard)
+            with waiting(f"{name} on {env_source.name}", MEASURING, is_displayed):
+                stored = _measured_budget(module, problem, chosen, parse_time(time), listeners)
         chosen = dataclasses.replace(chosen, budget=stored)
     problem = dataclasses.replace(problem, budget=getattr(chosen, "budget", None))
     config = {
-        "env": where.name, "env_kwargs": _plain_data(dict(where.kwargs)), "method": name, "preset": preset or "tuned",
-        "seed": seed, "max_depth": max_depth, "low": _plain_data(low), "high": _plain_data(high),
-        "features": _plain_data(features) if is_expressions(features) else _importable_name(features),
-        "feature_names": _plain_data(feature_names), "history": history or None,
+        "env": env_source.name, "env_kwargs": _plain_data(dict(env_source.kwargs)), "method": name,
+        "preset": preset or "tuned", "seed": seed, "max_depth": max_depth, **feature_options.plain_data(),
         "settings": _plain_data(dataclasses.asdict(chosen)),
         "versions": {"custard": VERSION, "python": platform.python_version(), "numpy": np.__version__},
     }  # fmt: skip
-    return _run(module, problem, chosen, config, out, resume, shown, names, heard)
+    return _run(module, problem, chosen, config, out, resume, is_displayed, names, listeners)
+
+
+@dataclasses.dataclass(frozen=True)
+class _FeatureOptions:
+    """What `learn` is told about features, by the same names."""
+
+    low: Any
+    high: Any
+    features: FeaturesArgument
+    feature_names: Sequence[str] | None
+    history: int | None
+
+    def describe(self, env_source: Source, settings: Any, seed: int) -> tuple[Base, FeaturesArgument, _FeatureOptions]:
+        """Return features and actions, the encoder of observations, and the options with the bounds that hold.
+
+        Where the user gave no bounds they are those of the settings: a preset may know which suit its environment.
+        """
+        low = getattr(settings, "low", None) if self.low is None else self.low
+        high = getattr(settings, "high", None) if self.high is None else self.high
+        encoder, names, venv = self.features, self.feature_names, env_source.make_vec(1)
+        if self.history:  # a function of the user's, and the names, are those of the present observation
+            low, high = (spread_bounds(bound, representative(venv)) for bound in (low, high))
+            encoder, names = encoder if is_expressions(encoder) else None, None
+        base = describe(venv, low=low, high=high, features=encoder, feature_names=names, seed=seed)
+        if not env_source.is_single_instance:
+            venv.close()
+        return base, encoder, dataclasses.replace(self, low=low, high=high)
+
+    def plain_data(self) -> dict[str, Any]:
+        """Return the options as config.json holds them; a function by the name under which others can import it."""
+        is_plain = self.features is None or is_expressions(self.features)
+        return {
+            "low": _plain_data(self.low), "high": _plain_data(self.high),
+            "features": _plain_data(self.features) if is_plain else _importable_name(self.features),
+            "feature_names": _plain_data(self.feature_names), "history": self.history or None,
+        }  # fmt: skip
 
 
 def _require_other_processes_can(on_progress: Any, engine: str, features: FeaturesArgument) -> None:
@@ -179,49 +203,49 @@ def _require_other_processes_can(on_progress: Any, engine: str, features: Featur
 
 def _require_steps(name: str, module: ModuleType, problem: Problem, settings: Any) -> None:
     """Raise where a method cannot learn from an environment as it is given, or on the engine that is asked for."""
-    where = problem.source
-    if where.vector is not None and not hasattr(module, "searches_directly"):
+    env_source = problem.source
+    if env_source.vector is not None and not hasattr(module, "searches_directly"):
         raise CustardError(
             f"{name} steps single environments, not a vector environment: the methods direct and tpi take one, or give "
             "an id, a single environment or a function that makes one"
         )
-    if problem.engine == "ray" and where.vector is not None:
+    if problem.engine == "ray" and env_source.vector is not None:
         raise CustardError("the engine ray makes environments of its own, not a vector environment that exists")
     if problem.engine == "ray" and not _runs_whole_episodes(module, problem, settings):
         raise CustardError(
             f"the engine ray runs whole episodes of trees: the methods direct and tpi do so where Python steps the "
-            f"environment, and {name} on {where.name} does not"
+            f"environment, and {name} on {env_source.name} does not"
         )
 
 
 def _run(
     module: ModuleType, problem: Problem, settings: Any, config: dict[str, Any], out: str | Path | None, resume: bool,
-    shown: bool, log: Sequence[str], heard: Mapping[str, Callable[[Progress], Any]],
+    is_displayed: bool, log: Sequence[str], listeners: Mapping[str, Callable[[Progress], Any]],
 ) -> Run:  # fmt: skip
     """Run a method from the start, or from where the run in `out` stopped, and store it there.
 
-    module    the method's
-    problem   what is to be solved
-    settings  the method's
-    config    what config.json holds
-    out       the run directory, or None
-    resume    whether to go on with the run in it
-    shown     whether progress is displayed
-    log       loggers, by name
-    heard     the user's functions that hear of the progress, by name
+    module        the method's
+    problem       what is to be solved
+    settings      the method's
+    config        what config.json holds
+    out           the run directory, or None
+    resume        whether to go on with the run in it
+    is_displayed  whether progress is displayed
+    log           loggers, by name
+    listeners     the user's functions that are called with the progress, by name
     """
     directory, state, done = _open_directory(out, resume, config)
     try:
         early = may_stop_early(settings)
-        display = Display(f"{config['method']} on {problem.source.name}", shown, early)
+        display = Display(f"{config['method']} on {problem.source.name}", is_displayed, early)
         last = directory.last(done) if directory is not None else None
         is_finished = done.get("finished") and last is not None
         snapshots = iter(()) if is_finished else module.solve(problem, settings, state)
         if state is not None:
             snapshots = _resumed(snapshots, directory)
         with loggers(log, config, out) as functions:
-            callbacks = Callbacks({**functions, **heard}, problem.budget, early)
-            return _follow(snapshots, config, directory, float(done.get("seconds", 0.0)), last, display, callbacks)
+            callbacks = Callbacks({**functions, **listeners}, problem.budget, early)
+            return _run_to_end(snapshots, config, directory, float(done.get("seconds", 0.0)), last, display, callbacks)
     except Exception as error:
         if directory is not None:
             directory.discard_if_empty()
@@ -235,10 +259,14 @@ def _run(
 
 
 def _measured_budget(
-    module: ModuleType, problem: Problem, settings: Any, seconds: float, heard: Mapping[str, Callable[[Progress], Any]]
+    module: ModuleType,
+    problem: Problem,
+    settings: Any,
+    seconds: float,
+    listeners: Mapping[str, Callable[[Progress], Any]],
 ) -> int | None:
-    """Return the environment steps that a method takes in so many seconds, while functions hear that it is measured."""
-    with Callbacks(heard, message=MEASURING) as callbacks:
+    """Return the environment steps that a method takes in `seconds`; listeners are told that this is measured."""
+    with Callbacks(listeners, message=MEASURING) as callbacks:
         try:
             budget = budget_of_time(module, problem, settings, seconds)
             callbacks.finish()
@@ -272,11 +300,11 @@ def _open_directory(
         return directory, None, {}
     try:
         stored, state, done = directory.reopen()
-        before, now = ({**kept.pop("settings", {}), **kept} for kept in (dict(stored), dict(config)))
-        for key in now:
-            if key != "versions" and before.get(key) != now[key]:
+        before, asked = ({**flat.pop("settings", {}), **flat} for flat in (dict(stored), dict(config)))
+        for key in asked:
+            if key != "versions" and before.get(key) != asked[key]:
                 raise CustardError(
-                    f"{out} holds a run with {key}={before.get(key)!r}, not {now[key]!r}: cannot resume it"
+                    f"{out} holds a run with {key}={before.get(key)!r}, not {asked[key]!r}: cannot resume it"
                 )
     except BaseException:
         directory.release()
@@ -305,7 +333,7 @@ def _resumed(snapshots: Iterator[Snapshot], directory: Any) -> Iterator[Snapshot
         yield from snapshots
 
 
-def _follow(
+def _run_to_end(
     snapshots: Any, config: dict[str, Any], directory: RunDirectory | None, before: float, known: Snapshot | None,
     display: Any, callbacks: Callbacks,
 ) -> Run:  # fmt: skip
@@ -317,7 +345,7 @@ def _follow(
     before     seconds that earlier parts of a resumed run took
     known      the snapshot an earlier part ended with, if there is one
     display    the progress display
-    callbacks  the functions that hear of the progress
+    callbacks  the functions that are called with the progress
     """
     started = perf_counter() - before
     saved_at = float("-inf")  # so that the first tree is saved at once

@@ -10,7 +10,7 @@ from types import ModuleType
 
 from custard.core.errors import CustardError, one_of
 
-__all__ = ["DEFAULT", "METHODS", "SUMMARIES", "method", "methods"]
+__all__ = ["DEFAULT_METHOD", "METHODS", "SUMMARIES", "method", "methods"]
 
 #: name -> module
 METHODS: dict[str, str] = {
@@ -32,7 +32,7 @@ METHODS: dict[str, str] = {
     "plan": "custard.planning.optimal_tree",
 }
 
-DEFAULT = "tpi"
+DEFAULT_METHOD = "tpi"
 
 #: name -> what the method does and when to use it, in one line
 SUMMARIES: dict[str, str] = {
@@ -76,7 +76,7 @@ def _first_sentence(module: str) -> str:
 
 def method(name: str | None) -> tuple[str, ModuleType]:
     """Return a method's name and module; None names the default."""
-    name = DEFAULT if name is None else name
+    name = DEFAULT_METHOD if name is None else name
     if name not in METHODS:
         raise CustardError(one_of("method", name, METHODS))
     try:

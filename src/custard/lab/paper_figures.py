@@ -35,7 +35,7 @@ METHOD_COLOURS = {
 
 def figure(experiment: str, rows: Mapping[str, Rows]) -> Figure | None:
     """Draw an experiment from the rows of each preset; None if no trial has finished."""
-    good = {preset: rows_with_results(some) for preset, some in rows.items()}
+    good = {preset: rows_with_results(preset_rows) for preset, preset_rows in rows.items()}
     good = {preset: good[preset] for preset in PRESETS if good.get(preset)}
     if not good:
         return None
@@ -90,7 +90,7 @@ def _table1(good: Mapping[str, Rows]) -> Figure:
 
 def _size(good: Mapping[str, Rows]) -> Figure:
     best = smallest_trees()
-    least: dict[str, Callable[[int], float]] = {"depth": lambda m: best[m][1], "nodes": lambda m: 2 * best[m][2] - 1}
+    minimum: dict[str, Callable[[int], float]] = {"depth": lambda m: best[m][1], "nodes": lambda m: 2 * best[m][2] - 1}
     drawn, panels = _panels(len(good), 2, 11.0)
     for i, (preset, rows) in enumerate(good.items()):
         for j, column in enumerate(("depth", "nodes")):
@@ -100,7 +100,7 @@ def _size(good: Mapping[str, Rows]) -> Figure:
                 args = json.dumps({"m": m})
                 return [row[column] for row in rows if row["method"] == name and row["env_args"] == args]
 
-            _draw_series(panel, PREREQ_SIZES, METHODS["size"], values, least[column], "proved minimum")
+            _draw_series(panel, PREREQ_SIZES, METHODS["size"], values, minimum[column], "proved minimum")
             panel.set_xlabel("m, the number of items")
             _style_panel(panel, f"PrereqWorld, preset {preset}", column)
     return drawn
@@ -136,14 +136,14 @@ def _draw_series(
     """
     for k, name in enumerate(methods):
         shift = (k - (len(methods) - 1) / 2) * 0.26
-        found = [(x, values(name, x)) for x in xs]
-        some = [(x + shift, numbers) for x, numbers in found if numbers]
-        for x, numbers in some:
+        values_at = [(x, values(name, x)) for x in xs]
+        means_at = [(x + shift, numbers) for x, numbers in values_at if numbers]
+        for x, numbers in means_at:
             draw_strip(panel, x, numbers, METHOD_COLOURS[name], width=0.2)
-        if some:
-            means = [float(np.mean(numbers)) for _, numbers in some]
+        if means_at:
+            means = [float(np.mean(numbers)) for _, numbers in means_at]
             panel.plot(
-                [x for x, _ in some], means, "-", color=METHOD_COLOURS[name], linewidth=1, label=METHOD_TITLES[name]
+                [x for x, _ in means_at], means, "-", color=METHOD_COLOURS[name], linewidth=1, label=METHOD_TITLES[name]
             )
     panel.plot(xs, [best(x) for x in xs], "k:", drawstyle="steps-mid", linewidth=1.4, label=word)
     panel.set_xticks(list(xs))

@@ -40,12 +40,13 @@ PRESET_TITLES = {
 def section(experiment: str, rows: Mapping[str, Rows], files: Mapping[str, str], picture: str, command: str) -> str:
     """Return an experiment's tables in Markdown, from the rows of each preset."""
     parts = [f"```\n{command}\n```", f"![{TITLES[experiment]}]({picture})"]
-    for preset, some in rows.items():
-        if some:
+    for preset, preset_rows in rows.items():
+        if preset_rows:
             parts.append(
-                f"### {PRESET_TITLES[preset]}\n\nFrom [`{files[preset]}`]({files[preset]}), {_trials_text(some)}."
+                f"### {PRESET_TITLES[preset]}\n\n"
+                f"From [`{files[preset]}`]({files[preset]}), {_trials_text(preset_rows)}."
             )
-            parts.append({"table1": _table1, "size": _size, "depth": _depth}[experiment](some))
+            parts.append({"table1": _table1, "size": _size, "depth": _depth}[experiment](preset_rows))
     return "\n\n".join(parts) + "\n"
 
 
@@ -80,10 +81,10 @@ def _trials_text(rows: Rows) -> str:
     )  # fmt: skip
 
 
-def _summary_where(rows: Rows, **where: Any) -> dict[str, Any] | None:
+def _summary_where(rows: Rows, **entries: Any) -> dict[str, Any] | None:
     """Return the summary of the rows with these entries, or None if there are none."""
-    found = [row for row in rows if all(row[name] == value for name, value in where.items())]
-    return summary(found, group=())[0] if found else None
+    matching = [row for row in rows if all(row[name] == value for name, value in entries.items())]
+    return summary(matching, group=())[0] if matching else None
 
 
 def _table1(rows: Rows) -> str:
@@ -104,12 +105,12 @@ def _table1(rows: Rows) -> str:
                 counts.append([title, world, *_counts(entry)])
         if name in PAPER_TABLE1 or any(row["method"] == name for row in rows):
             body.append(line)
-    value, least, leaves = smallest_trees((m,))[m]
-    limits, most = pothole_limits()
-    enough = min(limit for limit, best in limits.items() if best > limits[max(limits)] - 1e-6)
+    value, min_depth, leaves = smallest_trees((m,))[m]
+    limits, max_leaves = pothole_limits()
+    sufficient_limit = min(limit for limit, best in limits.items() if best > limits[max(limits)] - 1e-6)
     body.append(
-        ["proved best", "200.00", "", f"{value:.2f}", "", f"{least} ({leaves} leaves)", "",
-         f"{max(limits.values()):.2f}", "", f"{enough} ({most} leaves)", ""]
+        ["proved best", "200.00", "", f"{value:.2f}", "", f"{min_depth} ({leaves} leaves)", "",
+         f"{max(limits.values()):.2f}", "", f"{sufficient_limit} ({max_leaves} leaves)", ""]
     )  # fmt: skip
     head = ["", "environment", "trials", "failed", "optimum reached", "trivial trees", "traversal limit hit",
             "reward, worst … best", "last policy's own tree", "depth as extracted", "leaves",
@@ -121,10 +122,10 @@ def _counts(entry: Mapping[str, Any]) -> list[str]:
     first = [str(entry["trials"]), str(entry["failures"])]
     if entry["return"] is None:
         return first + ["–"] * 8
-    own = entry["final_return"]
+    own_return = entry["final_return"]
     return [
         *first, str(entry["optimal"]), str(entry["trivial"]), str(entry["cut"]),
-        f"{entry['return_min']:.2f} … {entry['return_max']:.2f}", "–" if own is None else f"{own:.2f}",
+        f"{entry['return_min']:.2f} … {entry['return_max']:.2f}", "–" if own_return is None else f"{own_return:.2f}",
         f"{entry['raw_depth']:.2f}", f"{entry['leaves']:.1f}", f"{entry['cpu_seconds']:.1f}",
     ]  # fmt: skip
 
@@ -158,11 +159,11 @@ def _depth(rows: Rows) -> str:
     body = []
     for limit in DEPTH_LIMITS:
         for name in METHODS["depth"]:
-            some = [row for row in rows if row["max_depth"] == str(limit) and row["method"] == name]
-            entry = summary(some, group=())[0] if some else None
+            limit_rows = [row for row in rows if row["max_depth"] == str(limit) and row["method"] == name]
+            entry = summary(limit_rows, group=())[0] if limit_rows else None
             if entry is None:
                 continue
-            near = sum(row["error"] == "" and row["gap"] != "" and row["gap"] <= 0.2 for row in some)
+            near = sum(row["error"] == "" and row["gap"] != "" and row["gap"] <= 0.2 for row in limit_rows)
             shown = entry["return"] is not None
             body.append([
                 str(limit), METHOD_TITLES[name], str(entry["trials"]), mean_and_std(entry),

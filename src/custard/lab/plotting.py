@@ -85,7 +85,15 @@ def side_by_side(values: Sequence[float], span: float, *, width: float = 0.7, st
 def draw_points(
     panel: Any, place: float, values: Sequence[float], span: float, colour: Any, width: float = 0.7
 ) -> None:
-    """Draw every value of a group as a dot, their mean as a line and its 95 % interval as a bar beside the dots."""
+    """Draw every value of a group as a dot, their mean as a line and its 95 % interval as a bar beside the dots.
+
+    panel   matplotlib axes
+    place   of the group on the x-axis
+    values  of the group
+    span    of the y-axis: dots that are closer than a share of it stand side by side
+    colour  of the group
+    width   of the group on the x-axis
+    """
     if not values:
         return
     dots = place - 0.08 + side_by_side(values, span, width=width - 0.16)

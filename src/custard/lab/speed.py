@@ -67,16 +67,16 @@ class Speed:
 
 def measure(tree: Tree, env: Any, env_kwargs: Mapping[str, Any] | None = None, seed: int = 1) -> Speed:
     """Measure on states of the tree's own episodes, so that branches are taken as in use."""
-    where = source(env, env_kwargs)
-    runs = run_episodes(tree, where, episode_seeds(seed, 8), record_states=True)
+    env_source = source(env, env_kwargs)
+    runs = run_episodes(tree, env_source, episode_seeds(seed, 8), record_states=True)
     assert runs.states is not None
     x = np.resize(np.concatenate(runs.states), (BATCH_ROWS, tree.features.n_raw))
     single_rows = list(x[:1000])
     act = _best_seconds(lambda: [tree.act(row) for row in single_rows]) / len(single_rows)
-    lengths = evaluate(tree, where, 16, seed).lengths
-    episodes = int(np.clip(200_000 / lengths.mean(), 16, 1000)) if where.make_compiled is not None else 16
-    steps = int(evaluate(tree, where, episodes, seed).lengths.sum())
-    steps_per_second = steps / _best_seconds(lambda: evaluate(tree, where, episodes, seed))
+    lengths = evaluate(tree, env_source, 16, seed).lengths
+    episodes = int(np.clip(200_000 / lengths.mean(), 16, 1000)) if env_source.make_compiled is not None else 16
+    steps = int(evaluate(tree, env_source, episodes, seed).lengths.sum())
+    steps_per_second = steps / _best_seconds(lambda: evaluate(tree, env_source, episodes, seed))
     return Speed(
         1e9 * act, 1e9 * _best_seconds(lambda: tree.predict(x)) / BATCH_ROWS, c_nanoseconds(tree, x),
         c_nanoseconds(tree, x, layout="table"), steps_per_second,
@@ -108,16 +108,16 @@ def c_nanoseconds(tree: Tree, x: np.ndarray, repeats: int = 30, layout: str = "a
         decide = f"do {{ {kind} a[{tree.actions.size}]; custard_act(X, a); all += (double)a[0]; }} while (0)"
     head = f"#define _POSIX_C_SOURCE 199309L\n#define N {tree.features.n_raw}\n#define DECIDE(X) {decide}\n"
     with tempfile.TemporaryDirectory() as folder:
-        where = Path(folder)
-        (where / "speed.c").write_text(head + to_c(tree.with_origin(history=None), layout) + TIMING_LOOP_C)
+        directory = Path(folder)
+        (directory / "speed.c").write_text(head + to_c(tree.with_origin(history=None), layout) + TIMING_LOOP_C)
         flags = ["-O2", "-std=c99", "-Wall", "-Wextra", "-Werror"]
         built = subprocess.run(
-            [compiler, *flags, "-o", where / "speed", where / "speed.c", "-lm"], capture_output=True, text=True
+            [compiler, *flags, "-o", directory / "speed", directory / "speed.c", "-lm"], capture_output=True, text=True
         )
         if built.returncode:
             raise CustardError(f"the C compiler {compiler} failed: {one_line(built.stderr)[:200]}")
-        np.ascontiguousarray(x, dtype=np.float64).tofile(where / "x.bin")
-        command = [str(where / "speed"), str(where / "x.bin"), str(len(x)), str(repeats)]
+        np.ascontiguousarray(x, dtype=np.float64).tofile(directory / "x.bin")
+        command = [str(directory / "speed"), str(directory / "x.bin"), str(len(x)), str(repeats)]
         nanoseconds, total = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
     ours = tree.predict(x) if tree.actions.discrete else tree.predict(x)[:, 0]
     assert np.isclose(float(total), float(ours.sum()), rtol=1e-9), "the C file decided otherwise"

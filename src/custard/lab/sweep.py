@@ -12,7 +12,7 @@ from custard.core.processes import cores
 from custard.lab.engines import events
 from custard.lab.trial_file import Row, TrialFile, read_rows, with_numbers
 from custard.lab.trial_table import TrialTable
-from custard.lab.trials import KEY, Trial, as_json, code_fingerprint, identity, is_comparable
+from custard.lab.trials import KEY_COLUMNS, Trial, as_json, code_fingerprint, identity, is_comparable
 
 __all__ = ["sweep", "trials_in"]
 
@@ -47,16 +47,16 @@ def sweep(
     """
     wanted = {about["trial"]: (trial, about) for trial in trials for about in (identity(trial, strict),)}
     with TrialFile(file) as store:
-        own = _rows_without_errors(store.rows, wanted)
-        for name, lent in _rows_without_errors(_rows_of_other_files(borrow, file), wanted).items():
-            if name not in own:
-                store.add({**lent, "experiment": wanted[name][1]["experiment"]})
+        own_rows = _rows_without_errors(store.rows, wanted)
+        for name, other_row in _rows_without_errors(_rows_of_other_files(borrow, file), wanted).items():
+            if name not in own_rows:
+                store.add({**other_row, "experiment": wanted[name][1]["experiment"]})
         done, notes = _rows_of_trials(store.rows, wanted, retry)
         waiting = [name for name in wanted if name not in done]
         jobs = [json.loads(json.dumps(dataclasses.asdict(wanted[name][0]), default=as_json)) for name in waiting]
         slots = workers or (1 if workers == 0 else cores())
-        coming = [wanted[name][1] for name in waiting]
-        with TrialTable(title, coming, list(done.values()), slots, notes, show) as trial_table:
+        waiting_rows = [wanted[name][1] for name in waiting]
+        with TrialTable(title, waiting_rows, list(done.values()), slots, notes, show) as trial_table:
             for kind, number, row in events(jobs, run, engine, workers, address) if jobs else ():
                 name = waiting[number]
                 if kind == "started":
@@ -85,12 +85,12 @@ def _rows_of_trials(rows: Sequence[Row], wanted: dict[str, Any], retry: bool) ->
     done: dict[str, Row] = {}
     unversioned = other = 0
     for row in rows:
-        name = _trial_of_row(row, wanted, by_key) or by_key.get(tuple(row[part] for part in KEY), "")
+        name = _trial_of_row(row, wanted, by_key) or by_key.get(tuple(row[part] for part in KEY_COLUMNS), "")
         if name in wanted and not (retry and row["error"]):
             unversioned += row["trial"] == ""
             done[name] = row
         elif name not in wanted and not row["error"]:
-            other += tuple(row[part] for part in KEY) in by_key
+            other += tuple(row[part] for part in KEY_COLUMNS) in by_key
     notes = []
     if unversioned:
         notes.append(f"{unversioned} rows do not say with which version they were made: taken as they are")
@@ -101,7 +101,7 @@ def _rows_of_trials(rows: Sequence[Row], wanted: dict[str, Any], retry: bool) ->
 
 def _names_by_key(wanted: dict[str, Any]) -> dict[tuple[str, ...], str]:
     """Return the name of each wanted trial by its key."""
-    return {tuple(about[part] for part in KEY): name for name, (_, about) in wanted.items()}
+    return {tuple(about[part] for part in KEY_COLUMNS): name for name, (_, about) in wanted.items()}
 
 
 def _trial_of_row(row: Row, wanted: dict[str, Any], by_key: dict[tuple[str, ...], str]) -> str:
@@ -111,15 +111,17 @@ def _trial_of_row(row: Row, wanted: dict[str, Any], by_key: dict[tuple[str, ...]
     the settings of that trial are equal in the row, or unknown to it and as they are by default: settings that the
     method no longer has cannot differ.
     """
-    name = by_key.get(tuple(row[part] for part in KEY), "")
+    name = by_key.get(tuple(row[part] for part in KEY_COLUMNS), "")
     if row["trial"] in wanted or not name or not row["full_settings"]:
         return row["trial"]
     trial, about = wanted[name]
-    before, now = (json.loads(each["full_settings"] or "{}") for each in (row, about))
-    if any(key not in before for key in now):
+    stored, current = (json.loads(each["full_settings"] or "{}") for each in (row, about))
+    if any(key not in stored for key in current):
         by_default = identity(dataclasses.replace(trial, settings={}), strict=False)["full_settings"]
-        before = json.loads(by_default or "{}") | before
-    same = bool(now) and is_comparable(row["version"]) and all(before.get(key, ...) == now[key] for key in now)
+        stored = json.loads(by_default or "{}") | stored
+    same = (
+        bool(current) and is_comparable(row["version"]) and all(stored.get(key, ...) == current[key] for key in current)
+    )
     return name if same else row["trial"]
 
 
@@ -139,9 +141,11 @@ def _rows_of_other_files(files: Iterable[Path], own: Path | None) -> Iterator[Ro
 
 def _sorted_rows(rows: Sequence[Row], done: dict[str, Row]) -> list[Row]:
     """Return all rows sorted, without errors of trials that a later row repeated with success."""
-    good = {tuple(row[part] for part in KEY) for row in done.values()}
+    good = {tuple(row[part] for part in KEY_COLUMNS) for row in done.values()}
     kept = {id(row) for row in done.values()}
-    rows = [row for row in rows if id(row) in kept or not row["error"] or tuple(row[p] for p in KEY) not in good]
+    rows = [
+        row for row in rows if id(row) in kept or not row["error"] or tuple(row[p] for p in KEY_COLUMNS) not in good
+    ]
     return sorted(rows, key=_sort_key)
 
 

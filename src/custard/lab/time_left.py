@@ -27,14 +27,14 @@ class Speed:
         self._totals: deque[tuple[float, int]] = deque([(0.0, 0)])  # seconds and steps, in all
 
     def add(self, seconds: float, steps: int) -> None:
-        """Take in so many steps and what they took."""
+        """Take in the seconds that a number of steps took."""
         seconds, steps = seconds + self._totals[-1][0], steps + self._totals[-1][1]
         self._totals.append((seconds, steps))
         while self._totals[1][0] <= RECENT_SHARE * seconds and len(self._totals) > 2:
             self._totals.popleft()
 
     def seconds_per_step(self, steps: int) -> float | None:
-        """Return the seconds per step when so many were taken; None where too little of that was measured."""
+        """Return the seconds per step after a number of steps; None where too little of that was measured."""
         (first_seconds, first_steps), (all_seconds, all_steps) = self._totals[0], self._totals[-1]
         if all_seconds < MIN_SECONDS or all_steps <= MIN_SHARE * steps or all_steps <= first_steps:
             return None
@@ -110,7 +110,7 @@ class TimeLeft:
         return slow * (per_slow or 0.0) + rest * (per_step or 0.0)
 
     def seconds(self, passed: float) -> float | None:
-        """Return the seconds left when so many have passed; None where that is not known."""
+        """Return the seconds left when `passed` seconds have passed; None where that is not known."""
         ends = [end for _, end in list(self._ends)]  # another thread may note a snapshot meanwhile
         if not self._is_known or not ends:
             return None

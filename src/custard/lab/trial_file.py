@@ -17,7 +17,7 @@ from typing import Any
 from custard.core.errors import CustardError, one_line
 from custard.core.files import make_directory, write_atomically
 from custard.core.locks import Lock
-from custard.lab.trials import COLUMNS, KEY, NUMBERS
+from custard.lab.trials import COLUMNS, KEY_COLUMNS, NUMBER_COLUMNS
 
 __all__ = ["TrialFile", "read_rows", "with_numbers"]
 
@@ -104,7 +104,7 @@ def with_numbers(rows: Iterable[Mapping[str, str]]) -> list[dict[str, Any]]:
     """Return rows with floats in the columns that hold numbers; empty cells stay empty."""
     try:
         return [
-            {name: float(cell) if name in NUMBERS and cell != "" else cell for name, cell in row.items()}
+            {name: float(cell) if name in NUMBER_COLUMNS and cell != "" else cell for name, cell in row.items()}
             for row in rows
         ]
     except ValueError as error:
@@ -123,7 +123,7 @@ def _complete_lines(file: Path) -> str:
 def _parse_rows(file: Path, text: str) -> list[Row]:
     reader = csv.DictReader(io.StringIO(text, newline=""))
     names = set(reader.fieldnames or ())
-    missing, unknown = set(KEY) - names, names - set(COLUMNS)
+    missing, unknown = set(KEY_COLUMNS) - names, names - set(COLUMNS)
     if missing or unknown:
         wrong = f"it has no column {sorted(missing)[0]!r}" if missing else f"column {sorted(unknown)[0]!r} is unknown"
         raise CustardError(f"{file} is not a CSV of trials: {wrong}")
@@ -147,7 +147,7 @@ def _require_valid_cells(row: Row, where: str) -> None:
     """Raise if a cell of a column of numbers or JSON objects holds something else."""
     objects = ("env_args", "settings", "full_settings")
     kinds: dict[str, Callable[[str], Any]] = {"seed": int, "max_depth": int, **dict.fromkeys(objects, _parse_object)}
-    for name, read in (kinds | dict.fromkeys(NUMBERS, float)).items():
+    for name, read in (kinds | dict.fromkeys(NUMBER_COLUMNS, float)).items():
         try:
             read(row.get(name) or ("{}" if read is _parse_object else "0"))
         except (ValueError, AttributeError):

@@ -22,6 +22,15 @@ class TrialTable:
     def __init__(
         self, title: str, waiting: Sequence[Row], rows: Sequence[Row], workers: int, notes: Sequence[str], enabled: bool
     ) -> None:
+        """Begin a display.
+
+        title    what it is called
+        waiting  what is known of the trials to run
+        rows     those of trials that were run before
+        workers  trials at a time
+        notes    lines for the end
+        enabled  whether anything is displayed
+        """
         self.title, self.waiting, self.rows = title, {row["trial"]: row for row in waiting}, list(rows)
         self.workers, self.notes, self.enabled = workers, notes, enabled
         self.total, self.ended, self.running = len(rows) + len(waiting), 0, dict[str, float]()
@@ -151,7 +160,7 @@ def seconds_left(rows: Sequence[Row], waiting: Sequence[Row], workers: int) -> f
         return None
     means = {group: sum(times) / len(times) for group, times in took.items()}
     groups = (((row["method"], row["env"]), (row["method"],), ()) for row in waiting)
-    return sum(means[next(group for group in some if group in means)] for some in groups) / max(1, workers)
+    return sum(means[next(group for group in options if group in means)] for options in groups) / max(1, workers)
 
 
 def duration_text(seconds: float) -> str:

@@ -25,9 +25,9 @@ from custard.task.settings import settings_for
 
 __all__ = [
     "COLUMNS",
-    "KEY",
-    "NUMBERS",
-    "TIMES",
+    "KEY_COLUMNS",
+    "NUMBER_COLUMNS",
+    "TIME_COLUMNS",
     "Trial",
     "as_json",
     "code_fingerprint",
@@ -40,16 +40,16 @@ __all__ = [
 ]
 
 #: The columns that say what was asked for; all columns: those, then what is known beforehand, then what is measured.
-KEY = ("env", "env_args", "method", "preset", "settings", "max_depth", "seed", "episodes", "evaluation_seed")
+KEY_COLUMNS = ("env", "env_args", "method", "preset", "settings", "max_depth", "seed", "episodes", "evaluation_seed")
 COLUMNS = (
-    "experiment", *KEY, "trial", "version", "code",
+    "experiment", *KEY_COLUMNS, "trial", "version", "code",
     "return", "std", "ci_low", "ci_high", "exact", "bound", "gap", "optimal", "depth", "leaves", "nodes",
     "raw_depth", "raw_nodes", "trivial", "cut", "time_limited", "final_return", "final_leaves", "seconds",
     "cpu_seconds", "steps", "selection_value", "message", "error", "full_settings",
 )  # fmt: skip
 COMPARABLE_SINCE = "0.1.0"  # the last version that changed results: rows of earlier ones are other trials
-TIMES = ("seconds", "cpu_seconds")  # the only columns that differ when a trial is repeated
-NUMBERS = COLUMNS[COLUMNS.index("return") : COLUMNS.index("message")]
+TIME_COLUMNS = ("seconds", "cpu_seconds")  # the only columns that differ when a trial is repeated
+NUMBER_COLUMNS = COLUMNS[COLUMNS.index("return") : COLUMNS.index("message")]
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,7 @@ def grid(
 ) -> list[Trial]:
     """Return a trial for every environment × depth limit × method × choice of settings × seed.
 
+    An element of `envs` is an id, or an id with its arguments; `max_depths` are depth limits, None for none.
     `settings` maps a method ("" for all) to settings of its own. `choices` maps a setting, or "method.setting", to the
     values to try in turn.
 
@@ -143,7 +144,7 @@ def _combinations(tried: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 
 
 def key(trial: Trial) -> dict[str, str]:
-    """Return what is asked for, as cells of the columns `KEY`."""
+    """Return what is asked for, as cells of the columns `KEY_COLUMNS`."""
     return {
         "env": trial.env, "env_args": _json_text(trial.env_kwargs), "method": trial.method, "preset": trial.preset,
         "settings": _json_text(trial.settings), "max_depth": "" if trial.max_depth is None else str(trial.max_depth),
@@ -230,15 +231,15 @@ def _measure(trial: Trial) -> dict[str, Any]:
     )
     result, tree, raw = judge(run.tree), run.tree, run.raw or run.tree
     low, high = result.ci95
-    where, _ = remembered(tree, source(trial.env, trial.env_kwargs))
-    limit = None if where.history else trial.max_depth  # a bound for a depth is one for trees without memory
-    bound, exact = _proved_bound(trial.env, _json_text(trial.env_kwargs), limit), exact_return(where, tree)
+    env_source, _ = remembered(tree, source(trial.env, trial.env_kwargs))
+    limit = None if env_source.history else trial.max_depth  # a bound for a depth is one for trees without memory
+    bound, exact = _proved_bound(trial.env, _json_text(trial.env_kwargs), limit), exact_return(env_source, tree)
     gap = None if bound is None else bound - (result.mean if exact is None else exact)
     final = None if run.final is None else judge(run.final)
     return {
         "return": result.mean, "std": _number_or_empty(result.std), "ci_low": _number_or_empty(low),
         "ci_high": _number_or_empty(high), "exact": _number_or_empty(exact),
-        "bound": _number_or_empty(bound), "gap": _number_or_empty(gap), "optimal": _is_optimal(where, bound, gap),
+        "bound": _number_or_empty(bound), "gap": _number_or_empty(gap), "optimal": _is_optimal(env_source, bound, gap),
         "depth": tree.depth, "leaves": tree.n_leaves, "nodes": tree.n_nodes, "raw_depth": raw.depth,
         "raw_nodes": raw.n_nodes, "trivial": int(tree.n_leaves == 1), "cut": int(raw.origin.get("cut", 0)),
         "time_limited": int(result.time_limited.sum()), "final_return": "" if final is None else final.mean,
@@ -248,10 +249,10 @@ def _measure(trial: Trial) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _is_optimal(where: Any, bound: float | None, gap: float | None) -> Any:
+def _is_optimal(env_source: Any, bound: float | None, gap: float | None) -> Any:
     from custard.planning.yardstick import slack
 
-    return "" if bound is None or gap is None else int(gap <= slack(where, bound))
+    return "" if bound is None or gap is None else int(gap <= slack(env_source, bound))
 
 
 @functools.lru_cache(maxsize=64)

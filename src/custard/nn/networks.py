@@ -16,19 +16,19 @@ import numpy as np
 from custard.core.numba_tools import njit
 
 __all__ = [
-    "Weights", "dueling", "dueling_heads", "encode", "encode_row", "evaluate", "forward", "forward_row", "make", "relu",
-    "scratch",
+    "Weights", "dueling", "dueling_heads", "encode", "encode_row", "evaluate", "forward", "forward_row",
+    "make_layer_outputs", "make_network", "relu",
 ]  # fmt: skip
 
 Weights = tuple[Any, ...]
 
 
-def make(rng: np.random.Generator, sizes: Sequence[int], last: float = 1.0) -> Weights:
+def make_network(rng: np.random.Generator, sizes: Sequence[int], last: float = 1.0) -> Weights:
     """Make a network with these layer sizes, inputs first: orthogonal weights, zero biases.
 
     Hidden layers are scaled by sqrt(2), the last one by `last`.
 
-    >>> [w.shape for w in make(np.random.default_rng(0), (3, 8, 2))]
+    >>> [w.shape for w in make_network(np.random.default_rng(0), (3, 8, 2))]
     [(4, 8), (9, 2)]
     """
     layers = []
@@ -57,7 +57,7 @@ def forward(weights: Weights, x: Any, activate: Callable[[Any], Any], layer: Cal
 
     `activate` is `relu`, jax.nn.relu, jnp.tanh, np.tanh, …; `layer` another way to compute `affine`.
 
-    >>> forward(make(np.random.default_rng(0), (3, 8, 2)), np.zeros((5, 3), dtype=np.float32), np.tanh).shape
+    >>> forward(make_network(np.random.default_rng(0), (3, 8, 2)), np.zeros((5, 3), dtype=np.float32), np.tanh).shape
     (5, 2)
     """
     for w in weights[:-1]:
@@ -87,7 +87,7 @@ def encode(x: Any, frequencies: int, xp: Any = np) -> Any:
     return xp.concatenate([x, *(f(w) for w in waves for f in (xp.sin, xp.cos))], axis=-1) if waves else x
 
 
-def scratch(weights: Weights) -> np.ndarray:
+def make_layer_outputs(weights: Weights) -> np.ndarray:
     """Allocate the layers that `forward_row` writes to: two rows as wide as the widest layer."""
     return np.zeros((2, max(w.shape[1] for w in weights)), dtype=np.float32)
 
@@ -125,17 +125,17 @@ def _tanh(x):
 
 
 @njit(cache=True, error_model="numpy")
-def evaluate(weights, x, room, rectified):
-    """Write the outputs for one float32 row x into room[(layers - 1) % 2].
+def evaluate(weights, x, layer_outputs, rectified):
+    """Write the outputs for one float32 row x into layer_outputs[(layers - 1) % 2].
 
-    `room` comes from `scratch`; hidden layers are activated by relu where `rectified`, else by tanh.
+    `layer_outputs` comes from `make_layer_outputs`. Hidden layers are activated by relu where `rectified`, else tanh.
     """
     last = len(weights) - 1
     previous = x
     for layer in range(last + 1):
         w = weights[layer]
         inputs, outputs = w.shape[0] - 1, w.shape[1]
-        out = room[layer % 2, :outputs]
+        out = layer_outputs[layer % 2, :outputs]
         for j in range(outputs):  # a loop: slices would compile their error messages too
             out[j] = w[inputs, j]
         whole = inputs - inputs % 4
@@ -157,8 +157,8 @@ def evaluate(weights, x, room, rectified):
 
 
 @njit(cache=True)
-def forward_row(weights, x, room, rectified):
+def forward_row(weights, x, layer_outputs, rectified):
     """Call `evaluate` and return a view of its outputs."""
-    evaluate(weights, x, room, rectified)
+    evaluate(weights, x, layer_outputs, rectified)
     last = len(weights) - 1
-    return room[last % 2, : weights[last].shape[1]]
+    return layer_outputs[last % 2, : weights[last].shape[1]]

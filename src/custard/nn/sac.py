@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from custard.nn.networks import Weights, forward, make
+from custard.nn.networks import Weights, forward, make_network
 
-__all__ = ["Learned", "Rows", "SACConfig", "clip_through", "compile_updates", "make_learned", "target_entropy"]
+__all__ = ["Learned", "Rows", "SACConfig", "clip_straight_through", "compile_updates", "make_learned", "target_entropy"]
 
 OUT_OF_RANGE_PENALTY = 1.0
 HALF_LOG_TAU_E = 0.5 * np.log(2.0 * np.pi * np.e)  # entropy of the standard normal distribution
@@ -65,14 +65,14 @@ def target_entropy(size: int, deviation: float) -> float:
     return float(size * (HALF_LOG_TAU_E + np.log(deviation)))
 
 
-def clip_through(u: Any) -> Any:
+def clip_straight_through(u: Any) -> Any:
     """Return clip(u, -1, 1) with the gradient of u."""
     return u + jax.lax.stop_gradient(jnp.clip(u, -1.0, 1.0) - u)
 
 
 def make_learned(rng: np.random.Generator, actor: Any, n: int, k: int, hidden: int, rate: float) -> Learned:
     """Return critics of two hidden layers for n features and k action components beside an actor."""
-    critics = tuple(make(rng, (n + k, hidden, hidden, 1)) for _ in range(2))
+    critics = tuple(make_network(rng, (n + k, hidden, hidden, 1)) for _ in range(2))
     log_temperature = np.zeros((), dtype=np.float32)
     moments = tuple(optax.adam(rate).init(part) for part in (actor, critics, log_temperature))
     return Learned(actor, critics, critics, log_temperature, moments)  # type: ignore[arg-type]
@@ -82,20 +82,20 @@ def compile_updates(policy: Policy, config: SACConfig) -> Callable[[Learned, Row
     """Return a compiled function that takes one update per minibatch."""
     adam = optax.adam(config.learning_rate)
 
-    def least_q(critics: Any, z: Any, action: Any) -> Any:
+    def min_q(critics: Any, z: Any, action: Any) -> Any:
         inputs = jnp.concatenate([z, action], axis=1)
         return jnp.minimum(*(forward(critic, inputs, jax.nn.relu)[:, 0] for critic in critics))
 
-    def drawn(actor: Any, z: Any, noise: Any) -> tuple[Any, Any, Any]:
+    def sample_actions(actor: Any, z: Any, noise: Any) -> tuple[Any, Any, Any]:
         """Return sampled actions, the logarithm of their density, and their means."""
         mean, log_deviation = policy(actor, z)
         density = -(0.5 * noise**2 + log_deviation + 0.5 * jnp.log(2.0 * jnp.pi)).sum(axis=1)
-        return clip_through(mean + jnp.exp(log_deviation) * noise), density, mean
+        return clip_straight_through(mean + jnp.exp(log_deviation) * noise), density, mean
 
     def update(learned: Learned, rows: Rows) -> tuple[Learned, None]:
         temperature = jnp.exp(learned.log_temperature)
-        next_action, next_density, _ = drawn(learned.actor, rows.after, rows.noise[:, 0])
-        future = least_q(learned.targets, rows.after, next_action) - temperature * next_density
+        next_action, next_density, _ = sample_actions(learned.actor, rows.after, rows.noise[:, 0])
+        future = min_q(learned.targets, rows.after, next_action) - temperature * next_density
         goal = jax.lax.stop_gradient(rows.reward + config.gamma * (1.0 - rows.ended) * future)
 
         def critic_loss(critics: Any) -> Any:
@@ -104,9 +104,9 @@ def compile_updates(policy: Policy, config: SACConfig) -> Callable[[Learned, Row
             return errors[0] + errors[1]
 
         def actor_loss(actor: Any) -> tuple[Any, Any]:
-            action, density, mean = drawn(actor, rows.z, rows.noise[:, 1])
+            action, density, mean = sample_actions(actor, rows.z, rows.noise[:, 1])
             beyond = (jnp.maximum(jnp.abs(mean) - 1.0, 0.0) ** 2).sum(axis=1)
-            worth = least_q(learned.critics, rows.z, action)
+            worth = min_q(learned.critics, rows.z, action)
             return (temperature * density - worth + OUT_OF_RANGE_PENALTY * beyond).mean(), density.mean()
 
         actor_gradient, density = jax.grad(actor_loss, has_aux=True)(learned.actor)

@@ -374,8 +374,13 @@ def _plan_pothole_world(problem: Problem, settings: Settings) -> Snapshot:
     max_intervals = MAX_INTERVALS if problem.max_depth is None else min(2**problem.max_depth, MAX_INTERVALS)
     found = best_intervals(env, MAX_INTERVALS, settings.step)  # those of fewer intervals are among them
     value, optimum = float(found.values[max_intervals - 1]), float(found.values[-1])
-    enough = int(np.flatnonzero(found.values >= value - 1e-6)[0])
-    tree = interval_tree(found.boundaries[enough], found.lanes[enough], problem.base.features, problem.base.actions)
+    smallest_sufficient = int(np.flatnonzero(found.values >= value - 1e-6)[0])
+    tree = interval_tree(
+        found.boundaries[smallest_sufficient],
+        found.lanes[smallest_sufficient],
+        problem.base.features,
+        problem.base.actions,
+    )
     how = f"interval dynamic programming on a grid of {settings.step:g}"
     certificate = {
         "value": value, "bound": value, "optimum": optimum, "tolerance": settings.step, "max_depth": problem.max_depth,

@@ -67,14 +67,14 @@ def seconds_per_step(problem: Problem) -> float:
     Episodes of good policies are often longer than those of random actions, so that resets cost less (`_length_ratio`).
     """
     env = problem.source.make()
-    menu, rng = LeafActions(problem.base.actions), np.random.default_rng(problem.seed)
+    leaf_actions, rng = LeafActions(problem.base.actions), np.random.default_rng(problem.seed)
     _, info = env.reset(seed=0)
     is_discrete = problem.base.actions.discrete
     steps, resets, reset_seconds, seconds = 0, 1, 0.0, list[float]()  # of every step
     begun = time.perf_counter()
     while steps < MAX_MEASURED_STEPS and (steps < 1 or time.perf_counter() - begun < MEASURED_SECONDS):
         step_begun = time.perf_counter()
-        action = random_action(menu, rng, action_mask(env, info) if is_discrete else None)
+        action = random_action(leaf_actions, rng, action_mask(env, info) if is_discrete else None)
         observation, _, terminated, truncated, info = env.step(problem.base.action(action))
         problem.base.observe(observation)
         seconds.append(time.perf_counter() - step_begun)
@@ -99,8 +99,8 @@ def _compiled_seconds_per_step(problem: Problem) -> float:
     from custard.task.compiled_runner import CompiledRunner  # compiled code loads when it is used
 
     runner, rng = CompiledRunner(problem), np.random.default_rng(problem.seed)
-    menu, base = LeafActions(problem.base.actions), problem.base
-    trees = [Tree.leaf(menu.random(rng), base.features, base.actions) for _ in range(COMPILED_POLICIES)]
+    leaf_actions, base = LeafActions(problem.base.actions), problem.base
+    trees = [Tree.leaf(leaf_actions.random(rng), base.features, base.actions) for _ in range(COMPILED_POLICIES)]
     requests = [EpisodeRequest(tree, np.arange(2), max_steps=problem.episode_cap(np.inf)) for tree in trees]
     runner.run(requests)  # compiles
     steps, episodes, begun = 0, 0, time.perf_counter()
@@ -118,7 +118,7 @@ def _length_ratio(problem: Problem, length: float) -> float:
 
 
 def budget_of_time(module: Any, problem: Problem, settings: Any, seconds: float) -> int | None:
-    """Return the environment steps that a method takes in so many seconds; None if it is done before.
+    """Return the environment steps that a method takes in a number of seconds; None if it is done before.
 
     Direct search has its own way to know. Other methods run with small budgets to find out, each ten times the one
     before, and begin again afterwards.
@@ -163,7 +163,7 @@ class _Trial:
 
 
 def _trial(solving: Iterator[Snapshot], seconds: float) -> _Trial:
-    """Run a method for so many seconds, or to its end."""
+    """Run a method for a number of seconds, or to its end."""
     begun, times = time.perf_counter(), list[tuple[int, float]]()
     for snapshot in solving:
         times.append((snapshot.steps, time.perf_counter() - begun))
@@ -175,9 +175,9 @@ def _trial(solving: Iterator[Snapshot], seconds: float) -> _Trial:
 
 
 def budget_for(problem: Problem, seconds: float | None, training_seconds: Callable[[int, float], float]) -> int:
-    """Return the environment steps that a search can take in so many seconds, rounded; by default in a few minutes.
+    """Return the environment steps that a search can take in `seconds`, rounded; by default in a few minutes.
 
-    `training_seconds` says how long a budget trains networks, which one process does, if a step takes so long.
+    `training_seconds(budget, seconds per step)` is how long networks are trained, which one process does.
     """
     available = cores()
     if problem.engine == "ray":

@@ -104,12 +104,12 @@ def check_env(
         warnings.simplefilter("ignore")
         try:
             try:
-                where = source(env, env_kwargs)
+                env_source = source(env, env_kwargs)
             finally:
                 before |= _chance_state()  # libraries that are imported when it is first made may draw numbers
-            report.env = where.name
-            base = _describe(where, features, report)
-            _check_stepping(where, base, report, seed, steps)
+            report.env = env_source.name
+            base = _describe(env_source, features, report)
+            _check_stepping(env_source, base, report, seed, steps)
         except CustardError as error:
             report.add("error", _name_of(str(error)), str(error), _fix_of(str(error)))
     for what in _changes(before, _process_state()):
@@ -123,20 +123,22 @@ def check_env(
 # -- what custard makes of it -----------------------------------------------------------------------------------------
 
 
-def _describe(where: Source, features: Any, report: CheckReport) -> Base:
+def _describe(env_source: Source, features: Any, report: CheckReport) -> Base:
     """Fill in the facts, and say what is unusual about the spaces."""
-    made = where.make()
+    made = env_source.make()
     base = describe(made, features=features)
     names, kinds = base.features.names, base.features.kinds
     counts = {kind: kinds.count(kind) for kind in dict.fromkeys(kinds)}
     report.facts |= {
         "features": _listed(names), "kinds": ", ".join(f"{count} {kind}" for kind, count in counts.items()),
         "actions": f"{base.actions.kind}: {_listed(base.actions.names)}",
-        "time_limit": where.time_limit, "compiled": where.make_compiled is not None,
+        "time_limit": env_source.time_limit, "compiled": env_source.make_compiled is not None,
     }  # fmt: skip
-    can_remake = getattr(where.make, "recipe", None) is not None
-    report.facts["workers"] = "not needed" if where.make_compiled else "all cores" if can_remake else "this process"
-    if not can_remake and not where.make_compiled:
+    can_remake = getattr(env_source.make, "recipe", None) is not None
+    report.facts["workers"] = (
+        "not needed" if env_source.make_compiled else "all cores" if can_remake else "this process"
+    )
+    if not can_remake and not env_source.make_compiled:
         report.add("note", "one-process", "other processes cannot make it: episodes run on one core",
                    "give an id, or a function or class of a module")  # fmt: skip
     whole = base.features.integer.all() and not base.features.unbounded.any()
@@ -174,25 +176,25 @@ def _listed(names: Sequence[str]) -> str:
 # -- what it does -----------------------------------------------------------------------------------------------------
 
 
-def _check_stepping(where: Source, base: Base, report: CheckReport, seed: int, steps: int) -> None:
-    threads, env = threading.active_count(), where.make()
+def _check_stepping(env_source: Source, base: Base, report: CheckReport, seed: int, steps: int) -> None:
+    threads, env = threading.active_count(), env_source.make()
     _check_actions(env, base, report, seed)
-    _check_determinism(where, env, report, seed)
+    _check_determinism(env_source, env, report, seed)
     _check_copies(env, report, seed)
-    _run_episodes(where, env, base, report, seed, steps)
+    _run_episodes(env_source, env, base, report, seed, steps)
     try:
-        if not where.is_single_instance:
+        if not env_source.is_single_instance:
             env.unwrapped.close()
     except (Exception, SystemExit) as error:  # an environment may raise anything
         report.add("warning", "close-fails", f"close() raised {type(error).__name__}: {error}", "let close() succeed")
-    if threading.active_count() > threads and not where.is_single_instance:
+    if threading.active_count() > threads and not env_source.is_single_instance:
         report.add("warning", "threads-left", "it leaves threads running after close()", "join them in close()")
 
 
-def _run_episodes(where: Source, env: Any, base: Base, report: CheckReport, seed: int, steps: int) -> None:
+def _run_episodes(env_source: Source, env: Any, base: Base, report: CheckReport, seed: int, steps: int) -> None:
     """Run random episodes and report what their observations, rewards, ends and times are like."""
     env.action_space.seed(seed)
-    limit, space = where.time_limit, env.observation_space
+    limit, space = env_source.time_limit, env.observation_space
     rewards: list[float] = []
     lengths: list[int] = []
     longest = stepping = 0.0
@@ -245,7 +247,7 @@ def _run_episodes(where: Source, env: Any, base: Base, report: CheckReport, seed
                    "give a small reward on the way to the goal, or an expert")  # fmt: skip
     elif min(rewards) == max(rewards) and n_terminated == 0:
         # A declared threshold says that some returns are better than others, so that a goal exists.
-        report.add("warning" if where.reward_threshold is None else "note", "constant-reward",
+        report.add("warning" if env_source.reward_threshold is None else "note", "constant-reward",
                    f"with random actions every step earns {rewards[0]:g} and nothing terminates: learning begins "
                    "blindly", "let the reward or the end depend on actions, or give an expert")  # fmt: skip
     elif not 1e-3 <= np.abs([r for r in rewards if r]).mean() <= 1e3:
@@ -310,7 +312,7 @@ def _sample_actions(space: gym.Space, base: Base) -> Iterator[Any]:
             yield base.action(bound)
 
 
-def _check_determinism(where: Source, env: Any, report: CheckReport, seed: int) -> None:
+def _check_determinism(env_source: Source, env: Any, report: CheckReport, seed: int) -> None:
     """Report whether the same seed and the same actions give the same episode, in this environment and in another."""
     env.action_space.seed(seed)
     actions = [env.action_space.sample() for _ in range(REPEATED_STEPS)]
@@ -323,7 +325,7 @@ def _check_determinism(where: Source, env: Any, report: CheckReport, seed: int) 
         report.add("warning", "not-deterministic", f"the same seed and actions give another episode from step {at} on: "
                    "results cannot be repeated, nor resumed", "draw all chance from self.np_random, and reset all "
                    "state in reset(seed=…)")  # fmt: skip
-    elif not where.is_single_instance and _episode(where.make(), actions, seed) != first:
+    elif not env_source.is_single_instance and _episode(env_source.make(), actions, seed) != first:
         report.add("warning", "made-differently", "another environment made the same way gives another episode for "
                    "the same seed", "let nothing depend on when or how often it is made")  # fmt: skip
     if len({_exact(env.reset(seed=seed + k)[0]) for k in range(8)}) == 1:

@@ -25,7 +25,7 @@ Chunk = tuple[int, dict[str, Any]]  # the request's number, and what `serve_epis
 
 
 def chunks_of(requests: Sequence[EpisodeRequest], workers: int) -> list[Chunk]:
-    """Cut all requests into chunks for so many workers."""
+    """Cut all requests into chunks for a number of workers."""
     chunks: list[Chunk] = []
     for number, request in enumerate(requests):
         pieces = max(1, min(len(request.seeds), CHUNKS_PER_WORKER * workers))

@@ -100,7 +100,10 @@ def roll_out(tree, world, random_actions, rng, noise):
 
 @njit(cache=True, nogil=True)
 def _roll_out(tree, world, random_actions, rng, noise, returns, lengths, terminated, visits, scratch):
-    """Run the loop of `roll_out`, which keeps the arrays alive: counting references would take half of the time."""
+    """Run the loop of `roll_out`, which keeps the arrays alive: counting references would take half of the time.
+
+    It fills `returns`, `lengths`, `terminated` [N] and `visits` [n_nodes]; `scratch` are buffers.
+    """
     (kind, params, limit, _), random_actions, rng, visits = without_refcounts((world, random_actions, rng, visits))
     tree, (state, x, stream) = without_refcounts((tree, scratch))
     max_reward = -np.inf

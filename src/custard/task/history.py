@@ -72,9 +72,9 @@ class History(gym.Wrapper):
 
 
 def with_history(
-    where: Source, steps: int, features: FeaturesArgument = None, feature_names: Sequence[str] | None = None
+    env_source: Source, steps: int, features: FeaturesArgument = None, feature_names: Sequence[str] | None = None
 ) -> Source:
-    """Return a source of the same environments with so many past steps among their features.
+    """Return a source of the same environments with `steps` past steps among their features.
 
     `features` and `feature_names` concern the present observation, as in `History`; expressions are left to whoever
     describes the environment, since they may be about past steps. Compiled code cannot step such an environment.
@@ -85,13 +85,13 @@ def with_history(
     """
     require_history(steps)
     if not steps:
-        return where
-    if where.history:
-        raise CustardError(f"{where.name} shows {where.history} past steps already: leave out history=")
-    if where.vector is not None:
+        return env_source
+    if env_source.history:
+        raise CustardError(f"{env_source.name} shows {env_source.history} past steps already: leave out history=")
+    if env_source.vector is not None:
         raise CustardError("history= needs an id, a single environment or a function that makes one, not a vector one")
     function: Any = None if is_expressions(features) else features
-    make, recipe, encoder = where.make, getattr(where.make, "recipe", None), encoder_recipe(function)
+    make, recipe, encoder = env_source.make, getattr(env_source.make, "recipe", None), encoder_recipe(function)
     if recipe is not None and (function is None or encoder is not None):
         names = None if feature_names is None else [str(name) for name in feature_names]
         recipe = {**recipe, "history": {"steps": int(steps), "features": encoder, "names": names}}
@@ -102,20 +102,20 @@ def with_history(
         return History(env, steps, function, feature_names)
 
     return replace(
-        where, make=Maker(lambda: around(make()), recipe), make_compiled=None, is_wrapped=True, history=int(steps),
-        without_history=where, around=around,
+        env_source, make=Maker(lambda: around(make()), recipe), make_compiled=None, is_wrapped=True, history=int(steps),
+        without_history=env_source, around=around,
     )  # fmt: skip
 
 
-def history_from_recipe(where: Source, recipe: Mapping[str, Any] | None) -> Source:
+def history_from_recipe(env_source: Source, recipe: Mapping[str, Any] | None) -> Source:
     """Return the source with the history that `with_history` put into its recipe."""
     if recipe is None:
-        return where
-    return with_history(where, recipe["steps"], recipe_encoder(recipe["features"]), recipe["names"])
+        return env_source
+    return with_history(env_source, recipe["steps"], recipe_encoder(recipe["features"]), recipe["names"])
 
 
 def remembered(
-    policy: Any, where: Source, features: FeaturesArgument = None, history: int | None = None
+    policy: Any, env_source: Source, features: FeaturesArgument = None, history: int | None = None
 ) -> tuple[Source, FeaturesArgument]:
     """Return the source with the past steps that a policy needs, and the features= that are still to be applied to it.
 
@@ -124,12 +124,12 @@ def remembered(
     """
     if history is None and isinstance(policy, Tree):
         history = history_of(policy)
-    if features is None and isinstance(policy, Tree) and not where.history:
+    if features is None and isinstance(policy, Tree) and not env_source.history:
         features = features_of(policy)
-    if where.history or not history:
-        return where, features
+    if env_source.history or not history:
+        return env_source, features
     names = policy.origin.get("feature_names") if isinstance(policy, Tree) else None
-    return with_history(where, history, features, names), features if is_expressions(features) else None
+    return with_history(env_source, history, features, names), features if is_expressions(features) else None
 
 
 def spread_bounds(given: Any, env: gym.Env) -> Any:

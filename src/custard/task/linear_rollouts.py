@@ -80,7 +80,7 @@ def linear_rollouts(
     """Run one episode per random stream [N, 4]: returns, lengths, truncated [N], and visits [n_nodes] of each leaf."""
     arrays, nothing = linear_arrays(policy), np.zeros((0, world.n_features))
     parts = in_parts(
-        lambda a, b: _rolled_out(arrays, world, rng[a:b], nothing),
+        lambda a, b: _roll_out_all(arrays, world, rng[a:b], nothing),
         len(rng),
         parallel=len(rng) >= MIN_PARALLEL_EPISODES,
     )
@@ -89,13 +89,13 @@ def linear_rollouts(
 
 
 def states_met(policy: Tree | LinearPolicy, world: World, rng: np.ndarray, steps: int) -> np.ndarray:
-    """Return the states [steps, n] met in one episode per random stream [N, 4], which have so many steps together."""
+    """Return the states [steps, n] met in one episode per random stream [N, 4]; `steps` are those of all episodes."""
     states = np.zeros((steps, world.n_features))
-    _rolled_out(linear_arrays(policy), world, rng, states)
+    _roll_out_all(linear_arrays(policy), world, rng, states)
     return states
 
 
-def _rolled_out(
+def _roll_out_all(
     arrays: tuple[tuple[np.ndarray, ...], LinearArrays], world: World, rng: np.ndarray, states: np.ndarray
 ) -> tuple[np.ndarray, ...]:
     """Run one episode per random stream: returns, lengths, terminated and visits; write what fits into `states`."""
@@ -109,7 +109,8 @@ def _rolled_out(
 
 @njit(cache=True, nogil=True)
 def _roll_out_linear(tree, linear, world, rng, results, states, scratch):
-    """Run one episode per random stream; write returns, lengths, terminated and visits, and what fits into `states`."""
+    """Run one episode per random stream [N, 4]; write `results` (returns, lengths, terminated [N] and visits [n_nodes])
+    and as many states as fit into `states`. `tree` and `linear` are what `linear_arrays` returns."""
     (kind, params, limit, _), rng, results = without_refcounts((world, rng, results))
     tree, linear, scratch = without_refcounts((tree, linear, scratch))
     returns, lengths, terminated, visits = results
@@ -146,7 +147,10 @@ def extend_state(linear, x, full):
 
 @njit(cache=True, nogil=True)
 def action_at(tree, linear, leaf, x, full):
-    """Return the action at a leaf: a whole number, or an action vector's only component."""
+    """Return the action at a leaf: a whole number, or an action vector's only component.
+
+    `tree` and `linear` are what `linear_arrays` returns; x [n_raw] are the features, `full` [n] those and their sums.
+    """
     _, _, _, _, gains, low, high, is_argmax = linear
     action = tree[4][leaf]
     if is_argmax:

@@ -14,7 +14,7 @@ from custard.core.errors import shortened
 __all__ = ["observation_fault"]
 
 
-def observation_fault(space: gym.Space, observation: Any, where: str = "") -> str | None:
+def observation_fault(space: gym.Space, observation: Any, part_name: str = "") -> str | None:
     """Return what is wrong with an observation, or None.
 
     Numbers outside a Box's bounds are not a fault: many environments declare bounds that they do not keep. Spaces that
@@ -29,34 +29,36 @@ def observation_fault(space: gym.Space, observation: Any, where: str = "") -> st
     """
     if isinstance(space, spaces.Dict):
         if not isinstance(observation, Mapping):
-            return _fault(space, where, f"a {type(observation).__name__} is no dictionary")
+            return _fault(space, part_name, f"a {type(observation).__name__} is no dictionary")
         missing = [str(key) for key in space.spaces if key not in observation]
         if missing:
-            return _fault(space, where, f"it lacks {', '.join(map(repr, missing))}")
+            return _fault(space, part_name, f"it lacks {', '.join(map(repr, missing))}")
         parts = ((str(key), part, observation[key]) for key, part in space.spaces.items())
     elif isinstance(space, spaces.Tuple):
         if not isinstance(observation, (tuple, list)) or len(observation) != len(space.spaces):
-            return _fault(space, where, f"{len(space.spaces)} parts are needed, got {_shown(observation)}")
+            return _fault(space, part_name, f"{len(space.spaces)} parts are needed, got {_shown(observation)}")
         parts = ((str(k), part, observation[k]) for k, part in enumerate(space.spaces))
     else:
-        return _plain_fault(space, observation, where)
-    faults = (observation_fault(part, value, f"{where}.{name}" if where else name) for name, part, value in parts)
+        return _plain_fault(space, observation, part_name)
+    faults = (
+        observation_fault(part, value, f"{part_name}.{name}" if part_name else name) for name, part, value in parts
+    )
     return next((fault for fault in faults if fault is not None), None)
 
 
-def _plain_fault(space: gym.Space, observation: Any, where: str) -> str | None:
+def _plain_fault(space: gym.Space, observation: Any, part_name: str) -> str | None:
     """Return what is wrong with an observation of a space of numbers."""
     if not isinstance(space, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)):
         return None
     try:
         array = np.asarray(observation)
     except (ValueError, TypeError):
-        return _fault(space, where, f"{_shown(observation)} is no array of numbers")
+        return _fault(space, part_name, f"{_shown(observation)} is no array of numbers")
     if array.dtype.kind not in "biuf":
-        return _fault(space, where, f"{_shown(observation)} is no array of numbers")
+        return _fault(space, part_name, f"{_shown(observation)} is no array of numbers")
     shape = space.shape or ()
     if array.shape != shape:
-        return _fault(space, where, f"its shape is {array.shape}, not {shape}")
+        return _fault(space, part_name, f"its shape is {array.shape}, not {shape}")
     if isinstance(space, spaces.Box):
         return None
     if isinstance(space, spaces.MultiBinary):
@@ -69,12 +71,12 @@ def _plain_fault(space: gym.Space, observation: Any, where: str) -> str | None:
     if not wrong.any():
         return None
     first = np.flatnonzero(wrong.reshape(-1))[0]
-    value, least, most = (np.broadcast_to(part, shape).reshape(-1)[first] for part in (array, low, high))
-    return _fault(space, where, f"{value} is not one of {int(least)}…{int(most)}")
+    value, smallest, largest = (np.broadcast_to(part, shape).reshape(-1)[first] for part in (array, low, high))
+    return _fault(space, part_name, f"{value} is not one of {int(smallest)}…{int(largest)}")
 
 
-def _fault(space: gym.Space, where: str, what: str) -> str:
-    part = f" (part {where!r})" if where else ""
+def _fault(space: gym.Space, part_name: str, what: str) -> str:
+    part = f" (part {part_name!r})" if part_name else ""
     return f"an observation that does not fit its space {shortened(str(space), 200)}{part}: {what}"
 
 

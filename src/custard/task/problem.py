@@ -67,10 +67,10 @@ class Problem:
     def probe(self) -> Probe:
         """What one random episode shows."""
         env = self.source.make()
-        most = MAX_PROBE_STEPS
+        max_steps = MAX_PROBE_STEPS
         if self.budget is not None:
-            most = min(most, max(1, int(PROBE_BUDGET_SHARE * self.budget)))
-        probe = probe_environment(env, self.seeds("look")["look"], most)  # the purpose's name is part of the seed
+            max_steps = min(max_steps, max(1, int(PROBE_BUDGET_SHARE * self.budget)))
+        probe = probe_environment(env, self.seeds("look")["look"], max_steps)  # the purpose's name is part of the seed
         if not self.source.is_single_instance:
             env.close()
         return probe
@@ -101,8 +101,8 @@ class Problem:
         """
         if self.source.time_limit or self.is_compiled:
             return self.source.time_limit or DEFAULT_TIME_LIMIT
-        least = max(1, min(100, budget / 10))
-        return int(np.clip(budget / (50 if self.probe.ended else 500), least, DEFAULT_TIME_LIMIT))
+        min_cap = max(1, min(100, budget / 10))
+        return int(np.clip(budget / (50 if self.probe.ended else 500), min_cap, DEFAULT_TIME_LIMIT))
 
     @property
     def default_gamma_b(self) -> float:

@@ -36,6 +36,12 @@ def settings_for(
 ) -> Any:
     """Return a method's settings: the preset's for this environment, then what the user gave.
 
+    module  the method's, with `Settings` and `PRESETS`
+    env     the environment's id, or "" for none that presets know
+    preset  its name; None for "tuned"
+    given   settings by name
+    what    what a message calls a setting
+
     `PRESETS[preset]` maps an environment's name without version ("CartPole"), or "" for any, to settings. A setting
     that the preset's form of the method does not read is an error.
     """
@@ -55,11 +61,11 @@ def settings_for(
                 raise CustardError(f"{what} {key!r} is not read under the preset {chosen!r}, which reads {reads}")
             raise CustardError(one_of(what, key, fields))
     hints = typing.get_type_hints(accepted)
-    return accepted(**{key: _fitting(key, value, hints[key]) for key, value in merged.items()})
+    return accepted(**{key: _checked(key, value, hints[key]) for key, value in merged.items()})
 
 
-def _fitting(key: str, value: Any, wanted: Any) -> Any:
-    """The value, if it has the type its setting declares (a whole number may stand for a real one)."""
+def _checked(key: str, value: Any, wanted: Any) -> Any:
+    """Return a setting's value; raise unless it has the declared type (a whole number may stand for a real one)."""
     value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, float) and not math.isfinite(value):
         raise CustardError(f"{key}={value!r} must be a finite number")

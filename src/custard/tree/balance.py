@@ -50,8 +50,11 @@ def _rearranged(tree: Tree) -> Tree:
             places = [new[end] for end in ends]
             inside = [k for k in range(len(cuts)) if places[k] != places[k + 1]]  # cuts between different intervals
             places = [places[k] for k in [*inside, len(cuts)]]
-            now = _present_height(node, feature, kids, [forest.height[new[end]] for end in ends])
-            if len(inside) == len(cuts) and now == _least_heights([forest.height[place] for place in places])[-1]:
+            present_height = _present_height(node, feature, kids, [forest.height[new[end]] for end in ends])
+            if (
+                len(inside) == len(cuts)
+                and present_height == _least_heights([forest.height[place] for place in places])[-1]
+            ):
                 new[node] = forest.copy(node, feature, threshold, kids, new)
             else:
                 new[node] = forest.arranged(c, [cuts[k] for k in inside], places)
@@ -100,18 +103,22 @@ class _Forest:
         done: list[int] = []
         to_do: list[tuple[int, int, int, int]] = [(0, len(places), _least_heights(heights)[-1], 0)]
         while to_do:
-            first, last, most, cut = to_do.pop()
+            first, last, max_height, cut = to_do.pop()
             if cut:  # both sides are done
                 right, left = done.pop(), done.pop()
                 done.append(self.split(c, cuts[cut - 1], left, right))
             elif last - first == 1:
                 done.append(places[first])
             else:
-                some, n = heights[first:last], last - first
-                before, after = _least_heights(some), _least_heights(some[::-1])
-                fits = [m for m in range(1, n) if before[m - 1] < most and after[n - m - 1] < most]
+                part_heights, n = heights[first:last], last - first
+                before, after = _least_heights(part_heights), _least_heights(part_heights[::-1])
+                fits = [m for m in range(1, n) if before[m - 1] < max_height and after[n - m - 1] < max_height]
                 middle = first + min(fits, key=lambda m: abs(2 * m - n))
-                to_do += [(first, last, most, middle), (middle, last, most - 1, 0), (first, middle, most - 1, 0)]
+                to_do += [
+                    (first, last, max_height, middle),
+                    (middle, last, max_height - 1, 0),
+                    (first, middle, max_height - 1, 0),
+                ]
         return done[0]
 
     def tree(self, top: int, like: Tree) -> Tree:

@@ -126,11 +126,11 @@ def counterfactuals(tree: Tree, observation: Any, *, fixed: Iterable[str] = (), 
         held[tree.features.raw.index(name)] = True
     width = scales(tree, scale)
     whole = tree.features.integer
-    now = tree.leaf_key(tree.path(x)[-1])
+    present_key = tree.leaf_key(tree.path(x)[-1])
     best: dict[bytes, Change] = {}
     for leaf, box in tree.boxes():
         key = tree.leaf_key(leaf)
-        if key == now:
+        if key == present_key:
             continue
         if any(c >= n_raw for c in box):
             near_point = nearest_point(tree, leaf, x, width[:n_raw], held)

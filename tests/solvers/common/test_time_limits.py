@@ -72,14 +72,14 @@ def test_ppo(compiled, bootstrap):
 def test_ppo_as_written(compiled, bootstrap):
     pytest.importorskip("jax")
     from custard.ibmdp.splits import Rules
-    from custard.nn.networks import make
+    from custard.nn.networks import make_network
     from custard.solvers.ppo.paper import Rollouts, make_steps
     from custard.solvers.ppo.policy import PolicyNetwork
     from custard.solvers.ppo.rollouts import make_environments
 
     problem = problem_of(compiled)
     rules = Rules(problem.base.features, problem.base.actions, 1, -0.01, 1.0, 1.0, 2)
-    actor = make(np.random.default_rng(0), (2 * rules.features.n, 8, 8, rules.n_actions), 0.1)
+    actor = make_network(np.random.default_rng(0), (2 * rules.features.n, 8, 8, rules.n_actions), 0.1)
     seeds = problem.seeds("learner", "environment")
     envs = make_environments(problem, 1, seeds["environment"], limit_terminates=not bootstrap)
     rollouts = Rollouts(rules, envs, actor, seeds["learner"])

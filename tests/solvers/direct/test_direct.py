@@ -15,11 +15,11 @@ from custard.solvers import direct, tpi
 from custard.solvers.common.evolve import Arm, parametrise
 from custard.solvers.common.linear_trees import (
     coefficients,
-    grown,
     linear_tree,
-    readable,
-    rounded,
     with_few_terms,
+    with_named_sums,
+    with_random_split,
+    with_rounded_numbers,
     without_coefficients,
 )
 from custard.solvers.common.mutations import trees_without_one_split, ways_to_close, with_split_leaves, without_splits
@@ -152,7 +152,7 @@ def test_a_tournament_acts_as_its_scores_do(n_actions):
 
 
 def test_coefficients_can_be_dropped_those_first_that_matter_least():
-    tree = readable(linear_tree(linear_policy(3), FEATURES, X))
+    tree = with_named_sums(linear_tree(linear_policy(3), FEATURES, X))
     found = coefficients(tree, X)
     assert len(found) == tree.n_coefficients
     for count in (1, 3):
@@ -220,7 +220,7 @@ def test_a_leaf_that_lost_its_gains_stays_within_the_bounds():
     actions = Actions("box", ("push",), low=[-0.436], high=[0.436])
     leaf = linear_tree(LinearPolicy(np.array([[0.5, 0.0, 0.0]]), np.array([3.0]), actions), FEATURES, X)
     constant = without_coefficients(leaf, coefficients(leaf, X), X)
-    assert rounded(constant, 2).value.tolist() == [[0.436]]
+    assert with_rounded_numbers(constant, 2).value.tolist() == [[0.436]]
     moved, size = parametrise(constant, X)
     assert moved(np.ones(size)).value.tolist() == [[0.436]]
 
@@ -253,8 +253,8 @@ def test_a_user_expert_keeps_the_budget():
 
 
 def test_rounded_numbers_have_few_digits():
-    tree = readable(linear_tree(linear_policy(3), FEATURES, X))
-    short = rounded(tree, 2)
+    tree = with_named_sums(linear_tree(linear_policy(3), FEATURES, X))
+    short = with_rounded_numbers(tree, 2)
     assert all(weight == float(f"{weight:.2g}") for entry in short.features.derived for _, weight in entry.terms)
     assert (short.predict(X) == tree.predict(X)).mean() > 0.9
 
@@ -288,7 +288,7 @@ def test_a_simpler_tree_wins_only_where_it_loses_no_more_than_tolerated(toleranc
 
 def test_a_sum_of_one_feature_is_a_plain_test():
     policy = LinearPolicy(np.array([[1.0, 0, 0], [-1.0, 0, 0]]), np.zeros(2), Actions("discrete", ("v", "w")))
-    tree = readable(linear_tree(policy, FEATURES, X))
+    tree = with_named_sums(linear_tree(policy, FEATURES, X))
     assert tree.n_coefficients == 0
     assert tree.features.n == 3
     assert (tree.predict(X) == policy.predict(X)).all()
@@ -298,7 +298,7 @@ def test_a_grown_tree_acts_as_before():
     actions = Actions("box", ("push",), low=[-1], high=[1])
     tree = linear_tree(LinearPolicy(np.array([[0.5, -0.2, 0.0]]), np.array([0.1]), actions), FEATURES, X)
     for _ in range(3):
-        larger = grown(tree, X, RNG, max_depth=9)
+        larger = with_random_split(tree, X, RNG, max_depth=9)
         assert larger.n_leaves == tree.n_leaves + 1
         np.testing.assert_array_equal(larger.predict(X), tree.predict(X))
         tree = larger
@@ -345,7 +345,9 @@ def test_split_leaves_act_as_before_and_share_the_states(max_depth, leaves):
 
 def test_parameters_of_zero_are_the_tree_itself_and_each_moves_something():
     actions = Actions("box", ("u", "v"), low=[-9] * 2, high=[9] * 2)
-    vectors = grown(linear_tree(LinearPolicy(RNG.normal(size=(2, 3)), np.zeros(2), actions), FEATURES, X), X, RNG, 9)
+    vectors = with_random_split(
+        linear_tree(LinearPolicy(RNG.normal(size=(2, 3)), np.zeros(2), actions), FEATURES, X), X, RNG, 9
+    )
     vectors = replace(vectors, value=RNG.normal(size=vectors.value.shape))
     for tree in (linear_tree(linear_policy(3), FEATURES, X), vectors):
         moved, size = parametrise(tree, X, moves_sums=True)

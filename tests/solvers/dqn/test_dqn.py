@@ -29,7 +29,7 @@ from custard.solvers.dqn.paper import (
     choose_action,
     q_values,
     targets,
-    update_often,
+    update_many,
 )  # fmt: skip
 from custard.solvers.reference import Schedule, omniscient_agent
 from custard.task.problem import Problem
@@ -172,9 +172,9 @@ def test_imagined_walks_agree_with_the_tree_that_is_extract_from_network():
     features = custard.Features(("x", "k"), [0.0, 0], [1.0, 3], ("real", "integer"))
     rules = Rules(features, custard.Actions("discrete", ("a", "b", "c")), 3, 0.0, 1.0, 1.0, 4)
     x = np.stack([rng.random(400), rng.integers(4, size=400)], axis=1).astype(np.float64)
-    nodes = make_node_cache(rules, networks.make(rng, (20, 16, 16, 10)), 2, streams([0])[0], 5000)
+    nodes = make_node_cache(rules, networks.make_network(rng, (20, 16, 16, 10)), 2, streams([0])[0], 5000)
     for _ in range(3):
-        weights = networks.make(rng, (20, 16, 16, 10))
+        weights = networks.make_network(rng, (20, 16, 16, 10))
         nodes = with_weights(nodes, weights)
         tree, _ = extract_from_network(weights, 2, rules)
         seen, target = np.zeros((400, 4), np.float32), np.zeros((400, 9), np.float32)
@@ -190,7 +190,7 @@ def test_imagined_walks_agree_with_the_tree_that_is_extract_from_network():
 
 def test_the_quicker_product_has_the_plain_gradient():
     rng = np.random.default_rng(0)
-    weights, x = networks.make(rng, (6, 8, 8, 4)), rng.random((5, 6)).astype(np.float32)
+    weights, x = networks.make_network(rng, (6, 8, 8, 4)), rng.random((5, 6)).astype(np.float32)
     plain = lambda w: networks.dueling(networks.forward(w, x, jax.nn.relu))  # noqa: E731
     np.testing.assert_allclose(q_values(weights, x), plain(weights), rtol=1e-5)
     found, wanted = (
@@ -244,7 +244,7 @@ def test_one_hot_inputs_and_linear_networks_are_the_tables_of_the_reference():
     pair = ((pair[0],), (pair[1],))
     optimiser = optax.adam(optax.linear_schedule(0.1, 0.0, 600))
     state = Networks(pair, pair[1], optimiser.init(pair), jnp.zeros((), jnp.int32))
-    one = jax.jit(partial(update_often, optimiser, 10, batches={name: column[None] for name, column in batch.items()}))
+    one = jax.jit(partial(update_many, optimiser, 10, batches={name: column[None] for name, column in batch.items()}))
     for _ in range(600):
         state, _ = one(state)
     table = np.asarray(q_values(state.pair[0], jnp.eye(2 * size)))
@@ -278,16 +278,16 @@ def test_networks_find_the_reference_tree(given):
 
 def test_actions_that_are_not_afforded_are_never_chosen():
     rng = np.random.default_rng(0)
-    weights = networks.make(rng, (4, 8, 8, 7))
-    stream, room = streams([0])[0], networks.scratch(weights)
+    weights = networks.make_network(rng, (4, 8, 8, 7))
+    stream, layer_outputs = streams([0])[0], networks.make_layer_outputs(weights)
     for _ in range(300):
         mask = np.append([True], rng.random(5) < 0.4)
         bounds = rng.random(4).astype(np.float32)
         for epsilon in (0.0, 1.0):
-            action = choose_action(weights, bounds, mask, epsilon, stream, room)
+            action = choose_action(weights, bounds, mask, epsilon, stream, layer_outputs)
             assert mask[action]
         q = networks.forward(weights, bounds, lambda h: np.maximum(h, 0))[1:]
-        assert choose_action(weights, bounds, mask, 0.0, stream, room) == np.where(mask, q, -np.inf).argmax()
+        assert choose_action(weights, bounds, mask, 0.0, stream, layer_outputs) == np.where(mask, q, -np.inf).argmax()
 
 
 def test_what_is_remembered_was_afforded():

@@ -143,7 +143,7 @@ def test_native_judging_equals_rollouts():
     tree = custard.Tree.stump(2, 0.01, 0, 1, *_cartpole())
     problem = problem_of("CartPole-v1")
     selection = Selection(problem, 16)
-    selection.show(tree)
+    selection.consider(tree)
     returns, lengths, *_ = run_episodes(tree, problem.source, selection.seeds[:16])
     assert selection.best.returns.tolist() == returns.tolist()
     assert selection.steps == lengths.sum()
@@ -154,10 +154,10 @@ def test_a_tree_that_never_fails_is_judged_for_longer():
     problem = problem_of("CartPole-v1")
     features, actions = _cartpole()
     selection = Selection(problem, 4, 4)
-    selection.show(custard.Tree.leaf(0, features, actions))
+    selection.consider(custard.Tree.leaf(0, features, actions))
     assert len(selection.best.returns) == 4
     upright = Split(2, 0.0, Split(3, 0.5, 0, 1), Split(3, -0.5, 0, 1))
-    assert selection.show(tree_of(upright, selection.best.tree))
+    assert selection.consider(tree_of(upright, selection.best.tree))
     assert len(selection.best.returns) == selection.max_episodes == FLAWLESS_EPISODES_FACTOR * 4
     again = Selection(problem, 4, 4)
     again.restore(selection.state())

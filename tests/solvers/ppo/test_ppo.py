@@ -23,7 +23,7 @@ from custard.task.source import source
 ppo = pytest.importorskip("custard.solvers.ppo.ppo", reason="needs the extra neural")
 ppo_update = pytest.importorskip("custard.solvers.ppo.update", reason="needs the extra neural")
 
-from custard.nn.networks import forward, forward_row, make, scratch  # noqa: E402
+from custard.nn.networks import forward, forward_row, make_layer_outputs, make_network  # noqa: E402
 from custard.solvers.ppo.policy import ExtractablePolicy  # noqa: E402
 from custard.solvers.ppo.rollouts import Exploration, make_environments  # noqa: E402
 from custard.solvers.ppo.traversal import choose_action  # noqa: E402
@@ -91,8 +91,8 @@ def test_values_of_splits_by_hand():
 def test_compiled_networks_equal_numpys():
     rng = np.random.default_rng(0)
     for sizes in ((5, 3), (5, 8, 3), (5, 8, 6, 3)):
-        weights, x = make(rng, sizes), rng.random((20, sizes[0])).astype(np.float32)
-        got = np.stack([forward_row(weights, row, scratch(weights), False).copy() for row in x])
+        weights, x = make_network(rng, sizes), rng.random((20, sizes[0])).astype(np.float32)
+        got = np.stack([forward_row(weights, row, make_layer_outputs(weights), False).copy() for row in x])
         np.testing.assert_allclose(got, forward(weights, x, np.tanh), atol=2e-6)
 
 
@@ -209,7 +209,7 @@ def test_the_papers_compiled_steps_are_those_of_the_ibmdp(env, max_depth):
     problem = Problem(where, describe(where.make_vec(1), **given), 3, max_depth)
     base = problem.base
     rules = Rules(base.features, base.actions, 3 if max_depth else 1, -0.01, 0.9, 0.8, max_depth or 1000)
-    actor = make(np.random.default_rng(0), (2 * base.features.n, 8, 8, rules.n_actions), 0.1)
+    actor = make_network(np.random.default_rng(0), (2 * base.features.n, 8, 8, rules.n_actions), 0.1)
     seeds = problem.seeds("learner", "environment")
     rollouts = Rollouts(rules, make_environments(problem, 1, seeds["environment"], False), actor, seeds["learner"])
     policy = PolicyNetwork(actor, 0)

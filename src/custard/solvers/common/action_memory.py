@@ -124,7 +124,7 @@ def best_stored(memory, key, mask):
 @njit(cache=True)
 def best_actions(memory, key, mask, k, if_unknown):
     """Return what `best_stored` does, the same of the estimates of actions not stored at the key, and how many those
-    are."""
+    are. `k` and `if_unknown` are as in `estimate`."""
     best, best_value, guess, guess_value, count = -1, -np.inf, -1, -np.inf, 0
     for a in range(len(mask)):
         if mask[a]:

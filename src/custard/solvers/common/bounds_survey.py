@@ -1,4 +1,4 @@
-"""What a learner finds out before it learns: where features without bounds lie, and how finely to split them."""
+"""What is measured before learning: where features without bounds lie, and how finely to split them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = [
 
 MAX_SURVEY_STEPS = 10_000  # random steps that tell where real features lie
 SURVEY_BUDGET_SHARE = 0.1
-MAX_DECLARED_TO_SEEN = 4.0  # declared bounds so many times as wide as what random actions meet are not used
+MAX_DECLARED_TO_SEEN = 4.0  # declared bounds are not used where they are wider, relative to what random actions meet
 DEFAULT_REAL_SPLITS = 7  # p for real features
 MIN_STATES_FOR_BOUNDS = 100  # that a feature's mean and deviation come from
 BOUNDS_DEVIATIONS = 3.0  # standard deviations around the mean of states

@@ -11,18 +11,18 @@ import numpy as np
 from custard.tree.store import ARRAYS
 from custard.tree.tree import Tree
 
-__all__ = ["copied", "from_arrays", "refill", "to_arrays"]
+__all__ = ["copy_arrays", "from_arrays", "restore_arrays", "to_arrays"]
 
 Record = TypeVar("Record")
 
 
-def copied(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def copy_arrays(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return copies of named arrays."""
     return {name: array.copy() for name, array in arrays.items()}
 
 
-def refill(arrays: Mapping[str, np.ndarray], data: Mapping[str, np.ndarray]) -> None:
-    """Write what `copied` returned, and maybe more, back into the same arrays."""
+def restore_arrays(arrays: Mapping[str, np.ndarray], data: Mapping[str, np.ndarray]) -> None:
+    """Write what `copy_arrays` returned, and maybe more, back into the same arrays."""
     for name, array in arrays.items():
         array[...] = data[name]
 

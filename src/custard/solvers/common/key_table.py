@@ -229,8 +229,8 @@ def nearest(keys, key, rows, distances, max_keys=NO_LIMIT):
     keys: a table with neighbours
     key [w]: the key whose neighbours are wanted
     rows [k], distances [k]: filled with the neighbours and their squared Euclidean distances
-    max_keys: the search ends with the bucket in which so many keys have been compared, those on the same side of the
-        branches first; then there may be nearer ones
+    max_keys: keys compared after which the search ends with its bucket, those on the same side of the branches first;
+        there may be nearer ones then
 
     Ties go to the key stored first.
     """

@@ -25,12 +25,12 @@ from custard.tree.tree import LEAF, Tree
 __all__ = [
     "Coefficient",
     "coefficients",
-    "grown",
     "linear_tree",
     "random_linear_tree",
-    "readable",
-    "rounded",
     "with_few_terms",
+    "with_named_sums",
+    "with_random_split",
+    "with_rounded_numbers",
     "with_sums",
     "within_bounds",
     "without_coefficients",
@@ -115,7 +115,7 @@ def without_coefficients(tree: Tree, dropped: Collection[Coefficient], states: n
             value[place, component] += gains[place, component, feature] * states[:, feature].mean()
             gains[place, component, feature] = 0.0
         tree = replace(tree, gains=gains, value=within_bounds(tree, value, gains))
-    return readable(tree)
+    return with_named_sums(tree)
 
 
 def with_few_terms(tree: Tree, states: np.ndarray, max_terms: int | None, max_gains: int | None) -> Tree:
@@ -130,7 +130,7 @@ def with_few_terms(tree: Tree, states: np.ndarray, max_terms: int | None, max_ga
     return without_coefficients(tree, dropped, states) if dropped else tree
 
 
-def grown(tree: Tree, states: np.ndarray, rng: np.random.Generator, max_depth: int) -> Tree:
+def with_random_split(tree: Tree, states: np.ndarray, rng: np.random.Generator, max_depth: int) -> Tree:
     """Return the tree with one leaf split in two alike, by a random sum through the middle of states [M, n_raw]."""
     leaves = np.flatnonzero(tree.feature == LEAF)
     leaves = leaves[tree.node_depth[leaves] < max_depth]
@@ -149,19 +149,22 @@ def grown(tree: Tree, states: np.ndarray, rng: np.random.Generator, max_depth: i
 def random_linear_tree(
     features: Features, actions: Actions, states: np.ndarray, rng: np.random.Generator, n_leaves: int, max_depth: int
 ) -> Tree:
-    """Return a tree of random sums through the middle of states [M, n_raw] whose leaves have small random gains."""
+    """Return a tree of random sums through the middle of states [M, n_raw] whose leaves have small random gains.
+
+    `features` and `actions` are the environment's, `n_leaves` and `max_depth` the size of the tree.
+    """
     box = LeafActions(actions)
     tree = Tree.leaf((box.low + box.high) / 2, features.raw, actions)
     for _ in range(n_leaves - 1):
-        tree = grown(tree, states, rng, max_depth)
+        tree = with_random_split(tree, states, rng, max_depth)
     spread, half = states.std(axis=0), (box.high - box.low) / 2
     unit = RANDOM_GAIN * half[:, None] / np.where(spread > 0.0, spread, 1.0)
     gains = unit * rng.normal(size=(tree.n_nodes, *unit.shape)) * (tree.feature == LEAF)[:, None, None]
     return replace(tree, gains=gains)
 
 
-def rounded(tree: Tree, digits: int) -> Tree:
-    """Return the tree with every weight, threshold, gain and leaf value rounded to so many digits."""
+def with_rounded_numbers(tree: Tree, digits: int) -> Tree:
+    """Return the tree with every weight, threshold, gain and leaf value rounded to a number of digits."""
 
     def shorter(value: float) -> float:
         return float(f"{value:.{digits}g}")
@@ -192,12 +195,12 @@ def with_sum(tree: Tree, c: int, entry: Sum) -> Tree:
 
 
 def with_sums(features: Features, sums: Sequence[Sum | np.ndarray]) -> Features:
-    """Return the raw features with these sums after them; their names cost no time to make (`readable` has better)."""
+    """Return the raw features with these sums after them, named by number: `with_named_sums` takes more time."""
     return features.raw.with_sums(sums, [f"sum {k}" for k in range(len(sums))])
 
 
-def readable(tree: Tree) -> Tree:
-    """Return the tree with sums called what they are; one of a single feature becomes a plain test of that feature."""
+def with_named_sums(tree: Tree) -> Tree:
+    """Return the tree with sums named by their terms; one of a single feature becomes a plain test of that feature."""
     features, numbers = tree.features, dict[Sum, int]()
 
     def plain(part: Shape) -> Shape:

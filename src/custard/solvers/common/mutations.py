@@ -63,7 +63,12 @@ def mutate_shape(
 ) -> Shape:
     """Return the shape after one random change that keeps the limits of depth and leaves.
 
-    x [N, n] are states among which new thresholds lie, `spread` [n] the scale of each feature for moving thresholds.
+    shape                  the tree
+    rng                    draws the change
+    x                      [N, n] states among which new thresholds lie
+    spread                 [n] scale of each feature for moving thresholds
+    leaf_actions           the actions that leaves may have
+    max_depth, max_leaves  the limits
     """
     for _ in range(MAX_TRIES):
         changed = _change(shape, rng, x, spread, leaf_actions, max_depth)
@@ -80,7 +85,10 @@ def _change(
     leaf_actions: LeafActions,
     max_depth: int,
 ) -> Shape:
-    """Return the shape with one part changed: a leaf relabelled or split, a split moved, swapped, closed or regrown."""
+    """Return the shape with one part changed: a leaf relabelled or split, a split moved, swapped, closed or regrown.
+
+    Arguments as in `mutate_shape`.
+    """
     discrete = leaf_actions.actions.discrete
     places = paths(shape)
     path = places[int(rng.integers(len(places)))]
@@ -150,8 +158,10 @@ def without_splits(tree: Tree, closed: Mapping[int, int]) -> Tree:
 
 
 def with_split_leaves(tree: Tree, rng: np.random.Generator, x: np.ndarray, count: int, max_depth: int) -> Tree:
-    """Return a tree that acts the same with so many more leaves: those that most of the states x [N, n] reach are split
-    in two alike, at the median of a random feature."""
+    """Return a tree that acts the same with `count` more leaves.
+
+    The leaves that most of the states x [N, n] reach are split in two alike, at the median of a random feature.
+    """
     for _ in range(count):
         leaves, visits = np.unique(tree.apply(x), return_counts=True)
         visits = np.where(tree.node_depth[leaves] < max_depth, visits, 0)

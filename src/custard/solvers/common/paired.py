@@ -16,7 +16,7 @@ __all__ = ["Candidate", "Episodes", "compare", "is_perfect", "paired_gain", "run
 
 ROUNDING_SHARE = 1e-9  # share of the largest return below which a difference is rounding
 MIN_STAGE_EPISODES = 4  # episodes of a comparison's second stage, at the least
-EPISODES_PER_RARE_FAILURE = 5  # a nearly perfect tree fails in at most one of so many episodes
+EPISODES_PER_RARE_FAILURE = 5  # a nearly perfect tree fails in at most one of this many episodes
 
 
 class Episodes(Protocol):
@@ -121,7 +121,7 @@ def compare(episodes: Episodes, tree: Tree, incumbent: Candidate) -> Candidate:
         worse = gain < -ROUNDING_SHARE * incumbent.largest
         if begin == 0 and failing:
             worse = worse or (gain <= 0 and tree.n_leaves >= incumbent.tree.n_leaves)
-        elif begin == 0:  # two episodes tell little
+        elif begin == 0:  # two episodes say little
             worse = returns[stage].max() < incumbent.returns.min()
         if worse:
             return replace(incumbent, failures=failures)

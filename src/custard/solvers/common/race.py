@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from custard.tree.tree import Tree
 __all__ = ["BudgetUsed", "Racer", "Winner", "number_count"]
 
 STAGE_SHARES = 0.125, 0.375, 1.0  # of a comparison's episodes, after which challengers drop out
-STAGE_SURVIVORS = 3  # one in so many goes on to the next stage
+STAGE_SURVIVORS = 3  # one challenger in three goes on to the next stage
 CONFIRMATION_FACTOR, MAX_CONFIRMED = 2, 3  # episodes that confirm a smaller tree, per one that chose it; trees
 
 
@@ -36,6 +37,13 @@ class Winner:
     def mean(self) -> float:
         """The mean return: of a challenger that won it is the largest of several noisy numbers."""
         return float(self.returns.mean())
+
+
+class Entry(NamedTuple):
+    """A challenger and its returns so far."""
+
+    tree: Tree
+    returns: np.ndarray
 
 
 class Racer:
@@ -103,39 +111,31 @@ class Racer:
 
         Half of the trees go on to the next round, which has twice the episodes.
         """
-        left, returns = np.arange(len(trees)), [np.zeros(0)] * len(trees)
+        remaining, returns = np.arange(len(trees)), [np.zeros(0)] * len(trees)
         for k in range(rounds):
-            results = self.screen([trees[i] for i in left.tolist()], first_episodes * 2**k)
-            for i, result in zip(left.tolist(), results, strict=True):
+            results = self.screen([trees[i] for i in remaining.tolist()], first_episodes * 2**k)
+            for i, result in zip(remaining.tolist(), results, strict=True):
                 returns[i] = np.append(returns[i], result.returns)
-            order = np.argsort([-float(returns[i].mean()) for i in left.tolist()], kind="stable")
-            left = left[order[: max(keep, len(left) // 2)]]
-            if len(left) <= keep:
+            order = np.argsort([-float(returns[i].mean()) for i in remaining.tolist()], kind="stable")
+            remaining = remaining[order[: max(keep, len(remaining) // 2)]]
+            if len(remaining) <= keep:
                 break
-        return left[:keep].tolist()
+        return remaining[:keep].tolist()
 
     def improve(self, incumbent: Tree, challengers: Sequence[Tree], episodes: int) -> Winner:
-        """Return the incumbent, or a challenger that beats it on so many fresh episodes, the same for both.
+        """Return the incumbent, or a challenger that beats it on `episodes` fresh episodes, the same for both.
 
-        Challengers drop out at each stage where they lie behind; of the others the best go on. One wins if its mean
+        Challengers drop out at each stage where they return less; of the others the best go on. One wins if its mean
         gain exceeds a standard error.
         """
-        stages = [int(np.ceil(share * episodes)) for share in STAGE_SHARES]
-        seeds = self.fresh_seeds(episodes)
-        own = self.compare([incumbent], seeds)[0].returns
-        left = [(tree, np.zeros(0)) for tree in challengers]
-        done = 0
-        for stage in stages:
-            results = self.compare([tree for tree, _ in left], seeds[done:stage])
-            ran = [(tree, np.append(old, new.returns)) for (tree, old), new in zip(left, results, strict=True)]
-            ran.sort(key=lambda entry: -float(entry[1].mean()))
-            survivors = max(1, len(ran) // STAGE_SURVIVORS)
-            left = [(tree, r) for tree, r in ran if r.mean() > own[:stage].mean()][:survivors]
-            done = stage
-            if not left:
-                return Winner(incumbent, own, False)
-        tree, returns = left[0]
-        if _mean_less_error(returns - own) > 0.0:
+
+        def survivors(entries: list[Entry], own: np.ndarray) -> list[Entry]:
+            better = [entry for entry in entries if entry.returns.mean() > own.mean()]
+            return better[: max(1, len(entries) // STAGE_SURVIVORS)]
+
+        remaining, own = self._run_stages(incumbent, challengers, episodes, survivors)
+        if remaining and _mean_less_error(remaining[0].returns - own) > 0.0:
+            tree, returns = remaining[0]
             return Winner(tree, returns, True, float((returns - own).mean()))
         return Winner(incumbent, own, False)
 
@@ -147,25 +147,19 @@ class Racer:
         """
         if not challengers:
             return Winner(incumbent, np.zeros(0), False)
-        stages = [int(np.ceil(share * episodes)) for share in STAGE_SHARES]
-        seeds = self.fresh_seeds(episodes)
-        own = self.compare([incumbent], seeds)[0].returns
-        left = [(tree, np.zeros(0)) for tree in sorted(challengers, key=number_count)]
-        done = 0
-        for stage in stages:
-            results = self.compare([tree for tree, _ in left], seeds[done:stage])
-            ran = [(tree, np.append(old, new.returns)) for (tree, old), new in zip(left, results, strict=True)]
-            ran = [(tree, r) for tree, r in ran if _mean_less_error(own[:stage] - r) <= tolerance]
-            ran.sort(key=lambda entry: -float(entry[1].mean()))
-            left = sorted(
-                ran[: max(MAX_CONFIRMED, len(left) // STAGE_SURVIVORS)], key=lambda entry: number_count(entry[0])
-            )
-            done = stage
-            if not left:
-                return Winner(incumbent, own, False)
+
+        def survivors(entries: list[Entry], own: np.ndarray) -> list[Entry]:
+            tolerable = [entry for entry in entries if _mean_less_error(own - entry.returns) <= tolerance]
+            best = tolerable[: max(MAX_CONFIRMED, len(entries) // STAGE_SURVIVORS)]
+            return sorted(best, key=lambda entry: number_count(entry.tree))
+
+        by_size = sorted(challengers, key=number_count)
+        remaining, own = self._run_stages(incumbent, by_size, episodes, survivors)
+        if not remaining:
+            return Winner(incumbent, own, False)
         own = np.zeros(0)
         seeds = self.fresh_seeds(CONFIRMATION_FACTOR * episodes)
-        for tree, _ in left[:MAX_CONFIRMED]:
+        for tree, _ in remaining[:MAX_CONFIRMED]:
             returns = np.zeros(0)
             for part in np.split(seeds, CONFIRMATION_FACTOR):
                 if len(own) <= len(returns):
@@ -177,6 +171,38 @@ class Racer:
             if len(returns) == len(seeds) and loss.mean() <= tolerance:
                 return Winner(tree, returns, True, -float(loss.mean()))
         return Winner(incumbent, own, False)
+
+    def _run_stages(
+        self,
+        incumbent: Tree,
+        challengers: Sequence[Tree],
+        episodes: int,
+        survivors: Callable[[list[Entry], np.ndarray], list[Entry]],
+    ) -> tuple[list[Entry], np.ndarray]:
+        """Run fresh episodes of the incumbent and, in stages, the same of challengers; some drop out at each stage.
+
+        incumbent    all of its episodes run at once
+        challengers  run a share of them at each stage
+        episodes     the number of episodes
+        survivors    returns which entries, given in descending order of their mean returns, go on to the next stage;
+                     it also gets the incumbent's returns on the episodes so far
+
+        Returns the entries that are left, and the incumbent's returns [episodes].
+        """
+        seeds = self.fresh_seeds(episodes)
+        own = self.compare([incumbent], seeds)[0].returns
+        remaining, done = [Entry(tree, np.zeros(0)) for tree in challengers], 0
+        for end in (int(np.ceil(share * episodes)) for share in STAGE_SHARES):
+            results = self.compare([entry.tree for entry in remaining], seeds[done:end])
+            entries = [
+                Entry(entry.tree, np.append(entry.returns, result.returns))
+                for entry, result in zip(remaining, results, strict=True)
+            ]
+            entries.sort(key=lambda entry: -float(entry.returns.mean()))
+            remaining, done = survivors(entries, own[:end]), end
+            if not remaining:
+                break
+        return remaining, own
 
 
 def number_count(tree: Tree) -> int:

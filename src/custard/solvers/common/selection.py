@@ -29,6 +29,8 @@ LEARNING_BUDGET_SHARE = 0.97  # of a budget; then the last trees are judged and 
 
 COMPILED_BUDGET_DIVISOR, STEPPED_BUDGET_DIVISOR = 4, 10  # judging one tree takes at most budget / divisor steps
 FLAWLESS_EPISODES_FACTOR = 8  # times as many compiled episodes for a best tree that never fails where others do
+CLEAR_ERRORS = 2.0  # standard errors by which a tree is clearly worse than another, or clearly above a threshold
+MAX_SAME_EPISODES = 64  # after which a tree that is no smaller and returned the same as the best is given up
 
 
 @dataclass
@@ -102,14 +104,14 @@ class Selection:
         self.streams = streams(self.seeds.tolist()) if is_compiled else None
 
     def judge(self, tree: Tree, keep: bool) -> bool:
-        """Judge the last tree and return whether it is the best of all; without `keep` the last is what counts."""
+        """Judge the policy's own tree. With `keep` the best tree counts: return whether this is it; else this one."""
         if keep:
-            return self.show(tree)
+            return self.consider(tree)
         self.replace(tree)
         return False
 
-    def show(self, tree: Tree) -> bool:
-        """Judge a tree and return whether it is the best from now on."""
+    def consider(self, tree: Tree) -> bool:
+        """Judge a tree, and make it the best if it is better; return whether it is."""
         simplified = simplify(tree)
         key = _key_of(simplified)
         if key in self.known_means:
@@ -121,23 +123,23 @@ class Selection:
         judged = _unjudged(tree, simplified)
         while len(judged.returns) < self.max_episodes:
             # Where returns have never varied from episode to episode, a few episodes show as much as many.
-            minimum = self.screening_episodes if self.returns_vary or self.best is None else 1
+            first_episodes = self.screening_episodes if self.returns_vary or self.best is None else 1
             done = len(judged.returns)
-            self.extend(judged, max(minimum, 2 * done), is_needed=self.best is None)
+            self.extend(judged, max(first_episodes, 2 * done), is_needed=self.best is None)
             if len(judged.returns) == done:  # the budget is used
                 break
             self._limit_episodes_to_budget(judged)
             self.returns_vary = self.returns_vary or bool((judged.returns != judged.returns[0]).any())
             if self.best is not None and self.returns_vary:
                 self.extend(self.best, self.max_episodes)
-            screened = len(judged.returns) >= 2 * self.screening_episodes
-            if self._is_clearly_worse(judged) or (not self.returns_vary and screened):
+            is_screened = len(judged.returns) >= 2 * self.screening_episodes
+            if self._is_clearly_worse(judged) or (not self.returns_vary and is_screened):
                 break
         if not len(judged.returns):
             return False
         self.known_means[key] = self.last_mean = judged.mean
-        complete = self.best is None or not self.returns_vary or len(judged.returns) >= self.max_episodes
-        if not complete or (self.best is not None and not better(judged, self.best, self.margin)):
+        is_complete = self.best is None or not self.returns_vary or len(judged.returns) >= self.max_episodes
+        if not is_complete or (self.best is not None and not better(judged, self.best, self.margin)):
             return False
         self.best = judged
         self.n_improvements += 1
@@ -185,7 +187,7 @@ class Selection:
         self.last_mean = self.best.mean
 
     @property
-    def nearly_perfect(self) -> bool:
+    def is_nearly_perfect(self) -> bool:
         """Whether the best tree has its highest return in at least four of five episodes, though returns vary."""
         returns = self.best.returns if self.best is not None else np.zeros(0)
         return self.returns_vary and 5 * int((returns == returns.max(initial=-np.inf)).sum()) >= 4 * len(returns)
@@ -197,7 +199,7 @@ class Selection:
         until as much is lost as was gained.
         """
         simplified, best = simplify(tree), self.best
-        if best is None or simplified.n_leaves < best.simplified.n_leaves or not self.nearly_perfect:
+        if best is None or simplified.n_leaves < best.simplified.n_leaves or not self.is_nearly_perfect:
             return False
         is_perfect = best.returns == best.returns.max()
         order, gained, done, count = np.argsort(is_perfect, kind="stable"), 0.0, 0, int((~is_perfect).sum())
@@ -219,12 +221,12 @@ class Selection:
             self._extend_flawless_best()
         return True
 
-    def surely_above(self, threshold: float | None) -> bool:
-        """Return whether the best tree's mean return reaches a threshold even less two standard errors."""
+    def clearly_reaches(self, threshold: float | None) -> bool:
+        """Return whether the best tree's mean return reaches a threshold by two standard errors."""
         if threshold is None or self.best is None:
             return False
         returns = self.best.returns
-        return bool(returns.mean() - 2.0 * returns.std() / np.sqrt(len(returns)) >= threshold)
+        return bool(returns.mean() - CLEAR_ERRORS * returns.std() / np.sqrt(len(returns)) >= threshold)
 
     def _is_clearly_worse(self, judged: Judged) -> bool:
         """Return whether more episodes would hardly make a tree the best."""
@@ -232,8 +234,8 @@ class Selection:
             return False
         k = min(len(judged.returns), len(self.best.returns))  # the best has fewer where the budget is used
         if (judged.returns[:k] == self.best.returns[:k]).all() and judged.size >= self.best.size:
-            return k >= 64
-        gain, error = paired_gain(judged.returns[:k], self.best.returns[:k], margin=2.0)
+            return k >= MAX_SAME_EPISODES
+        gain, error = paired_gain(judged.returns[:k], self.best.returns[:k], CLEAR_ERRORS)
         return gain < -error
 
     def extend(self, judged: Judged, count: int, is_needed: bool = False) -> None:
@@ -245,7 +247,7 @@ class Selection:
         count = min(count, self.max_episodes)
         if count <= done:
             return
-        least = int(is_needed and done == 0)
+        min_episodes = int(is_needed and done == 0)
         if self.compiled_env is None:
 
             def act(x: np.ndarray) -> np.ndarray:
@@ -253,34 +255,37 @@ class Selection:
                 judged.visits += np.bincount(leaf, minlength=judged.simplified.n_nodes)
                 return leaf_actions(judged.simplified, leaf, x)
 
-            judged.returns = np.concatenate([judged.returns, self._run(act, self.seeds[done:count], least).returns])
+            judged.returns = np.concatenate(
+                [judged.returns, self._run(act, self.seeds[done:count], min_episodes).returns]
+            )
             return
         assert self.streams is not None
         world = world_of(self.compiled_env)
-        while some := max(least, self._n_affordable(count - done, world.time_limit)):
-            tree, rng = judged.simplified, self.streams[done : done + some]
+        while size := max(min_episodes, self._n_affordable(count - done, world.time_limit)):
+            tree, rng = judged.simplified, self.streams[done : done + size]
             returns, lengths, _, visits = rollouts_for(tree)(tree, world, rng)
             judged.visits += visits
             judged.returns = np.concatenate([judged.returns, returns])
             self.steps += int(lengths.sum())
-            done, least = done + some, 0
+            done, min_episodes = done + size, 0
 
     def _n_affordable(self, wanted: int, cap: int) -> int:
-        """Return how many episodes of at most `cap` steps may run now: at most one too many."""
-        left = self.budget - self.spent - self.steps
-        return int(min(wanted, max(1, left / cap))) if left > 0 else 0
+        """Return how many of the `wanted` episodes, of at most `cap` steps each, the budget allows: one, at the least,
+        until it is used."""
+        steps_left = self.budget - self.spent - self.steps
+        return int(min(wanted, max(1, steps_left / cap))) if steps_left > 0 else 0
 
-    def _run(self, policy: Policy, seeds: np.ndarray, least: int = 0) -> EpisodeResults:
-        """Run one episode per seed, at least `least`, fewer where the budget does not allow more; count their steps."""
+    def _run(self, policy: Policy, seeds: np.ndarray, min_episodes: int = 0) -> EpisodeResults:
+        """Run one episode per seed, as far as the budget allows, at least `min_episodes`; count their steps."""
         cap, done = self.problem.episode_cap(self.budget), 0
         parts: list[EpisodeResults] = []
-        while some := max(least, self._n_affordable(len(seeds) - done, cap)):
+        while size := max(min_episodes, self._n_affordable(len(seeds) - done, cap)):
             part = run_episodes(
-                policy, self.problem.source, seeds[done : done + some], features=self.problem.encoder, max_steps=cap
+                policy, self.problem.source, seeds[done : done + size], features=self.problem.encoder, max_steps=cap
             )
             self.steps += int(part.lengths.sum())
             parts.append(part)
-            done, least = done + some, 0
+            done, min_episodes = done + size, 0
         returns, lengths, truncated = (
             np.concatenate([part[:3][k] for part in parts] or [np.zeros(0)]) for k in range(3)
         )

@@ -31,7 +31,7 @@ import numpy as np
 from custard.core.errors import CustardError, one_of, require_least
 from custard.experts.direct_search import DirectSearchSettings
 from custard.solvers.common.evolve import Arm
-from custard.solvers.common.linear_trees import readable
+from custard.solvers.common.linear_trees import with_named_sums
 from custard.solvers.common.paired import paired_gain
 from custard.solvers.common.race import BudgetUsed, Racer, Winner, number_count
 from custard.solvers.direct import experts, plain, sums
@@ -204,8 +204,12 @@ class DirectSearch:
 
     def try_constants(self) -> Iterator[Snapshot]:
         """Judge trees of one leaf."""
-        rng, base, menu = np.random.default_rng([self.seed, 0]), self.problem.base, self.leaf_actions
-        actions = np.array([menu.low, (menu.low + menu.high) / 2, menu.high]) if menu.all is None else menu.all
+        rng, base, leaf_actions = np.random.default_rng([self.seed, 0]), self.problem.base, self.leaf_actions
+        actions = (
+            np.array([leaf_actions.low, (leaf_actions.low + leaf_actions.high) / 2, leaf_actions.high])
+            if leaf_actions.all is None
+            else leaf_actions.all
+        )
         if base.actions.kind == "multi":
             actions = np.rint(actions).astype(np.int64)
         chosen = [actions[i] for i in rng.permutation(len(actions))[:MAX_CONSTANTS]]
@@ -315,7 +319,7 @@ class DirectSearch:
 
     def challenge(self, form: str, trees: list[Tree]) -> None:
         """Let trees challenge the best one of a form."""
-        challengers = self.allowed([readable(tree) if form == SUMS else simplify(tree) for tree in trees])
+        challengers = self.allowed([with_named_sums(tree) if form == SUMS else simplify(tree) for tree in trees])
         if challengers:
             incumbent = self.state.incumbents[form].tree
             self.accept(form, self.racer.improve(incumbent, challengers, self.comparison_episodes))

@@ -155,7 +155,7 @@ def allowed_scores(scores: np.ndarray, masks: np.ndarray) -> np.ndarray:
     """
     if not masks.shape[1]:
         return scores
-    some = masks.any(axis=1, keepdims=True)
+    allows_any = masks.any(axis=1, keepdims=True)
     lowest = np.where(masks, scores, np.inf).min(axis=1, keepdims=True)
-    usual = float((scores.max(axis=1) - scores.min(axis=1)).mean()) or 1.0
-    return np.where(masks | ~some, scores, lowest - usual)
+    usual_difference = float((scores.max(axis=1) - scores.min(axis=1)).mean()) or 1.0
+    return np.where(masks | ~allows_any, scores, lowest - usual_difference)

@@ -258,7 +258,7 @@ def with_allowed_leaves(tree: Tree, states: np.ndarray, masks: np.ndarray) -> Tr
 def _random_trees(run: DirectSearch, count: int, max_leaves: int) -> list[Tree]:
     """Return random trees whose thresholds lie among the states that were met."""
     base, rng = run.problem.base, np.random.default_rng([run.seed, 7])
-    menu, x = LeafActions(base.actions), base.features.extend(run.state.states)
+    leaf_actions, x = LeafActions(base.actions), base.features.extend(run.state.states)
     depth = max(1, min(RANDOM_DEPTH, run.max_depth, int(np.log2(max_leaves))))
-    shapes = [random_shape(rng, x, menu, depth) for _ in range(count)]
+    shapes = [random_shape(rng, x, leaf_actions, depth) for _ in range(count)]
     return [simplify(build_tree(shape, base.features, base.actions)) for shape in shapes]

@@ -11,12 +11,12 @@ from custard.solvers.common.evolve import Arm
 from custard.solvers.common.linear_trees import (
     MAX_TOURNAMENT_ACTIONS,
     coefficients,
-    grown,
     linear_tree,
     random_linear_tree,
-    readable,
-    rounded,
     with_few_terms,
+    with_named_sums,
+    with_random_split,
+    with_rounded_numbers,
     without_coefficients,
 )
 from custard.solvers.common.mutations import trees_without_one_split
@@ -55,7 +55,7 @@ def begin(run: DirectSearch) -> Iterator[Snapshot]:
     short = with_few_terms(tree, state.states, run.forms.max_terms, run.forms.max_gains)
     if short is not tree:  # the numbers that are left have to be searched for again before more are taken away
         state.rounds[SUMS] = CHANGES_PER_EVOLUTION
-    run.take(SUMS, readable(short))
+    run.take(SUMS, with_named_sums(short))
     state.references = [state.incumbents[SUMS].tree]
     yield run.snapshot("the linear policy as a tree")
 
@@ -108,7 +108,7 @@ def improve(run: DirectSearch, number: int, end: float) -> Iterator[Snapshot]:
     rng, starts = np.random.default_rng([run.seed, 5, number]), [tree]
     can_grow = run.forms.leaves_are_linear and tree.n_leaves < min(MAX_LINEAR_LEAVES, run.max_leaves)
     if can_grow and run.max_depth > 0:
-        larger = [grown(tree, state.states, rng, run.max_depth) for _ in range(GROWN_TREES)]
+        larger = [with_random_split(tree, state.states, rng, run.max_depth) for _ in range(GROWN_TREES)]
         starts += [with_few_terms(each, state.states, run.forms.max_terms, run.forms.max_gains) for each in larger]
     failures = state.failures.get(SUMS, 0)
     found = coefficients(tree, state.states)
@@ -120,7 +120,7 @@ def improve(run: DirectSearch, number: int, end: float) -> Iterator[Snapshot]:
     for arm in arms:
         yield from run.evolve(arm, steps, "searching sums", moves_sums=True, deviation=DEVIATION)
     run.challenge(SUMS, [arm.tree for arm in arms[: len(starts)]])
-    smaller = run.allowed([readable(arm.tree) for arm in arms[len(starts) :]])
+    smaller = run.allowed([with_named_sums(arm.tree) for arm in arms[len(starts) :]])
     tree = state.incumbents[SUMS].tree
     run.accept(SUMS, run.racer.simplest(tree, smaller, run.comparison_episodes, run.tolerance(SUMS)))
 
@@ -148,7 +148,7 @@ def smaller_trees(run: DirectSearch, tree: Tree) -> list[Tree]:
     """Return trees without one split, and trees without several coefficients: those that a few episodes need least."""
     states = run.state.states
     singles = coefficients(tree, states)[:MAX_SINGLE_DROPS]
-    closed = [readable(each) for each in trees_without_one_split(tree)]
+    closed = [with_named_sums(each) for each in trees_without_one_split(tree)]
     trees = [without_coefficients(tree, [each], states) for each in singles] + closed
     results = run.racer.screen(trees, max(2, run.comparison_episodes // 6))
     means = np.array([result.returns.mean() for result in results])
@@ -165,7 +165,7 @@ def round_numbers(run: DirectSearch) -> Iterator[Snapshot]:
         return
     for digits in ROUNDING_DIGITS if run.settings.digits is None else (run.settings.digits,):
         tree = run.state.incumbents[SUMS].tree
-        short = readable(rounded(tree, digits))
+        short = with_named_sums(with_rounded_numbers(tree, digits))
         run.accept(SUMS, run.racer.simplest(tree, [short], 2 * run.comparison_episodes, run.tolerance(SUMS)))
         yield run.snapshot("rounding")
     compare_with_reference(run)

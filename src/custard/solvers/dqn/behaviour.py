@@ -47,7 +47,7 @@ class Behaviour(NamedTuple):
     scaling: np.ndarray  # [2, n]: what is subtracted from base states, and what they are divided by
     frequencies: int  # of the critic's encoding
     inputs: np.ndarray  # scratch: the critic's input
-    room: np.ndarray  # scratch: the critic's layers
+    layer_outputs: np.ndarray  # scratch: those of the critic
     rng: np.ndarray  # [4] a random stream
     exploring_share: np.ndarray  # [1] probability that an episode explores
     episode: Episode
@@ -65,8 +65,8 @@ def make_behaviour(tree: Any, critic: Weights, frequencies: int, rng: np.ndarray
     episode = Episode(np.zeros(1, np.int64), np.zeros(1, np.int64), np.ones(1), np.full(n, np.nan))
     inputs = np.zeros(critic[0].shape[0] - 1, np.float32)
     return Behaviour(
-        tree, critic, np.stack([np.zeros(n), np.ones(n)]), frequencies, inputs, networks.scratch(critic), rng,
-        np.ones(1), episode, n_base,
+        tree, critic, np.stack([np.zeros(n), np.ones(n)]), frequencies, inputs, networks.make_layer_outputs(critic),
+        rng, np.ones(1), episode, n_base,
     )  # fmt: skip
 
 
@@ -98,7 +98,7 @@ def _choose_action(behaviour, x):
     if episode.kind[0] == EXPLORES_FROM_CRITIC:
         z = (x - behaviour.scaling[0]) / behaviour.scaling[1]
         encode_row(z, behaviour.frequencies, behaviour.inputs)
-        return int(np.argmax(forward_row(behaviour.critic, behaviour.inputs, behaviour.room, True)[1:]))
+        return int(np.argmax(forward_row(behaviour.critic, behaviour.inputs, behaviour.layer_outputs, True)[1:]))
     return behaviour.tree[4][leaf_of(behaviour.tree, x)]
 
 

@@ -34,7 +34,7 @@ from custard.nn.checkpoints import from_arrays, to_arrays
 from custard.nn.networks import Weights
 from custard.nn.replay import Replay, Transitions
 from custard.solvers.common.bounds_survey import default_splits, fill_missing_bounds
-from custard.solvers.common.checkpoint import copied, refill
+from custard.solvers.common.checkpoint import copy_arrays, restore_arrays
 from custard.solvers.common.network_trees import MAX_NODES, extract_from_network, prune
 from custard.solvers.dqn import paper
 from custard.solvers.dqn.behaviour import collect, make_behaviour, tree_actions
@@ -170,8 +170,8 @@ class Learner:
         self.frequencies = default_frequencies if settings.frequencies is None else settings.frequencies
         inputs, hidden = n * (1 + 2 * self.frequencies), (settings.hidden, settings.hidden)
         rng = np.random.default_rng(seeds["networks"])
-        critic = networks.make(rng, (inputs, *hidden, 1 + rules.n_base), 0.01)
-        q = networks.make(rng, (2 * inputs, *hidden, 1 + rules.n_actions), 0.0)  # at first no split has a value
+        critic = networks.make_network(rng, (inputs, *hidden, 1 + rules.n_base), 0.01)
+        q = networks.make_network(rng, (2 * inputs, *hidden, 1 + rules.n_actions), 0.0)  # at first no split has a value
         self.updates = compile_updates(rules.gamma_b, self.frequencies, settings.target_rate, settings.averaging)
         self.critic, self.q = self.updates.begin(critic), self.updates.begin(q)
         self.weights, self.replay_seed, self.rounds = q, seeds["replay"], 0
@@ -277,7 +277,7 @@ class Learner:
             yield prune(tree, base_actions, x, q_o - q_o.max(axis=1, keepdims=True), -price * self.zeta)
 
     def metrics(self) -> dict[str, float]:
-        """Return the part of a row of metrics that tells of the networks."""
+        """Return the metrics of the networks."""
         updates = (1 + self.settings.critic_updates) * UPDATES_PER_ROUND * self.rounds
         return {"loss_critic": self.losses[0], "loss_q": self.losses[1], "updates": updates}
 
@@ -308,14 +308,14 @@ class Learner:
 
     def state(self) -> dict[str, np.ndarray]:
         """Return everything as arrays, copied."""
-        data = copied(self._arrays())
+        data = copy_arrays(self._arrays())
         data |= {"zeta": np.array([self.zeta, self.lowest_zeta]), "rounds": np.array(self.rounds)}
         data |= to_arrays((self.critic, self.q))
         return {**data, **self.memory.state("memory"), **self.tree_states.state("tree_states")}
 
     def restore(self, data: Mapping[str, np.ndarray]) -> None:
         """Continue from what `state` returned."""
-        refill(self._arrays(), data)
+        restore_arrays(self._arrays(), data)
         self.zeta, self.lowest_zeta = data["zeta"].tolist()
         self.critic, self.q = from_arrays((self.critic, self.q), data)
         self.rounds = int(data["rounds"])
@@ -341,7 +341,7 @@ class Updates(NamedTuple):
     begin: Any
 
 
-@cache  # so that further seeds need not wait for it
+@cache  # compiled once for all seeds
 def compile_updates(gamma_b: float, frequencies: int, target_rate: float, averaging: float) -> Updates:
     """Return the updates of Q_o and of Q, many per call, Q-values of a batch, and the start of learning."""
     optimiser = optax.chain(optax.clip_by_global_norm(MAX_GRADIENT_NORM), optax.scale_by_adam())

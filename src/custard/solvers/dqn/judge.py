@@ -27,12 +27,12 @@ DRAW_NOISES = (0.4, 0.2, 0.1, 0.05)
 
 def make_selection(problem: Problem, budget: int, margin: float = 1.0) -> Selection:
     """Make a selection whose number of episodes suits the budget."""
-    most, first = int(np.clip(budget // 2000, 32, 512)), int(np.clip(budget // 5000, 2, 8))
-    return Selection(problem, most, first, margin, budget)
+    max_episodes, screening_episodes = int(np.clip(budget // 2000, 32, 512)), int(np.clip(budget // 5000, 2, 8))
+    return Selection(problem, max_episodes, screening_episodes, margin, budget)
 
 
 def tree_metrics(selection: Selection, final: Tree, final_return: float) -> dict[str, float]:
-    """Return the part of a row of metrics that tells of the best tree and of the policy's own."""
+    """Return the metrics of the best tree and of the policy's own."""
     best = selection.best
     assert best is not None
     return {
@@ -80,7 +80,7 @@ class Judge:
             return "budget used"
         if (patience := self._patience()) is None or waited < patience:
             return ""
-        is_met = selection.surely_above(self.threshold) and not selection.best_varies
+        is_met = selection.clearly_reaches(self.threshold) and not selection.best_varies
         return "reward threshold met, and no better tree since" if is_met else "no better tree for long"
 
     def _patience(self) -> int | None:
@@ -88,7 +88,7 @@ class Judge:
         selection, patience = self.selection, self.settings.patience
         if not self.settings.keep:
             return None
-        if selection.surely_above(self.threshold) and not selection.best_varies:
+        if selection.clearly_reaches(self.threshold) and not selection.best_varies:
             return patience
         if selection.best_has_splits and not selection.returns_vary:  # chance has no part in that
             return 3 * patience
@@ -102,7 +102,7 @@ class Judge:
 
     @property
     def _can_afford(self) -> bool:
-        """Whether judging took at most half of all steps so far, and there are some left."""
+        """Whether another tree may be judged: judging took at most half of all steps, and the budget is not used."""
         return 2 * self.selection.steps <= self.steps < self.budget
 
     def _judge_trees(self, learner: Learner, is_due: bool) -> None:
@@ -113,13 +113,13 @@ class Judge:
         is_best = selection.judge(self.final, keep)
         self.final_return = selection.last_mean
         for tree in learner.pruned_trees(self.final, base_actions) if is_best or is_due else ():
-            selection.show(tree)
+            selection.consider(tree)
         self.steps += selection.steps - steps_before
         for i in range(self.settings.draws if keep else 0):
             if not self._can_afford:
                 break
             steps_before = selection.steps
-            selection.show(learner.extract(DRAW_NOISES[i % len(DRAW_NOISES)], i)[0])
+            selection.consider(learner.extract(DRAW_NOISES[i % len(DRAW_NOISES)], i)[0])
             self.steps += selection.steps - steps_before
 
     def snapshot(self, learner: Learner) -> Snapshot:

@@ -35,7 +35,7 @@ class NodeCache(NamedTuple):
     weights: Weights  # of Q over encoded bounds
     frequencies: int  # of the encoding
     inputs: Any  # scratch: the network's input, its layers, and a key
-    room: Any
+    layer_outputs: Any
     key: Any
     rng: Any  # [4] a random stream
 
@@ -52,7 +52,7 @@ def make_node_cache(rules: Rules, weights: Weights, frequencies: int, rng: np.nd
     return NodeCache(
         compiled_rules(rules), rules.width, make_keys(capacity, 2 * n + 1), np.zeros((capacity, splits)),
         np.full((capacity, splits, 2), NONE, dtype=np.int32), np.full(capacity, NONE, dtype=np.int32), weights,
-        frequencies, np.zeros(weights[0].shape[0] - 1, dtype=np.float32), networks.scratch(weights),
+        frequencies, np.zeros(weights[0].shape[0] - 1, dtype=np.float32), networks.make_layer_outputs(weights),
         np.zeros(2 * n + 1), rng,
     )  # fmt: skip
 
@@ -134,7 +134,7 @@ def _greedy_action(nodes, o):
     bounds = np.empty(2 * n, dtype=np.float32)
     _write_bounds(nodes, o, bounds)
     encode_row(bounds, nodes.frequencies, nodes.inputs)
-    advantage = forward_row(nodes.weights, nodes.inputs, nodes.room, True)[1:]
+    advantage = forward_row(nodes.weights, nodes.inputs, nodes.layer_outputs, True)[1:]
     best = 0
     for a in range(1, len(advantage)):
         if advantage[a] > advantage[best] and (a < n_base or not np.isnan(nodes.threshold[o, a - n_base])):

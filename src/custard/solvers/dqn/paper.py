@@ -178,12 +178,12 @@ class Networks(NamedTuple):
     updates: Any  # how many there were
 
 
-def update_often(
+def update_many(
     optimiser: Any, target_every: int, learned: Networks, batches: Mapping[str, Any]
 ) -> tuple[Networks, Any]:
-    """Call `update` for each of many batches [U, B, …]; then renew the target network, if its time came meanwhile.
+    """Call `update` for each batch of [U, B, …]; then renew the target network if `target_every` updates have passed.
 
-    Carried from update to update, the target network would be written out each time: a sixth of all time.
+    The target network is not carried from update to update, which would write it out each time: a sixth of all time.
     """
     pair, target_network, moments, before = learned
     (pair, moments), cost = jax.lax.scan(partial(update, optimiser, target_network), (pair, moments), batches)
@@ -193,11 +193,11 @@ def update_often(
     return Networks(pair, target_network, moments, after), cost.mean()
 
 
-@cache  # so that further seeds need not wait for it
+@cache  # compiled once for all seeds
 def compile_updates(learning_rate: float, target_every: int) -> tuple[Any, Any]:
-    """Return RMSProp and the compiled `update_often`."""
+    """Return RMSProp and the compiled `update_many`."""
     optimiser = optax.rmsprop(learning_rate, decay=RMSPROP_DECAY)
-    return optimiser, jax.jit(partial(update_often, optimiser, target_every), donate_argnums=0)
+    return optimiser, jax.jit(partial(update_many, optimiser, target_every), donate_argnums=0)
 
 
 # -- steps and updates ------------------------------------------------------------------------------------------------
@@ -232,11 +232,11 @@ class PaperLearner:
         n, n_actions = rules.features.n, rules.n_actions
         rng = np.random.default_rng(self.seeds["networks"])
         layers = (settings.hidden, settings.hidden, 1 + n_actions)
-        pair = networks.make(rng, (2 * n, *layers)), networks.make(rng, (3 * n, *layers))
+        pair = networks.make_network(rng, (2 * n, *layers)), networks.make_network(rng, (3 * n, *layers))
         optimiser, self.improve = compile_updates(settings.learning_rate, settings.target_every)
         pair = jax.tree.map(jnp.asarray, pair)
-        copied = jax.tree.map(jnp.array, pair[1])
-        self.learned = Networks(pair, copied, optimiser.init(pair), jnp.zeros((), jnp.int32))
+        target_network = jax.tree.map(jnp.array, pair[1])
+        self.learned = Networks(pair, target_network, optimiser.init(pair), jnp.zeros((), jnp.int32))
         self.weights: Weights = tuple(np.array(w) for w in pair[0])
         self.warmup = min(settings.warmup, budget // 2)
         self.steps_per_call = UPDATES_PER_CALL * settings.steps_per_update
@@ -249,7 +249,7 @@ class PaperLearner:
             max_depth=rules.max_depth, low=rules.features.low, high=rules.features.high, features=problem.encoder,
         )  # fmt: skip
         self.rng = streams([self.seeds["actions"]])[0]
-        self.room = networks.scratch(self.weights)
+        self.layer_outputs = networks.make_layer_outputs(self.weights)
         self.limit = problem.episode_cap(budget)
         self.limit_ends = not settings.bootstrap_at_limit and problem.source.time_limit is not None
         self.episodes = self.calls = self.steps = self.steps_not_learned = 0
@@ -267,9 +267,9 @@ class PaperLearner:
     def learn(self) -> int:
         """Take some steps, at most to the end of the episode, and the updates due; return the number of steps."""
         s = self.settings
-        at = self.steps + np.arange(self.steps_per_call)
-        falling = np.interp(at, [self.warmup, self.warmup + s.epsilon_steps], [s.epsilon, s.epsilon_end])
-        epsilon = np.where(at < self.warmup, 1.0, falling)
+        step_numbers = self.steps + np.arange(self.steps_per_call)
+        falling = np.interp(step_numbers, [self.warmup, self.warmup + s.epsilon_steps], [s.epsilon, s.epsilon_end])
+        epsilon = np.where(step_numbers < self.warmup, 1.0, falling)
         count, self.at_episode_start = self._play(epsilon)
         self.memory.add({name: column[:count] for name, column in self.rows._asdict().items()})
         self.steps += count
@@ -294,10 +294,12 @@ class PaperLearner:
         the episode is over."""
         if self.compiled is not None:
             base = self.compiled, self.rules.gamma_b
-            return play_compiled(self.weights, self.room, self.rng, epsilon, self.env.compiled, *base, self.rows)
+            return play_compiled(
+                self.weights, self.layer_outputs, self.rng, epsilon, self.env.compiled, *base, self.rows
+            )
         n = self.rules.features.n
         for t, share in enumerate(epsilon):
-            action = choose_action(self.weights, self.obs[0, n:], self.mask[0], share, self.rng, self.room)
+            action = choose_action(self.weights, self.obs[0, n:], self.mask[0], share, self.rng, self.layer_outputs)
             after, reward, terminated, truncated, info = self.env.step(np.array([action]))
             mask, is_base = info["action_mask"], action < self.rules.n_base
             self.elapsed += is_base
@@ -316,7 +318,7 @@ class PaperLearner:
         return extract_from_network(self.weights, 0, self.rules)[0]
 
     def metrics(self) -> dict[str, float]:
-        """Return the part of a row of metrics that tells of the networks."""
+        """Return the metrics of the networks."""
         return {"loss": self.loss, "updates": UPDATES_PER_CALL * self.calls}
 
     def state(self) -> dict[str, np.ndarray]:
@@ -336,25 +338,25 @@ class PaperLearner:
 
 
 @njit(cache=True)
-def choose_action(weights, bounds, mask, epsilon, rng, room):
+def choose_action(weights, bounds, mask, epsilon, rng, layer_outputs):
     """Return an afforded action: with probability epsilon a random one, otherwise the one of the largest Q.
 
     weights: of Q over bounds
     bounds, mask: [2n] float32 and [actions] bool of the node
     rng: [4] a random stream
-    room: `networks.scratch` of the weights
+    layer_outputs: `networks.make_layer_outputs` of the weights
     """
     if uniform(rng, 0.0, 1.0) < epsilon:
         return random_afforded(rng, mask)
-    return best_afforded(forward_row(weights, bounds, room, True)[1:], mask)
+    return best_afforded(forward_row(weights, bounds, layer_outputs, True)[1:], mask)
 
 
 @njit(cache=True)
-def play_compiled(weights, room, rng, epsilon, ibmdp, episodes, gamma_b, rows):
+def play_compiled(weights, layer_outputs, rng, epsilon, ibmdp, episodes, gamma_b, rows):
     """Take a step of the IBMDP for each epsilon, at most to the end of the episode; return how many, and whether it is
     over.
 
-    weights, room, rng: see `choose_action`
+    weights, layer_outputs, rng: see `choose_action`
     epsilon: [T]
     ibmdp: `VectorIBMDP.compiled`
     episodes: `CompiledEpisodes` of its base environment
@@ -367,7 +369,7 @@ def play_compiled(weights, room, rng, epsilon, ibmdp, episodes, gamma_b, rows):
     acting, reward, discount, cut = np.zeros(1, np.int64), np.zeros(1), np.zeros(1), np.zeros(1, np.bool_)
     for t in range(len(epsilon)):
         rows.obs[t] = obs[0]
-        action[0] = choose_action(weights, obs[0, len(low) :], mask[0], epsilon[t], rng, room)
+        action[0] = choose_action(weights, obs[0, len(low) :], mask[0], epsilon[t], rng, layer_outputs)
         ask(
             action, v, busy, rules, low, width, integer, fractions, x, lower, upper, depth, queries, obs, mask, acting,
             reward, discount, cut,

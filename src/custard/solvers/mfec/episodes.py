@@ -144,7 +144,10 @@ def learn_episode(tables, x, terminated, is_over, k):
 
 @njit(cache=True)
 def _mean_outcome(mean_reward, gamma, outcomes, n_outcomes, v):
-    """Return the mean reward of an action plus the discounted mean value of the base states that followed it."""
+    """Return the mean reward of an action plus the discounted mean value of the base states that followed it.
+
+    `outcomes` are the rows of these, of which `n_outcomes` count, NONE for an episode's end; v [S] are values.
+    """
     total = 0.0
     for i in range(n_outcomes):
         if outcomes[i] >= 0:
@@ -184,7 +187,10 @@ def _max_value(q, row):
 
 @njit(cache=True)
 def _behaviour_value(q, row, mu, guide_action, tree_action):
-    """Return the value of the behaviour in a base state: the teacher with probability mu, else the tree."""
+    """Return the value of the behaviour in a base state: the teacher with probability mu, else the tree.
+
+    `q` [S, B] are values, `row` is that of the base state; `guide_action` is -1 where the best action is the teacher.
+    """
     value = (1.0 - mu) * q[row, tree_action]
     if mu > 0.0:
         value += mu * (q[row, guide_action] if guide_action >= 0 else _max_value(q, row))

@@ -30,7 +30,7 @@ from custard.envs.pcg64 import uniform
 from custard.ibmdp.kernels import compiled_rules
 from custard.ibmdp.splits import Rules
 from custard.solvers.common.bounds_survey import default_splits, draw_bounds, replace_bounds, survey_bounds
-from custard.solvers.common.checkpoint import copied, refill
+from custard.solvers.common.checkpoint import copy_arrays, restore_arrays
 from custard.solvers.common.mutations import mutate_shape, shift_threshold
 from custard.solvers.common.selection import Selection
 from custard.solvers.mfec import episodes, paper
@@ -291,7 +291,7 @@ class Learner:
         self.kind_values[progress.kind] = self.final_value
         ranking = np.argsort(-self.kind_values, kind="stable")
         progress.kind = int(ranking[progress.cycles_without_better % len(ranking)])
-        meets_threshold = self.selection.surely_above(self.problem.source.reward_threshold)
+        meets_threshold = self.selection.clearly_reaches(self.problem.source.reward_threshold)
         has_waited = progress.cycles_without_better >= self._patience() and self.selection.best_has_splits
         if has_waited and self.settings.keep and (meets_threshold or progress.steps >= self._min_steps):
             met, not_met = "reward threshold met, and no better tree since", "no better tree for long"
@@ -303,7 +303,7 @@ class Learner:
     def _patience(self) -> int:
         """Return how many cycles without a better tree end the run."""
         patience, threshold = self.settings.patience, self.problem.source.reward_threshold
-        if self.selection.surely_above(threshold) and not self.selection.best_varies:
+        if self.selection.clearly_reaches(threshold) and not self.selection.best_varies:
             return patience // 2
         return 3 * patience if threshold is not None or self.problem.max_depth is not None else patience
 
@@ -322,7 +322,7 @@ class Learner:
         begun = progress.steps - progress.cycle_steps
         lengths = [self._length_of_cycle(number) for number in range(progress.cycle + cycles)]
         end = begun * sum(lengths) / sum(lengths[: progress.cycle])
-        meets_threshold = selection.surely_above(self.problem.source.reward_threshold)
+        meets_threshold = selection.clearly_reaches(self.problem.source.reward_threshold)
         return end if meets_threshold else max(end, self._min_steps)
 
     # -- judging trees ----------------------------------------------------------------------------------------------
@@ -357,8 +357,8 @@ class Learner:
             best = self.selection.best.tree
             tree = shift_threshold(best, rng, gap * 2.0 ** -(i // 2 % 4))
             if max_depth is not None and i % 2:
-                menu, max_nodes = LeafActions(best.actions), self.settings.capacity
-                tree = tree_of(mutate_shape(shape_of(best), rng, x, gap, menu, max_depth, max_nodes), best)
+                leaf_actions, max_nodes = LeafActions(best.actions), self.settings.capacity
+                tree = tree_of(mutate_shape(shape_of(best), rng, x, gap, leaf_actions, max_depth, max_nodes), best)
             if not self._has_steps(MAX_CHANGING_SHARE):
                 break
             if tree is not None:
@@ -372,7 +372,7 @@ class Learner:
     def _judge(self, tree: Tree) -> None:
         steps_before = self.selection.steps
         if not self.selection.challenge(tree):
-            self.selection.show(tree)
+            self.selection.consider(tree)
         self.progress.steps += self.selection.steps - steps_before
 
     # -- snapshots --------------------------------------------------------------------------------------------------
@@ -382,7 +382,7 @@ class Learner:
         best, tables, final, progress = self.selection.best, self.tables, self.final, self.progress
         assert best is not None
         assert final is not None
-        now, counters = time.perf_counter(), tables.counters[0]
+        seconds, counters = time.perf_counter(), tables.counters[0]
         lookups = max(1, int(counters.hits + counters.misses))
         metrics = {
             "cycle": float(progress.cycle), "kind": float(progress.kind),
@@ -394,11 +394,11 @@ class Learner:
             "states": int(tables.state_keys.size[0]), "hit_rate": counters.hits / lookups,
             "unseen": counters.misses / lookups, "node_visits": int(counters.node_visits),
             "traversal_limit": int(final.origin.get("cut", 0)),
-            "steps_per_second": self.learning_steps / (now - self.clock),
+            "steps_per_second": self.learning_steps / (seconds - self.clock),
         }  # fmt: skip
         for name in ("followed_returns", "followed_episodes", "hits", "misses", "node_visits"):
             counters[name] = 0
-        self.clock, self.learning_steps = now, 0
+        self.clock, self.learning_steps = seconds, 0
         state = self._state()
         return Snapshot(
             progress.steps, best.tree, best.mean, self.budget, metrics, final, self.message, lambda: state,
@@ -413,7 +413,7 @@ class Learner:
             "learner.kind_values": self.kind_values,
             "learner.was_first_split": self.was_first_split,
         }
-        return {**save(self.tables), **self.selection.state(), **copied({**own, **self.episodes.arrays()})}
+        return {**save(self.tables), **self.selection.state(), **copy_arrays({**own, **self.episodes.arrays()})}
 
     def _restore(self, state: dict[str, np.ndarray]) -> None:
         """Go on from what `_state` returned."""
@@ -423,4 +423,4 @@ class Learner:
         self._use_bounds(state["learner.bounds"].copy())
         self.tables = load(self.tables, state)._replace(rules=compiled_rules(self.rules))
         self.selection.restore(state)
-        refill(self.episodes.arrays(), state)
+        restore_arrays(self.episodes.arrays(), state)

@@ -39,7 +39,7 @@ from custard.solvers.common.action_memory import (
     write,
 )
 from custard.solvers.common.bounds_survey import fill_missing_bounds
-from custard.solvers.common.checkpoint import copied, refill
+from custard.solvers.common.checkpoint import copy_arrays, restore_arrays
 from custard.solvers.common.key_table import restore_keys
 from custard.solvers.common.level_policy import LevelPolicy
 from custard.solvers.common.selection import LEARNING_BUDGET_SHARE, Selection
@@ -358,7 +358,7 @@ def solve(problem: Problem, settings: PaperSettings, state: dict[str, np.ndarray
     if state is not None:
         steps = int(state["steps"])
         _load(tables, state)
-        refill(episodes.arrays(), state)
+        restore_arrays(episodes.arrays(), state)
         selection.restore(state)
     message = ""
     while not message:
@@ -383,7 +383,7 @@ def solve(problem: Problem, settings: PaperSettings, state: dict[str, np.ndarray
             "traversal_limit": int(counters.traversals_cut),
         }  # fmt: skip
         counters.returns, counters.episodes = 0.0, 0
-        kept = {**_save(tables), **copied(episodes.arrays()), **selection.state(), "steps": np.array(steps)}
+        kept = {**_save(tables), **copy_arrays(episodes.arrays()), **selection.state(), "steps": np.array(steps)}
         yield Snapshot(
             steps, best.tree if best else final, best.mean if best else float("nan"), budget, metrics, final, message,
             lambda kept=kept: kept,  # type: ignore[misc]
@@ -405,7 +405,7 @@ def _parts(tables: PaperTables) -> dict[str, np.ndarray]:
 def _save(tables: PaperTables) -> dict[str, np.ndarray]:
     """Return copies of the parts in use, by name."""
     keys = {f"{name}.keys": m.keys.key[: int(m.keys.size[0])] for name, m in (("q", tables.q), ("q_o", tables.q_o))}
-    return copied({**_parts(tables), **keys})
+    return copy_arrays({**_parts(tables), **keys})
 
 
 def _load(tables: PaperTables, data: dict[str, np.ndarray]) -> None:
@@ -413,4 +413,4 @@ def _load(tables: PaperTables, data: dict[str, np.ndarray]) -> None:
     tables.counters[...] = data["tables.counters"]
     restore_keys(tables.q.keys, data["q.keys"])
     restore_keys(tables.q_o.keys, data["q_o.keys"])
-    refill(_parts(tables), data)
+    restore_arrays(_parts(tables), data)

@@ -29,7 +29,7 @@ def default_budget(problem: Problem) -> int:
 def run_episodes(
     episodes: CompiledEpisodes | PythonEpisodes, run_compiled: Any, next_action: Any, tables: Any, steps: int, k: int
 ) -> int:
-    """Learn for a number of environment steps, from Python for at least so many; return how many were taken.
+    """Learn for `steps` environment steps, where Python steps to the end of an episode; return how many were taken.
 
     episodes: the environment
     run_compiled, next_action: the learner's loop in a compiled environment, and one turn of it for one that Python

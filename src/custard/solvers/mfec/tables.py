@@ -12,7 +12,7 @@ from custard.envs.pcg64 import streams, uniform
 from custard.ibmdp.kernels import CompiledRules, compiled_rules
 from custard.ibmdp.splits import Rules
 from custard.solvers.common.bounds_survey import MAX_DECLARED_TO_SEEN
-from custard.solvers.common.checkpoint import copied, refill
+from custard.solvers.common.checkpoint import copy_arrays, restore_arrays
 from custard.solvers.common.key_table import Keys, make_keys, restore_keys
 from custard.solvers.mfec.bounds_table import BoundsTable, keep_most_visited_nodes, make_bounds_table
 from custard.task.compiled_rollouts import tree_arrays
@@ -31,7 +31,7 @@ MAX_KEPT_VISITS = 1024  # visits that count when a cycle goes on with the nodes 
 MAX_TABLE_BYTES = 8 << 30  # of all tables; pages that are never written take no memory
 MAX_OUTCOMES = 16  # the latest outcomes remembered for each base state and action
 MAX_RECORDED_STEPS = 4096  # base steps after which an episode that still goes on is learned from
-MAX_VISITS_OF_OTHER_BEHAVIOUR = 4  # what was learned of the last cycle's behaviour counts as so many visits
+MAX_VISITS_OF_OTHER_BEHAVIOUR = 4  # that count, at most, of those in which the last cycle's behaviour was learned
 ZETA_PER_REWARD = 0.01  # price of a split in units of the mean absolute reward
 ZETA_PER_REWARD_LIMITED = 0.001  # the same under a depth limit, which keeps trees small by itself
 # The schedule, in shares of a cycle.
@@ -239,7 +239,13 @@ def begin_cycle(tables: Tables, rules: Rules, guide: Tree | None) -> Tables:
 
 
 def set_schedule(tables: Tables, s: Settings, tau: float, cycle: int, kind: CycleKind, gamma_b: float) -> None:
-    """Set rates, exploration and the reward of a split at the share tau of a cycle.
+    """Set rates, exploration and the reward of a split at a moment of a cycle.
+
+    tables: changed in place
+    s: the method's settings
+    tau: share of the cycle that is over
+    cycle, kind: the cycle's number and kind
+    gamma_b: discount of a base action
 
     At first the teacher (the guide, or else the best known action) is followed, then more and more the tree itself.
     Splits are free at first, so that a tree can grow whose parts pay only together; then their price rises to zeta.
@@ -282,13 +288,13 @@ _STATE_ROWS = (
     "updates", "cycle_updates",
 )  # fmt: skip
 _NODE_ROWS = tuple(name for name in BoundsTable._fields if name != "keys")
-_WHOLE = ("grid", "scale", "priority", "moments", "last_x", "schedule", "counters", "rng")
+_WHOLE_ARRAYS = ("grid", "scale", "priority", "moments", "last_x", "schedule", "counters", "rng")
 
 
 def _parts(tables: Tables) -> dict[str, np.ndarray]:
     """Return the very arrays that a checkpoint keeps, those of rows up to the rows in use."""
     nodes, states = int(tables.bounds.keys.size[0]), int(tables.state_keys.size[0])
-    parts = {f"tables.{name}": getattr(tables, name) for name in _WHOLE}
+    parts = {f"tables.{name}": getattr(tables, name) for name in _WHOLE_ARRAYS}
     parts |= {f"episode.{name}": getattr(tables.episode, name) for name in Episode._fields}
     parts |= {f"states.{name}": getattr(tables, name)[:states] for name in _STATE_ROWS}
     return parts | {f"bounds.{name}": getattr(tables.bounds, name)[:nodes] for name in _NODE_ROWS}
@@ -296,7 +302,7 @@ def _parts(tables: Tables) -> dict[str, np.ndarray]:
 
 def save(tables: Tables) -> dict[str, np.ndarray]:
     """Return copies of the parts in use, by name."""
-    data = copied(_parts(tables))
+    data = copy_arrays(_parts(tables))
     for name, keys in (("bounds", tables.bounds.keys), ("states", tables.state_keys)):
         data[f"{name}.keys"] = keys.key[: int(keys.size[0])].copy()
     return data | {f"guide.{i}": array.copy() for i, array in enumerate(tables.guide)}
@@ -306,7 +312,7 @@ def load(tables: Tables, data: dict[str, np.ndarray]) -> Tables:
     """Return empty tables filled with what `save` returned."""
     restore_keys(tables.bounds.keys, data["bounds.keys"])
     restore_keys(tables.state_keys, data["states.keys"])
-    refill(_parts(tables), data)
+    restore_arrays(_parts(tables), data)
     guide = tuple(data[f"guide.{i}"].copy() for i in range(len(tables.guide)))
     for array, like in zip(guide, tables.guide, strict=True):
         array.flags.writeable = like.flags.writeable  # part of the type that compiled code was made for

@@ -6,6 +6,9 @@ split; the advantage is the target minus V. The tree returned is the last policy
 
 An iteration: a compiled rollout samples actions from the policy, evaluating the actor from its weights; one JAX call
 learns from its steps.
+
+Arguments of compiled functions are those of `custard.solvers.ppo.rollouts`, with `zeta`, `gamma_b` and `gamma_w` of the
+IBMDP; they write step `t` of environment `i` to `steps` (`Steps`).
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -30,9 +33,9 @@ from custard.ibmdp.kernels import normalise
 from custard.ibmdp.splits import PARAMETERISED, Rules
 from custard.nn.checkpoints import from_arrays, to_arrays
 from custard.nn.descent import descend
-from custard.nn.networks import Weights, dueling, forward, make
+from custard.nn.networks import Weights, dueling, forward, make_network
 from custard.solvers.common.bounds_survey import choose_bounds
-from custard.solvers.common.checkpoint import copied, refill
+from custard.solvers.common.checkpoint import copy_arrays, restore_arrays
 from custard.solvers.common.network_trees import extract_limited
 from custard.solvers.common.selection import Selection
 from custard.solvers.ppo.policy import ExtractablePolicy, PolicyNetwork
@@ -95,7 +98,7 @@ ADAM = optax.chain(optax.clip_by_global_norm(MAX_GRADIENT_NORM), optax.scale_by_
 
 MASKED_LOGIT = -1e9
 ITERATIONS_PER_SNAPSHOT = 64
-SNAPSHOT_EPISODES = 64  # at most: they tell what a snapshot's tree returns
+MAX_SNAPSHOT_EPISODES = 64  # of which the value shown is the mean
 
 
 # -- the run ----------------------------------------------------------------------------------------------------------
@@ -110,12 +113,12 @@ def solve(problem: Problem, settings: PaperSettings, state: dict[str, np.ndarray
     envs = make_environments(problem, s.num_envs, seeds["environment"], not s.bootstrap_at_limit)
     rollouts = Rollouts(rules, envs, nets[0], seeds["learner"])
     steps = make_steps(rollouts.rules, s.num_steps, len(envs.x))
-    selection = Selection(problem, max_episodes=SNAPSHOT_EPISODES, budget=s.budget)
+    selection = Selection(problem, max_episodes=MAX_SNAPSHOT_EPISODES, budget=s.budget)
     ibmdp_steps = iteration = 0
     if state is not None:
         base_steps, ibmdp_steps, iteration = (int(number) for number in state["counts"])
         nets, moments = from_arrays((nets, moments), state)
-        refill(rollouts.arrays(), state)
+        restore_arrays(rollouts.arrays(), state)
         selection.restore(state)
     is_compiled = False
     while ibmdp_steps < s.budget:
@@ -140,7 +143,7 @@ def solve(problem: Problem, settings: PaperSettings, state: dict[str, np.ndarray
             "ibmdp_steps": ibmdp_steps, "tree_return": selection.last_mean, "depth": tree.depth,
             "leaves": tree.n_leaves,
         }  # fmt: skip
-        kept = copied(rollouts.arrays())
+        kept = copy_arrays(rollouts.arrays())
         counts = np.array([base_steps, ibmdp_steps, iteration])
         kept |= {"counts": counts, **to_arrays((nets, moments)), **selection.state()}
         message = "budget used" if ibmdp_steps >= s.budget else ""
@@ -160,8 +163,8 @@ def rules_for(problem: Problem, s: PaperSettings) -> tuple[Rules, int]:
 def make_networks(rng: np.random.Generator, rules: Rules, hidden: int) -> tuple[Weights, Weights]:
     """Return the actor over bounds and the dueling critic over the full state."""
     n, n_actions = rules.features.n, rules.n_actions
-    actor = make(rng, (2 * n, hidden, hidden, n_actions), last=0.01)
-    return actor, make(rng, (3 * n, hidden, hidden, 1 + n_actions))
+    actor = make_network(rng, (2 * n, hidden, hidden, n_actions), last=0.01)
+    return actor, make_network(rng, (3 * n, hidden, hidden, 1 + n_actions))
 
 
 # -- the update -------------------------------------------------------------------------------------------------------

@@ -28,9 +28,9 @@ from custard.core.errors import require_least, require_shares
 from custard.core.threads import meanwhile
 from custard.ibmdp.splits import PARAMETERISED, Rules
 from custard.nn.checkpoints import from_arrays, to_arrays
-from custard.nn.networks import make
+from custard.nn.networks import make_network
 from custard.solvers.common.bounds_survey import choose_bounds, default_splits
-from custard.solvers.common.checkpoint import copied, refill
+from custard.solvers.common.checkpoint import copy_arrays, restore_arrays
 from custard.solvers.common.selection import LEARNING_BUDGET_SHARE, Selection
 from custard.solvers.ppo import paper
 from custard.solvers.ppo.paper import PaperSettings
@@ -219,9 +219,9 @@ class Learner:
         n_vector = 0 if self.rules.actions.discrete else self.rules.actions.size
         n_outputs = self.rules.n_actions + (n if self.rules.parameterised else 0) + n_vector
         hidden = (s.hidden,) * 2 if s.hidden else ()
-        actor = make(rng, (2 * n * (1 + 2 * s.frequencies), *hidden, n_outputs), last=ACTOR_OUTPUT_GAIN)
+        actor = make_network(rng, (2 * n * (1 + 2 * s.frequencies), *hidden, n_outputs), last=ACTOR_OUTPUT_GAIN)
         critic_inputs = n * (1 + 2 * s.critic_frequencies) + n_vector
-        critic = make(rng, (critic_inputs, *hidden, 1 + n_base), last=CRITIC_OUTPUT_GAIN)
+        critic = make_network(rng, (critic_inputs, *hidden, 1 + n_base), last=CRITIC_OUTPUT_GAIN)
         target_scale = np.array([0.0, 1.0, 1.0], dtype=np.float32)
         return Networks(actor, critic, ADAM.init(actor), ADAM.init(critic), target_scale)  # type: ignore[arg-type]
 
@@ -273,7 +273,7 @@ class Learner:
             if selection.steps < s.judging * self.steps and not is_overdrawn:
                 tree = self._sample_tree(k, rng)
                 if not self.rules.parameterised or not selection.challenge(tree):
-                    selection.show(tree)
+                    selection.consider(tree)
         self.steps += selection.steps - steps_before
         if selection.n_improvements > improved_before:
             self.steps_at_best = self.steps
@@ -282,10 +282,10 @@ class Learner:
         break_episodes(self.rollouts.envs)
 
     def _set_judging_episodes(self) -> None:
-        """Judge trees on few episodes at first and on more and more: many are sampled, and few may tell them apart."""
+        """Judge trees on few episodes at first and on ever more later: many are sampled, and few may rank them."""
         selection, share = self.selection, min(1.0, 2.0 * self.steps / self.budget)
-        fewest = min(MIN_EPISODES, selection.usual_max_episodes)
-        selection.max_episodes = round(fewest * (selection.usual_max_episodes / fewest) ** share)
+        first = min(MIN_EPISODES, selection.usual_max_episodes)
+        selection.max_episodes = round(first * (selection.usual_max_episodes / first) ** share)
         selection.max_episodes = max(selection.max_episodes, len(selection.best.returns) if selection.best else 0)
 
     def _sample_tree(self, k: int, rng: np.random.Generator) -> Tree:
@@ -295,7 +295,7 @@ class Learner:
         one has its highest return in most episodes.
         """
         best = self.selection.best
-        is_around_best = k % 3 == 2 or (k % 3 == 1 and self.selection.nearly_perfect)
+        is_around_best = k % 3 == 2 or (k % 3 == 1 and self.selection.is_nearly_perfect)
         if self.rules.parameterised and best is not None and is_around_best:
             scale = 2.0 ** -rng.uniform(0.0, 4.0)
             spreads = self.policy.v_spread * scale, self.policy.vector_spread * scale
@@ -325,7 +325,7 @@ class Learner:
         is_fully_judged = best is not None and (
             not self.rules.parameterised or len(best.returns) == selection.max_episodes
         )
-        meets_threshold = selection.surely_above(self.problem.source.reward_threshold)
+        meets_threshold = selection.clearly_reaches(self.problem.source.reward_threshold)
         return meets_threshold and is_fully_judged and not selection.best_varies
 
     def _quiet_end(self) -> float:
@@ -336,8 +336,8 @@ class Learner:
         return self.survey_steps + self.steps_at_best + wait * self.budget
 
     def snapshot(self) -> Snapshot:
-        """Return the progress; everything in it is a copy."""
-        best, greedy, now = self.selection.best, self.greedy_tree, time.perf_counter()
+        """Return where the run stands; everything in it is a copy."""
+        best, greedy, seconds = self.selection.best, self.greedy_tree, time.perf_counter()
         assert best is not None
         assert greedy is not None
         critic_loss, actor_loss, entropy, advantage_size = self.report.tolist()
@@ -348,9 +348,9 @@ class Learner:
             "best_depth": best.simplified.depth, "best_leaves": best.simplified.n_leaves,
             "best_leaves_raw": best.tree.n_leaves, "critic_loss": critic_loss, "actor_loss": actor_loss,
             "entropy": entropy, "advantage_size": advantage_size,
-            "rows_per_second": self.rows_learned / (now - self.clock),
+            "rows_per_second": self.rows_learned / (seconds - self.clock),
         }  # fmt: skip
-        finished[:], self.clock, self.rows_learned = 0.0, now, 0
+        finished[:], self.clock, self.rows_learned = 0.0, seconds, 0
         state, steps = self._state(), self.survey_steps + self.steps
         return Snapshot(
             steps, best.tree, best.mean, self.budget, metrics, greedy, self.message, lambda: state,
@@ -359,7 +359,7 @@ class Learner:
 
     def _state(self) -> dict[str, np.ndarray]:
         counts = np.array([self.steps, self.iteration, self.steps_at_best])
-        arrays = copied(self.rollouts.arrays())
+        arrays = copy_arrays(self.rollouts.arrays())
         return {"counts": counts, **to_arrays(self.nets), **self.selection.state(), **arrays}
 
     def _restore(self, state: dict[str, np.ndarray]) -> None:
@@ -367,7 +367,7 @@ class Learner:
         self.nets = from_arrays(self.nets, state)
         self.policy = self.policy._replace(weights=_numpy(self.nets.actor))
         self.selection.restore(state)
-        refill(self.rollouts.arrays(), state)
+        restore_arrays(self.rollouts.arrays(), state)
 
 
 def _numpy(weights: Any) -> tuple[np.ndarray, ...]:

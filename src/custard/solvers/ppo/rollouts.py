@@ -6,6 +6,10 @@ becomes a row, with the greedy traversal behind every split afforded there: the 
 splits lie between.
 
 Compiled environments are stepped inside one compiled loop, any other Gymnasium environments from Python.
+
+Arguments of compiled functions: `rules` and `policy` are `CompiledRules` and a `PolicyNetwork`; `node` and `child` are
+`Node` buffers, the child for what lies behind a split; `outputs` are the network's at the node; `rng` [4] is a random
+stream. They write to environment `i` and row `t` of `rows` (`Rows`) and of `upcoming` (`UpcomingActions`).
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -333,6 +337,14 @@ class Rollouts:
     def __init__(
         self, rules: Rules, envs: Environments, actor: Weights, frequencies: int, rows_per_env: int, seed: int
     ) -> None:  # fmt: skip
+        """Allocate the rows.
+
+        rules               the IBMDP
+        envs                the environments, side by side
+        actor, frequencies  weights of the policy, and of the encoding of its input
+        rows_per_env        rows per environment and iteration
+        seed                of actions
+        """
         self.rules, self.envs, self.base_actions = compile_rules(rules), envs, rules.actions
         self.node, self.child = make_nodes(self.rules, actor, frequencies)
         count = len(envs.x)

@@ -5,6 +5,10 @@ policy can be followed to a leaf, greedily or by sampling. With discrete splits 
 a `NodeCache` keeps each of them, and the network's outputs there for as long as the weights stay the same.
 
 Where base actions are vectors the IBMDP has one base action, and further outputs of the network give its vector.
+
+Arguments of compiled functions: `rules` and `policy` are `CompiledRules` and a `PolicyNetwork`, `node` is a `Node`,
+`index` that of a node in the `cache` (`NodeCache`). `split` counts splits from 0, `base_state` [n] decides on which
+side of it to go. `rng` [4] is a random stream; `sampled` says whether actions are sampled or greedy.
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -18,7 +22,7 @@ from custard.core.numba_tools import njit_inlined, njit_inner, njit_outer
 from custard.envs.pcg64 import uniform
 from custard.ibmdp.kernels import narrowed, normalise, project, separable, separates
 from custard.ibmdp.splits import Rules
-from custard.nn.networks import Weights, encode_row, evaluate, scratch
+from custard.nn.networks import Weights, encode_row, evaluate, make_layer_outputs
 from custard.solvers.ppo.policy import MAX_V_LOGIT, vector_components
 
 __all__ = [
@@ -117,7 +121,7 @@ def make_nodes(rules: CompiledRules, weights: Weights, frequencies: int, count: 
             place=np.array([(0, NONE, 0.0)], dtype=PLACE),
             vector=np.zeros(len(rules.vector_components)),
             network_input=np.zeros(2 * n * (1 + 2 * frequencies), dtype=np.float32),
-            layer_outputs=scratch(weights),
+            layer_outputs=make_layer_outputs(weights),
             probabilities=np.zeros(n_actions, dtype=np.float32),
             cache=cache,
         )

@@ -2,6 +2,9 @@
 
 One compiled JAX call (`improve`) moves the critic to its targets and the actor by PPO's clipped ratio, for all actions
 of a node at once. `custard.solvers.ppo.ppo` is the run around it.
+
+Arguments: `nets` are `Networks`, `rows` are `Rows`, `schedule` is a `Schedule` and `config` an `UpdateConfig`; `zeta`,
+`gamma_b`, `gamma_w`, `trace` and `clip` are settings. R rows are those of all environments together.
 """
 
 from __future__ import annotations
@@ -124,7 +127,10 @@ def split_cost(n_splits: Any, zeta: float, gamma_w: float) -> Any:
 
 
 def q_values(critic: Weights, target_scale: Any, base_state: Any, vector: Any, frequencies: int) -> Any:
-    """Return Q_o(s_b, .) for base states [..., n] and, if actions are vectors, for these [..., k]: [..., n_base]."""
+    """Return Q_o(s_b, .) [..., n_base] for base states [..., n], with vectors [..., k] where actions are vectors.
+
+    `critic` are the weights, `target_scale` the mean and deviation of its targets, `frequencies` of its encoding.
+    """
     inputs = jnp.concatenate([encode(base_state, frequencies, jnp), vector], axis=-1)
     return target_scale[0] + target_scale[1] * dueling(forward(critic, inputs, jnp.tanh))
 
@@ -159,7 +165,8 @@ def critic_targets(rows: Any, next_q: Any, zeta: float, gamma_b: float, gamma_w:
 def split_values(q: Any, leaf: Any, leaf_splits: Any, zeta: float, gamma_w: float) -> Any:
     """Return the values of splits [R, splits]: their cost and that of the splits behind them, then Q_o at the leaf.
 
-    `q` [R, .] are values at leaves, `leaf` [R, splits] says which of them belongs to each split.
+    `q` [R, .] are values at leaves, `leaf` [R, splits] says which of them belongs to each split, `leaf_splits`
+    [R, splits] how many splits lie behind it.
     """
     n_splits = leaf_splits.astype(jnp.float32) + 1.0
     return split_cost(n_splits, zeta, gamma_w) + gamma_w**n_splits * jnp.take_along_axis(q, leaf, -1)
@@ -199,17 +206,17 @@ def minibatch_order(rng: np.random.Generator, n_rows: int, epochs: int, minibatc
 
 
 @partial(jax.jit, static_argnums=(4,))
-def improve(nets: Networks, rows: Rows, order: Any, now: Schedule, config: UpdateConfig) -> tuple[Networks, Any]:
+def improve(nets: Networks, rows: Rows, order: Any, schedule: Schedule, config: UpdateConfig) -> tuple[Networks, Any]:
     """Learn from one iteration's rows; return the networks, and losses, entropy and size of advantages [4].
 
     `order` [2, epochs * minibatches, rows of one] lists the rows of each minibatch, for the critic and for the actor.
     """
     count = rows.has_action.size
     flat = jax.tree.map(lambda a: a.reshape(count, *a.shape[2:]), rows)
-    nets, critic_loss = critic_step(nets, rows, flat, order[0], now, config)
+    nets, critic_loss = critic_step(nets, rows, flat, order[0], schedule, config)
     inputs = encode(flat.normalised_bounds, config.frequencies, jnp)
     advantages = node_advantages(nets, flat, inputs, config)
-    nets, actor_loss = actor_step(nets, flat, inputs, advantages, order[1], now, config)
+    nets, actor_loss = actor_step(nets, flat, inputs, advantages, order[1], schedule, config)
     return nets, jnp.stack([critic_loss, actor_loss, advantages.entropy, advantages.size])
 
 
@@ -233,7 +240,7 @@ def rescale_critic(critic: Weights, target_scale: Any, target: Any, weight: Any)
 
 
 def critic_step(
-    nets: Networks, rows: Rows, flat: Rows, order: Any, now: Schedule, config: UpdateConfig
+    nets: Networks, rows: Rows, flat: Rows, order: Any, schedule: Schedule, config: UpdateConfig
 ) -> tuple[Networks, Any]:
     """Move Q_o of base actions to the merged agent's targets; return the networks and the mean loss.
 
@@ -255,7 +262,7 @@ def critic_step(
         chosen = taken[index]
         return ((chosen * q - wanted[index]) ** 2).sum() / jnp.maximum(chosen.sum(), 1.0)
 
-    critic, moments, losses = descend(ADAM, loss, critic, nets.critic_moments, order, now.critic_rate)
+    critic, moments, losses = descend(ADAM, loss, critic, nets.critic_moments, order, schedule.critic_rate)
     return nets._replace(critic=critic, critic_moments=moments, target_scale=target_scale), losses.mean()
 
 
@@ -311,7 +318,7 @@ def node_advantages(nets: Networks, flat: Rows, inputs: Any, config: UpdateConfi
 
 
 def actor_step(
-    nets: Networks, flat: Rows, inputs: Any, old: Advantages, order: Any, now: Schedule, config: UpdateConfig
+    nets: Networks, flat: Rows, inputs: Any, old: Advantages, order: Any, schedule: Schedule, config: UpdateConfig
 ) -> tuple[Networks, Any]:
     """Move the actor by PPO's clipped surrogate, summed over all actions of a node; return it and the mean loss.
 
@@ -319,25 +326,27 @@ def actor_step(
     [minibatches, rows of one].
     """
     mask, is_node, n = flat.mask, flat.trains_actor.astype(jnp.float32), flat.base_state.shape[1]
-    weight = now.uniform * mask / jnp.maximum(mask.sum(axis=1, keepdims=True), 1) + (1.0 - now.uniform) * old.pi
+    weight = (
+        schedule.uniform * mask / jnp.maximum(mask.sum(axis=1, keepdims=True), 1) + (1.0 - schedule.uniform) * old.pi
+    )
 
     def loss(actor: Weights, index: Any) -> Any:
         m, a, w = mask[index], old.action[index], weight[index]
         log_pi, continuous = log_policy(actor, inputs[index], m)
         ratio = jnp.exp(jnp.where(m, log_pi - old.log_pi[index], 0.0))
-        is_low_already = (a < 0.0) & (log_pi < now.log_floor)
+        is_low_already = (a < 0.0) & (log_pi < schedule.log_floor)
         gain = (w * jnp.where(m & ~is_low_already, clipped_surrogate(ratio, a, config.clip), 0.0)).sum(axis=1)
         if old.noisy_split is not None:
             v_logits, noise = continuous[:, :n], flat.v_noise[index]
-            ratio = density_ratio(noise, noise + (old.continuous[index, :n] - v_logits) / now.v_spread)
+            ratio = density_ratio(noise, noise + (old.continuous[index, :n] - v_logits) / schedule.v_spread)
             gain += (w[:, -n:] * clipped_surrogate(ratio, old.noisy_split[index], config.clip)).sum(axis=1)
             gain -= out_of_range(v_logits, MAX_V_LOGIT)
         if old.noisy_vector is not None:
             vectors, noise = continuous[:, n:], flat.vector_noise[index]
-            ratio = density_ratio(noise, noise + (old.continuous[index, n:] - vectors) / now.vector_spread)
+            ratio = density_ratio(noise, noise + (old.continuous[index, n:] - vectors) / schedule.vector_spread)
             gain += w[:, 0] * clipped_surrogate(ratio.prod(axis=1), old.noisy_vector[index], config.clip)
             gain -= out_of_range(vectors, 1.0)
         return -(is_node[index] * gain).sum() / jnp.maximum(is_node[index].sum(), 1.0)
 
-    actor, moments, losses = descend(ADAM, loss, nets.actor, nets.actor_moments, order, now.actor_rate)
+    actor, moments, losses = descend(ADAM, loss, nets.actor, nets.actor_moments, order, schedule.actor_rate)
     return nets._replace(actor=actor, actor_moments=moments), losses.mean()

@@ -61,16 +61,16 @@ class SearchState:
     message: str = ""  # why the search is over
 
     @property
-    def facts(self) -> dict[str, float]:
-        """What is told of the state beside the best tree."""
-        facts: dict[str, float] = {
+    def metrics(self) -> dict[str, float]:
+        """What a snapshot says beside the best tree."""
+        metrics: dict[str, float] = {
             "round": self.round,
-            "stale": self.rounds_without_progress,
+            "rounds_without_progress": self.rounds_without_progress,
             "leaves": self.best.n_leaves,
         }
         if self.best_error is not None and np.isfinite(self.best_error):  # older checkpoints have none
-            facts |= {"error": self.best_error, "judged": self.best_episodes}
-        return {name: float(value) for name, value in facts.items()}
+            metrics |= {"error": self.best_error, "judged": self.best_episodes}
+        return {name: float(value) for name, value in metrics.items()}
 
 
 class TableCheck(NamedTuple):
@@ -121,6 +121,7 @@ class Arena:
     """Runs trees in the environment or in a table learned from it, and knows the budget and the time limit."""
 
     def __init__(self, problem: Problem, budget: int | None, episodes: int | None, blank: Tree, seed: int) -> None:
+        """`episodes`, if given, are those that trees are compared on; `blank` is a tree of one leaf."""
         self.problem, self.blank, self.seed = problem, blank, seed
         self.budget = budget or (COMPILED_BUDGET if problem.is_compiled else PYTHON_BUDGET)
         self.search_budget = int(SEARCH_BUDGET_SHARE * self.budget)
@@ -142,7 +143,7 @@ class Arena:
         return self.environment.steps < self.search_budget
 
     def steps_until(self, environment_steps: int) -> float:
-        """Return the simulator's step count at which so many environment steps are used; a table uses none."""
+        """Return the simulator's step count at which the environment's reaches a number; a table uses none."""
         if not self.simulator.is_table:
             return environment_steps
         return np.inf if self.environment.steps < environment_steps else -np.inf
@@ -203,7 +204,7 @@ class Arena:
         return self.confirmation_episodes // 16 * min(4, 2**rounds_without_progress)
 
     def count_valued_states(self, n_actions: int) -> int:
-        """Return in how many states to value so many actions."""
+        """Return in how many states to value `n_actions` actions."""
         n_features, (by_features, usual, from_python) = self.problem.base.features.n, MAX_VALUED_STATES
         max_states = by_features.get(n_features, usual) if self.simulator.is_compiled else from_python
         steps = (TABLE_VALUING_STEPS if self.simulator.is_table else self.budget) / (25 if n_features > 1 else 10)

@@ -188,9 +188,15 @@ def polish(
 ) -> tuple[Candidate, np.ndarray]:
     """Try small changes to a tree, keep those that raise its return; return the tree and the failing seeds.
 
-    x [N, n] are states among which new thresholds lie; `changes` is how many changes are tried, about; `max_steps` the
-    simulator's step count at which to stop; `perfect_episodes` how many episodes a perfect tree is to be perfect in;
-    `failing_seeds` those remembered so far.
+    simulator         runs the trees
+    candidate         the tree to begin with, and its episodes
+    space             the trees that are searched
+    x                 [N, n] states among which new thresholds lie
+    rng               draws the changes
+    changes           how many changes are tried, about
+    max_steps         the simulator's step count at which to stop
+    perfect_episodes  how many episodes a perfect tree is to be perfect in
+    failing_seeds     those remembered so far
     """
     x = states_or_random(x, space.blank.features, rng)
     spread = np.where(x.std(axis=0) > 0, x.std(axis=0), 1.0)

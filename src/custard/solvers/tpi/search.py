@@ -120,7 +120,7 @@ class Settings:
 
 
 def budget_for_time(problem: Problem, settings: Settings, seconds: float) -> int:
-    """Return the environment steps that direct search takes in so many seconds."""
+    """Return the environment steps that direct search takes in a number of seconds."""
     return direct.budget_for_time(problem, settings.for_direct_search(), seconds)
 
 
@@ -405,9 +405,9 @@ class Search:
         if self.state.round > 0:
             tree, value = self.state.best, self.state.best_return
         tree = tree and centre_integer_thresholds(tree)
-        facts, message = {"round": float(self.state.round)}, f"round {self.state.round + 1}"
+        metrics, message = {"round": float(self.state.round)}, f"round {self.state.round + 1}"
         yield Snapshot(
-            self.arena.environment.steps, tree, value, self.arena.budget, facts, message=message,
+            self.arena.environment.steps, tree, value, self.arena.budget, metrics, message=message,
             quiet_end=self._quiet_end(),
         )  # fmt: skip
 
@@ -421,7 +421,7 @@ class Search:
         state, arrays = self.state, self._to_arrays()  # as they are now, also if the next round is broken off
         return Snapshot(
             self.arena.environment.steps, centre_integer_thresholds(state.best), state.best_return, self.arena.budget,
-            state.facts, message=state.message, state=lambda: arrays, quiet_end=self._quiet_end(),
+            state.metrics, message=state.message, state=lambda: arrays, quiet_end=self._quiet_end(),
         )  # fmt: skip
 
     def _quiet_end(self) -> float | None:

@@ -254,7 +254,10 @@ def sample_action_values(tree, world, random_actions, actions, rng, count, noise
 
 @njit(cache=True)
 def _sample_states(tree, world, random_actions, rng, states, elapsed, noise, scratch):
-    """Fill `states` by reservoir sampling from noisy episodes, `elapsed` with their times; return how many were met."""
+    """Fill `states` by reservoir sampling from noisy episodes, `elapsed` with their times; return how many were met.
+
+    Other arguments as in `sample_action_values`; `scratch` are buffers.
+    """
     tree, (kind, params, limit, _), random_actions, rng = without_refcounts((tree, world, random_actions, rng))
     states, elapsed, (state, x, _, _) = without_refcounts((states, elapsed, scratch))
     choosing, count = rng[len(rng) - 1], len(states)
@@ -279,7 +282,10 @@ def _sample_states(tree, world, random_actions, rng, states, elapsed, noise, scr
 
 @njit(cache=True)
 def _value_actions(tree, world, random_actions, actions, rng, states, elapsed, noise, xs, q, scratch):
-    """Fill q with the value of each action in each state, `xs` with the states' features; return the steps taken."""
+    """Fill q with the value of each action in each state, `xs` with the states' features; return the steps taken.
+
+    `states` and `elapsed` are what `_sample_states` fills; other arguments as in `sample_action_values`.
+    """
     tree, (kind, params, limit, _), random_actions, actions, rng = without_refcounts(
         (tree, world, random_actions, actions, rng)
     )

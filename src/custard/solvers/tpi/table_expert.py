@@ -33,7 +33,7 @@ MAX_Q_LEARNING_STEPS = 4_800_000
 LEARNED_POLICIES, COUNTED_POLICIES = 30, 8  # policies that trees are made of, for values from Q-learning or from counts
 Q_LEARNING_NOISE = 0.3  # share of random actions
 TIE_SHARE = 0.02  # share of the median gap between best and worst action within which actions are tied
-REFITTED_POLICIES, REFITS = 3, 3  # so many policies have their trees refitted so often, on the trees' own states
+REFITTED_POLICIES, REFITS = 3, 3  # policies whose trees are refitted on their own states; how often
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,8 @@ class TableExpert:
         episodes: int = 8,
     ) -> Iterator[Tree]:
         """Yield trees of greedy policies, each with its own way to break ties.
+
+        `depth` and `max_leaves` limit the trees; `simulator` runs the policies, with chances drawn by `seed`.
 
         First come trees that are optimal in as many states as possible. Then, for each of `policies` policies: the
         smallest tree that does the same on the states of its `episodes` episodes, and a tree that collects most of the
@@ -131,6 +133,12 @@ def table_trees(
 ) -> list[Tree]:
     """Return trees of each depth of policies that are greedy in a table of action values.
 
+    table               the values, where they are learned by Q-learning
+    arena               runs the policies
+    depths, max_leaves  limits of the trees
+    rng                 draws seeds
+    is_first_round      whether Q-learning begins: then it takes five times as many steps
+
     The values come from the arena's counts; where the environment is compiled, from Q-learning, which improves `table`.
     """
     trees: list[Tree] = []
@@ -159,7 +167,10 @@ def _state_number(x, low, strides):
 
 @njit(cache=True)
 def _follow_policy(world, low, strides, policy, rng, max_states):
-    """Run one episode per stream of a policy [S] and return the states met [N, n] and the steps taken."""
+    """Run one episode per stream of a policy [S] and return the states met [N, n] and the steps taken.
+
+    `world` is as in `custard.task.compiled_rollouts`; `low` and `strides` are those of the `StateNumbering`.
+    """
     kind, params, limit, n = world
     met = np.zeros((max_states, n))
     state, x = np.zeros(n), np.zeros(n)
@@ -182,13 +193,16 @@ def _follow_policy(world, low, strides, policy, rng, max_states):
 
 @njit(cache=True)
 def _learning_rate(visits):
-    """Return the learning rate of a pair after so many visits."""
+    """Return the learning rate of a pair after a number of visits."""
     return max(0.02, 1.0 / visits**0.6)
 
 
 @njit(cache=True)
 def _q_learning(world, low, strides, q, visits, steps, rng):
-    """Run off-policy Q-learning in place on q [S, A] and visits [S, A] for a number of steps."""
+    """Run off-policy Q-learning in place on q [S, A] and visits [S, A] for a number of steps.
+
+    Other arguments as in `_follow_policy`; `rng` [1, 4].
+    """
     kind, params, limit, n = world
     n_actions = q.shape[1]
     state, x = np.zeros(n), np.zeros(n)

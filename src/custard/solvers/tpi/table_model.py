@@ -339,7 +339,10 @@ class ExactSimulator(CompiledSimulator):
 
 @njit(cache=True)
 def _reachable_states(choice, spans, chance, next_state, start_state):
-    """Return the states that episodes go through in which `choice` [S] is the action of each state."""
+    """Return the states that episodes go through in which `choice` [S] is the action of each state.
+
+    Other arguments as in `_expectations`, taken apart.
+    """
     seen, states = np.zeros(len(choice), np.bool_), np.empty(len(choice), np.int64)
     count = done = 0
     for s in start_state:
@@ -360,8 +363,8 @@ def _reachable_states(choice, spans, chance, next_state, start_state):
 def _expectations(tree, outcomes, starts, x, known_states, max_steps, noise, all_actions):
     """Compute what `ExactSimulator.expectations` returns.
 
-    `outcomes` and `starts` are the arrays that `ExactSimulator` makes, x [S, n] the states' feature vectors and
-    `known_states` the numbers of those that were met.
+    `tree` is what `tree_arrays` returns, `outcomes` and `starts` are the arrays that `ExactSimulator` makes, x [S, n]
+    the states' feature vectors and `known_states` the numbers of those that were met.
     """
     spans, reward, chance, next_state = outcomes
     start_state, start_chance = starts
