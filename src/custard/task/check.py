@@ -125,20 +125,18 @@ def check_env(
 
 def _describe(env_source: Source, features: Any, report: CheckReport) -> Base:
     """Fill in the facts, and say what is unusual about the spaces."""
-    made = env_source.make()
+    made, is_compiled = env_source.make(), env_source.make_compiled is not None
     base = describe(made, features=features)
     names, kinds = base.features.names, base.features.kinds
     counts = {kind: kinds.count(kind) for kind in dict.fromkeys(kinds)}
     report.facts |= {
         "features": _listed(names), "kinds": ", ".join(f"{count} {kind}" for kind, count in counts.items()),
         "actions": f"{base.actions.kind}: {_listed(base.actions.names)}",
-        "time_limit": env_source.time_limit, "compiled": env_source.make_compiled is not None,
+        "time_limit": env_source.time_limit, "compiled": is_compiled,
     }  # fmt: skip
     can_remake = getattr(env_source.make, "recipe", None) is not None
-    report.facts["workers"] = (
-        "not needed" if env_source.make_compiled else "all cores" if can_remake else "this process"
-    )
-    if not can_remake and not env_source.make_compiled:
+    report.facts["workers"] = "not needed" if is_compiled else "all cores" if can_remake else "this process"
+    if not can_remake and not is_compiled:
         report.add("note", "one-process", "other processes cannot make it: episodes run on one core",
                    "give an id, or a function or class of a module")  # fmt: skip
     whole = base.features.integer.all() and not base.features.unbounded.any()
@@ -147,7 +145,7 @@ def _describe(env_source: Source, features: Any, report: CheckReport) -> Base:
     core = made.unwrapped
     report.facts["exact_model"] = bool(hasattr(core, "mdp") or hasattr(core, "P"))
     if base.features.unbounded.any():
-        missing = [name for name, open_ in zip(names, base.features.unbounded, strict=True) if open_]
+        missing = [names[c] for c in np.flatnonzero(base.features.unbounded)]
         shown = shortened(", ".join(missing[:4]), 100)
         report.add("note", "unbounded", f"{len(missing)} features have no bounds ({shown})",
                    "random steps estimate them; low= and high= set them")  # fmt: skip
