@@ -41,9 +41,9 @@ __all__ = [
 ]  # fmt: skip
 
 SPLIT_TESTS = ("ks", "variance")
-PHASES = 40  # per run, unless the length of a phase is given
+DEFAULT_PHASES = 40  # per run, unless the length of a phase is given
 MAX_SWEEPS, SWEEP_TOLERANCE = 2000, 1e-5  # of value iteration; the tolerance is a share of the largest value
-MAX_ROUNDS = 30  # of splitting, per phase
+MAX_SPLIT_ROUNDS = 30  # of splitting, per phase
 
 
 @dataclass(frozen=True)
@@ -285,13 +285,13 @@ class _Learner(PhasedLearner):
         )  # fmt: skip
         super().__init__(problem, problem.base.features, tables, settings, budget, _run_compiled, _learn_held_step)
         self.settings, self.steps_in_phase = settings, tables.phase
-        self.phase_length = settings.phase or max(1, budget // PHASES)
+        self.phase_length = settings.phase or max(1, budget // DEFAULT_PHASES)
 
     def end_phase(self) -> None:
         """Split until no leaf splits any more, and plan."""
         count, gamma = int(min(self.tables.tree.size[1], len(self.tables.action))), self.settings.gamma
         before, sampled_q = _plan(self.tables, count, gamma)
-        for _ in range(MAX_ROUNDS):
+        for _ in range(MAX_SPLIT_ROUNDS):
             if not _split_leaves(self.tables, before, sampled_q, self.settings):
                 break
             before, sampled_q = _plan(self.tables, count, gamma)

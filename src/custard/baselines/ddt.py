@@ -50,7 +50,7 @@ CRITIC_COEFFICIENT, CRITIC_HIDDEN = 0.5, 64
 RMS_DECAY, RMS_EPSILON = 0.99, 1e-8
 MAX_GRADIENT_NORM = 0.5
 MAX_SURVEY_STEPS, SURVEY_BUDGET_SHARE = 2000, 0.02  # random steps that measure how large features and returns are
-SOFT_EPISODES = 8  # on which the soft policy is judged
+SOFT_POLICY_EPISODES = 8  # on which the soft policy is judged
 
 
 @dataclass(frozen=True)
@@ -312,7 +312,7 @@ class _Learner:
 
     def further_metrics(self, selection: Selection) -> dict[str, float]:
         """Return what the soft policy returns, and how much of it the crisp tree loses."""
-        soft = selection.mean_return(self.policy(), SOFT_EPISODES)
+        soft = selection.mean_return(self.policy(), SOFT_POLICY_EPISODES)
         return {"soft_return": soft, "crisp_loss": soft - selection.last_mean}
 
 

@@ -49,8 +49,8 @@ __all__ = [
 
 NATIVE_BUDGET, PYTHON_BUDGET = 5_000_000, 500_000  # environment steps, by who steps the environment
 LEARNING_BUDGET_SHARE = 0.9  # of a budget; the rest is for judging the last tree
-STEPS_PER_EPISODE = 10_000  # of the budget, for each episode that a tree is judged on
-JUDGEMENTS = 40  # trees judged per run, unless judging takes too long
+BUDGET_PER_EPISODE = 10_000  # of the budget, for each episode that a tree is judged on
+MAX_JUDGEMENTS = 40  # trees judged per run, unless judging takes too long
 MAX_JUDGING_SHARE = 0.3  # of the steps so far, above which no tree but the last is judged
 MAX_LEAVES = 512  # by default: none of these learners ever prunes
 
@@ -377,7 +377,7 @@ def run_learner(
     keep     whether the best tree judged counts; otherwise the last one
     state    what an earlier snapshot's `state()` returned, or None
     """
-    selection = Selection(problem, int(np.clip(budget // STEPS_PER_EPISODE, 32, 512)), budget=budget)
+    selection = Selection(problem, int(np.clip(budget // BUDGET_PER_EPISODE, 32, 512)), budget=budget)
     # A poor policy also returns the same in every episode (walking until the time limit): no more episodes for that.
     selection.flawless_max_episodes = selection.max_episodes
     progress = np.array([steps, 0])  # environment steps besides judging, trees judged
@@ -386,7 +386,7 @@ def run_learner(
         restore_arrays(arrays, state)
         selection.restore(state)
     learning_budget = int(LEARNING_BUDGET_SHARE * budget)
-    interval = max(1, min(budget // JUDGEMENTS, learner.max_interval))
+    interval = max(1, min(budget // MAX_JUDGEMENTS, learner.max_interval))
     used = int(progress[0]) + selection.steps
     while used < learning_budget or selection.best is None:
         progress[0] += learner.learn(max(1, min(interval, learning_budget - used)))

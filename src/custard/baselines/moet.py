@@ -38,7 +38,7 @@ __all__ = ["PRESETS", "Settings", "solve"]
 
 MAX_EXPERTS = 8  # the hard mixture of E trees holds 2 ** (E - 1) of them
 MAX_JUDGING_SHARE = 0.5  # of what the expert leaves of the budget, above which only the last student is judged
-STEPS_PER_ROLLOUT = 2000  # of the budget, for each rollout of an iteration
+BUDGET_PER_ROLLOUT = 2000  # of the budget, for each rollout of an iteration
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | N
     selection = Selection(problem, s.test_rollouts, budget=budget)
     selection.returns_vary = True  # the best student has all rollouts, also if the first few return the same
     selection.flawless_max_episodes = selection.max_episodes
-    batch = int(min(s.batch_rollouts, max(1, budget // STEPS_PER_ROLLOUT)))
+    batch = int(min(s.batch_rollouts, max(1, budget // BUDGET_PER_ROLLOUT)))
     batch_seeds = episode_seeds(seeds["rollouts"], s.iterations * batch)
     data, latest, first, expert_steps = LabelledStates(base.features.n), None, 0, rollouts.steps
     if state is not None:

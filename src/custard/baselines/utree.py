@@ -40,7 +40,7 @@ from custard.tree.tree import LEAF
 
 __all__ = ["PRESETS", "Settings", "Tables", "best_extension", "fringe_statistic", "learn_step", "make_tables", "solve"]
 
-TEST_ROUNDS = 100  # per run, unless the steps between two rounds are given
+DEFAULT_TEST_ROUNDS = 100  # per run, unless the steps between two rounds are given
 SWEEPS_AFTER_SPLIT = 50  # of value iteration, when the leaves have changed
 MAX_MODEL_NUMBERS = 20_000_000  # of the counted model
 
@@ -359,7 +359,7 @@ class _Learner(PhasedLearner):
         tables = make_tables(problem, settings, problem.seeds("learner")["learner"])
         super().__init__(problem, problem.base.features, tables, settings, budget, _run_compiled, _learn_held_step)
         self.settings, self.steps_in_phase = settings, tables.since_test
-        self.phase_length = settings.test_every or max(1, budget // TEST_ROUNDS)
+        self.phase_length = settings.test_every or max(1, budget // DEFAULT_TEST_ROUNDS)
 
     def end_phase(self) -> None:
         """Split leaves; where there were any to split, count the model anew and sweep over it."""

@@ -23,7 +23,7 @@ from custard.tree.tree import Tree
 __all__ = ["Speed", "c_nanoseconds", "measure"]
 
 BATCH_ROWS = 100_000  # states in a batch
-REPEATS = 5  # of each measurement; the fastest counts, since other programs slow the rest
+TIMING_REPEATS = 5  # of each measurement; the fastest counts, since other programs slow the rest
 
 TIMING_LOOP_C = r"""
 #include <stdio.h>
@@ -87,7 +87,7 @@ def _best_seconds(call: Callable[[], object]) -> float:
     """Return the seconds of the fastest of a few calls, after one to warm up."""
     call()
     taken = []
-    for _ in range(REPEATS):
+    for _ in range(TIMING_REPEATS):
         begun = time.perf_counter()
         call()
         taken.append(time.perf_counter() - begun)

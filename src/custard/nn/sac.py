@@ -19,8 +19,8 @@ from custard.nn.networks import Weights, forward, make_network
 
 __all__ = ["Learned", "Rows", "SACConfig", "clip_straight_through", "compile_updates", "make_learned", "target_entropy"]
 
-OUT_OF_RANGE_PENALTY = 1.0
-HALF_LOG_TAU_E = 0.5 * np.log(2.0 * np.pi * np.e)  # entropy of the standard normal distribution
+OUT_OF_RANGE_PENALTY = 1.0  # times the squared distance of means from [-1, 1]
+STANDARD_NORMAL_ENTROPY = 0.5 * np.log(2.0 * np.pi * np.e)
 
 
 class SACConfig(NamedTuple):
@@ -62,7 +62,7 @@ def target_entropy(size: int, deviation: float) -> float:
     >>> round(target_entropy(2, 1.0), 3)
     2.838
     """
-    return float(size * (HALF_LOG_TAU_E + np.log(deviation)))
+    return float(size * (STANDARD_NORMAL_ENTROPY + np.log(deviation)))
 
 
 def clip_straight_through(u: Any) -> Any:

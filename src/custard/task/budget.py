@@ -34,7 +34,7 @@ START_SECONDS, MAX_START_SHARE = 5.0, 0.2  # for what is done once: compiling, w
 FIRST_TRIAL_BUDGET, TRIAL_FACTOR = 1000, 10  # of runs that show what a method's steps cost
 MIN_LEARNING_SHARE = 0.5  # of the time, however long a first run compiles
 TRIALS_SHARE = 0.35  # of the time for such runs
-UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
+SECONDS_PER_UNIT = {"s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 
 
 def parse_time(text: str | float) -> float:
@@ -49,7 +49,7 @@ def parse_time(text: str | float) -> float:
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?)(?:in|ec)?\s*", text)
         if match is None:
             raise CustardError(f"time {text!r} is not understood: give seconds, or a number with s, m or h such as 10m")
-        seconds = float(match[1]) * UNITS[match[2]]
+        seconds = float(match[1]) * SECONDS_PER_UNIT[match[2]]
     if not 0 < seconds < np.inf:
         raise CustardError(f"time must be more than nothing, not {text!r}")
     return seconds

@@ -16,10 +16,9 @@ import numpy as np
 
 from custard.core.numba_tools import njit
 
-__all__ = ["NO_LIMIT", "Keys", "find", "forget_keys", "insert", "make_keys", "nearest", "replace_key", "restore_keys"]
+__all__ = ["Keys", "find", "forget_keys", "insert", "make_keys", "nearest", "replace_key", "restore_keys"]
 
 NONE = -1
-NO_LIMIT = 2**62
 MAX_BUCKET_KEYS = 16
 HASH_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 ROUNDING_MARGIN = 1.0 - 1e-12  # sums of squares are rounded: no key that may be as near is left out
@@ -223,19 +222,17 @@ def _widest_axis_and_median(key, rows):
 
 
 @njit(cache=True)
-def nearest(keys, key, rows, distances, max_keys=NO_LIMIT):
+def nearest(keys, key, rows, distances):
     """Find the rows of the nearest stored keys, nearest first; return how many there are.
 
     keys: a table with neighbours
     key [w]: the key whose neighbours are wanted
     rows [k], distances [k]: filled with the neighbours and their squared Euclidean distances
-    max_keys: keys compared after which the search ends with its bucket, those on the same side of the branches first;
-        there may be nearer ones then
 
     Ties go to the key stored first.
     """
     k, n = len(rows), len(key)
-    found = compared = 0
+    found = 0
     if keys.size[0] == 0 or k == 0:
         return 0
     tree = keys.kd_tree[0]
@@ -246,7 +243,7 @@ def nearest(keys, key, rows, distances, max_keys=NO_LIMIT):
     stack[0] = tree.root
     for i in range(n + 1):
         stack_gaps[0, i] = 0.0
-    while top > 0 and compared < max_keys:
+    while top > 0:
         top -= 1
         place, distance_to_part = stack[top], stack_gaps[top, n]
         if found == k and distance_to_part > distances[k - 1]:
@@ -266,7 +263,6 @@ def nearest(keys, key, rows, distances, max_keys=NO_LIMIT):
                 top += 1
             place = near
         bucket = ~place
-        compared += keys.bucket_size[bucket]
         for i in range(keys.bucket_size[bucket]):
             row = keys.bucket[bucket, i]
             distance = 0.0

@@ -115,7 +115,7 @@ SETTINGS = {"paper": PaperSettings}
 NATIVE_BUDGET, PYTHON_BUDGET = 400_000, 200_000  # environment steps
 DEFAULT_ZETA = -0.01  # in rewards of their usual size
 MIN_EPISODES, MAX_EPISODES = 32, 512  # that judge the best tree, where the settings do not say
-STEPS_PER_EPISODE = 4000  # of the budget, for each of these
+BUDGET_PER_EPISODE = 4000  # of the budget, for each of these
 MIN_ITERATIONS = 20  # however small the budget: iterations have fewer rows then
 FINAL_FLOOR, FINAL_RATE_SHARE, FINAL_SPREAD_SHARE = 0.001, 0.3, 0.1  # at the end of the budget
 RANDOM_ACTIONS_FALL = 0.3  # share of the budget in which random base actions fall to `random`
@@ -202,7 +202,7 @@ class Learner:
         self.rollouts = Rollouts(self.rules, envs, self.nets.actor, s.frequencies, rows_per_env, self.seed)
         self.is_exploring = np.arange(count) < max(round(s.explore * count), min(count - 1, s.explore > 0))
 
-        episodes = s.episodes or int(np.clip(self.budget // STEPS_PER_EPISODE, MIN_EPISODES, MAX_EPISODES))
+        episodes = s.episodes or int(np.clip(self.budget // BUDGET_PER_EPISODE, MIN_EPISODES, MAX_EPISODES))
         self.selection = Selection(problem, episodes, margin=s.margin, budget=self.budget)
         self.greedy_tree: Tree | None = None
         self.greedy_return = float("nan")
