@@ -333,7 +333,7 @@ class Search:
         return result.is_perfect
 
     def _check_table(self, rng: np.random.Generator) -> None:
-        """Where trees are run in a table: see what the best tree returns in the environment itself."""
+        """Measure what the best tree returns in the environment itself, where trees are run in a table."""
         state = self.state
         if self.arena.counts is None:
             return
