@@ -20,7 +20,7 @@ from custard.tree.text import plural
 __all__ = ["Display", "is_shown", "waiting"]
 
 PLAIN_LINE_SECONDS = 4.0  # between lines where there is no terminal; a busy processor makes them come later
-MIN_LIMIT_RATIO = 1.2  # of the time limit to the time expected, above which the limit is shown too
+NEAR_LIMIT = 1.2  # of the time expected: the most that is left is shown where it is more than that
 NOTEBOOK_LINE_SECONDS = 0.5  # between updates of a notebook's line
 
 
@@ -129,16 +129,16 @@ class Display:
         snapshot = self.last[0] if self.last is not None else None
         share = snapshot.steps / snapshot.budget if snapshot is not None and snapshot.budget else 0.0
         cells = 24 if width >= 110 else 10
-        filled_cells = round(cells * min(1.0, share))
-        bar = Text.assemble(("━" * filled_cells, "bar.complete"), ("━" * (cells - filled_cells), "bar.back"))
+        done = round(cells * min(1.0, share))
+        bar = Text.assemble(("━" * done, "bar.complete"), ("━" * (cells - done), "bar.back"))
         fields = [(8, Text(self.title, "bold"))]  # each with a rank: the highest is left out first
         fields += [] if self.vanishes else [(3, bar)]
         facts = [(0, self.doing)] if snapshot is None else _ranked_facts(snapshot, short=True)
         fields += [(rank, Text(fact)) for rank, fact in facts]
         fields.append((6, Text(duration_text(time.monotonic() - self.started_at), "cyan")))
         since = time.monotonic() - self.shown_at
-        if self.last is not None and (time_left := self._time_left_text(self.last[1] + since)):
-            fields.append((2, Text(time_left, "cyan")))
+        if self.last is not None and (left := self._time_left_text(self.last[1] + since)):
+            fields.append((2, Text(left, "cyan")))
         while len(fields) > 1 and sum(field.cell_len + 2 for _, field in fields) - 2 > width:
             fields.remove(max(fields, key=lambda field: field[0]))
         line = Text("  ").join(field for _, field in fields)
@@ -161,13 +161,9 @@ class Display:
     def _print_line(self, snapshot: Snapshot, seconds: float) -> None:
         with self._printing:
             self.printed_at, self.last_printed = time.monotonic(), self.last
-            time_left = self._time_left_text(seconds)
-            parts = [
-                self.title + ": " + snapshot_text(snapshot),
-                f"{seconds:.1f} s",
-                *([time_left] if time_left else []),
-            ]
-            self._write(", ".join(parts))
+            left = self._time_left_text(seconds)
+            said = [self.title + ": " + snapshot_text(snapshot), f"{seconds:.1f} s", *([left] if left else [])]
+            self._write(", ".join(said))
 
     def _write(self, line: str) -> None:
         if self.notebook_line is not None:
@@ -183,9 +179,9 @@ class Display:
         if expected is None:
             word = "at most" if self.time_left.may_stop_early else "about"
             return "" if limit is None else f"{word} {duration_text(limit)} left"
-        is_far = limit is not None and limit > MIN_LIMIT_RATIO * expected
-        limit_text = f", at most {duration_text(limit)}" if limit is not None and is_far else ""
-        return f"about {duration_text(expected)} left{limit_text}"
+        is_far = limit is not None and limit > NEAR_LIMIT * expected
+        most = f", at most {duration_text(limit)}" if limit is not None and is_far else ""
+        return f"about {duration_text(expected)} left{most}"
 
 
 def snapshot_text(snapshot: Snapshot) -> str:

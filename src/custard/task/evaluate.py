@@ -92,12 +92,12 @@ class Evaluation:
 
     def _repr_html_(self) -> str:
         low, high = self.ci95
-        mean, std, low_text, high_text, lowest, highest = format_numbers(
+        mean, std, low_text, high_text, least, most = format_numbers(
             self.mean, self.std, low, high, float(self.returns.min()), float(self.returns.max())
         )
         rows = {
             "mean return": mean, "95 % interval": f"{low_text} to {high_text}", "standard deviation": std,
-            "lowest, highest": f"{lowest}, {highest}", "episodes": f"{self.episodes:,}",
+            "lowest, highest": f"{least}, {most}", "episodes": f"{self.episodes:,}",
             "mean length": f"{self.lengths.mean():.1f} steps", "reached the time limit": f"{self.time_limited.sum():,}",
         }  # fmt: skip
         return html_table(rows)
@@ -167,43 +167,41 @@ def evaluate(
         env = env.env
     require_history(history)
     seeds = episode_seeds(seed, episodes)
-    env_source, features = remembered(policy, source(env, env_kwargs), features, history)
+    where, features = remembered(policy, source(env, env_kwargs), features, history)
     unlimited = np.zeros(episodes, dtype=bool)
-    if isinstance(policy, Tree) and env_source.make_compiled is None:
-        runs = _with_workers(policy, env_source, seeds, features, max_steps, workers, gamma)
+    if isinstance(policy, Tree) and where.make_compiled is None:
+        runs = _with_workers(policy, where, seeds, features, max_steps, workers, gamma)
         return Evaluation(runs.returns, runs.lengths, runs.truncated, unlimited, seed, gamma, int(runs.forbidden.sum()))
-    found = run_episodes(
-        policy, env_source, seeds, features=features, max_steps=max_steps, num_envs=num_envs, gamma=gamma
-    )
+    found = run_episodes(policy, where, seeds, features=features, max_steps=max_steps, num_envs=num_envs, gamma=gamma)
     return Evaluation(*found[:3], unlimited, seed, gamma)
 
 
 def _with_workers(
-    tree: Tree, env_source: Source, seeds: np.ndarray, features: Any, max_steps: int | None, workers: int | None,
+    tree: Tree, where: Source, seeds: np.ndarray, features: Any, max_steps: int | None, workers: int | None,
     gamma: float,
 ) -> Episodes:  # fmt: skip
     """Run a tree's episodes in an environment that Python steps: a few here and, if it takes long, the rest by workers.
 
     Results are the same wherever an episode runs.
     """
-    env = env_source.make()
+    env = where.make()
     base = describe(env, features=features)
     require_fit(tree, base)
-    request = EpisodeRequest(tree, seeds, 0.0, env_source.max_steps(max_steps), gamma=gamma)
-    if env_source.vector is not None:
-        return make_runner(Problem(env_source, base, encoder=features)).run([request])[0]
+    request = EpisodeRequest(tree, seeds, 0.0, where.max_steps(max_steps), gamma=gamma)
+    if where.vector is not None:
+        return make_runner(Problem(where, base, encoder=features)).run([request])[0]
     begun = time.perf_counter()
     first = play_episodes(env, base, replace(request, seeds=seeds[:FIRST_EPISODES]))
-    remaining = replace(request, seeds=seeds[FIRST_EPISODES:])
-    seconds = (time.perf_counter() - begun) / FIRST_EPISODES * len(remaining.seeds)
-    if len(remaining.seeds) and seconds > MIN_SECONDS_FOR_WORKERS and not env_source.is_single_instance:
-        runner = make_runner(Problem(env_source, base, encoder=features, workers=workers))
+    left = replace(request, seeds=seeds[FIRST_EPISODES:])
+    seconds = (time.perf_counter() - begun) / FIRST_EPISODES * len(left.seeds)
+    if len(left.seeds) and seconds > MIN_SECONDS_FOR_WORKERS and not where.is_single_instance:
+        runner = make_runner(Problem(where, base, encoder=features, workers=workers))
         try:
-            return Episodes.joined([first, *runner.run([remaining])])
+            return Episodes.joined([first, *runner.run([left])])
         finally:
             runner.close()
-    rest = [play_episodes(env, base, remaining)] if len(remaining.seeds) else []
-    if not env_source.is_single_instance:
+    rest = [play_episodes(env, base, left)] if len(left.seeds) else []
+    if not where.is_single_instance:
         env.close()
     return Episodes.joined([first, *rest])
 

@@ -247,7 +247,7 @@ class Selection:
         count = min(count, self.max_episodes)
         if count <= done:
             return
-        min_episodes = int(is_needed and done == 0)
+        least = int(is_needed and done == 0)
         if self.compiled_env is None:
 
             def act(x: np.ndarray) -> np.ndarray:
@@ -255,37 +255,34 @@ class Selection:
                 judged.visits += np.bincount(leaf, minlength=judged.simplified.n_nodes)
                 return leaf_actions(judged.simplified, leaf, x)
 
-            judged.returns = np.concatenate(
-                [judged.returns, self._run(act, self.seeds[done:count], min_episodes).returns]
-            )
+            judged.returns = np.concatenate([judged.returns, self._run(act, self.seeds[done:count], least).returns])
             return
         assert self.streams is not None
         world = world_of(self.compiled_env)
-        while size := max(min_episodes, self._n_affordable(count - done, world.time_limit)):
-            tree, rng = judged.simplified, self.streams[done : done + size]
+        while some := max(least, self._n_affordable(count - done, world.time_limit)):
+            tree, rng = judged.simplified, self.streams[done : done + some]
             returns, lengths, _, visits = rollouts_for(tree)(tree, world, rng)
             judged.visits += visits
             judged.returns = np.concatenate([judged.returns, returns])
             self.steps += int(lengths.sum())
-            done, min_episodes = done + size, 0
+            done, least = done + some, 0
 
     def _n_affordable(self, wanted: int, cap: int) -> int:
-        """Return how many of the `wanted` episodes, of at most `cap` steps each, the budget allows: one, at the least,
-        until it is used."""
-        steps_left = self.budget - self.spent - self.steps
-        return int(min(wanted, max(1, steps_left / cap))) if steps_left > 0 else 0
+        """Return how many episodes of at most `cap` steps may run now: at most one too many."""
+        left = self.budget - self.spent - self.steps
+        return int(min(wanted, max(1, left / cap))) if left > 0 else 0
 
-    def _run(self, policy: Policy, seeds: np.ndarray, min_episodes: int = 0) -> EpisodeResults:
-        """Run one episode per seed, as far as the budget allows, at least `min_episodes`; count their steps."""
+    def _run(self, policy: Policy, seeds: np.ndarray, least: int = 0) -> EpisodeResults:
+        """Run one episode per seed, at least `least`, fewer where the budget does not allow more; count their steps."""
         cap, done = self.problem.episode_cap(self.budget), 0
         parts: list[EpisodeResults] = []
-        while size := max(min_episodes, self._n_affordable(len(seeds) - done, cap)):
+        while some := max(least, self._n_affordable(len(seeds) - done, cap)):
             part = run_episodes(
-                policy, self.problem.source, seeds[done : done + size], features=self.problem.encoder, max_steps=cap
+                policy, self.problem.source, seeds[done : done + some], features=self.problem.encoder, max_steps=cap
             )
             self.steps += int(part.lengths.sum())
             parts.append(part)
-            done, min_episodes = done + size, 0
+            done, least = done + some, 0
         returns, lengths, truncated = (
             np.concatenate([part[:3][k] for part in parts] or [np.zeros(0)]) for k in range(3)
         )
