@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,48 +21,14 @@ __all__ = [
     "WEIGHTS", "LabelledStates", "Mispredictions", "Rollouts", "expert_training", "state_weights", "train_expert",
 ]  # fmt: skip
 
+if TYPE_CHECKING:
+    from custard.baselines import moet, viper
+
+    ImitationSettings = viper.Settings | moet.Settings
+
 WEIGHTS = ("auto", "q", "policy", "none")
 
 EXPERT_TRAINING_SHARE, EXPERT_CHECK_SHARE = 1 / 2, 1 / 8  # of a budget, for training the expert and for its checks
-
-
-class ImitationSettings(Protocol):
-    """The settings that say which expert is imitated, and how it is trained."""
-
-    @property
-    def expert(self) -> str | Callable[..., Any]:
-        """The expert's name, file or function."""
-
-    @property
-    def ties(self) -> str:
-        """How backward induction chooses among equally good actions."""
-
-    @property
-    def normalise(self) -> str | None:
-        """The file of `VecNormalize` statistics of a Stable-Baselines3 expert."""
-
-    @property
-    def expert_out(self) -> str | None:
-        """The file in which to save the trained DQN expert."""
-
-    @property
-    def expert_preset(self) -> str:
-        """The preset of the DQN expert."""
-
-    @property
-    def expert_settings(self) -> dict[str, Any]:
-        """Settings of the DQN expert over its preset's."""
-
-    @property
-    def budget(self) -> int | None:
-        """Environment steps, the expert's included; None: no limit."""
-
-
-class Policy(Protocol):
-    """What decides in a rollout: a tree, or one whose decisions are compared with an expert's."""
-
-    def predict(self, x: np.ndarray) -> np.ndarray:
-        """Return the actions [B] for states [B, n]."""
 
 
 class Mispredictions:
@@ -115,7 +81,7 @@ class Rollouts:
             visited_parts.append(visited)
         return np.concatenate(visited_parts)
 
-    def mean_return(self, policy: Policy, seeds: np.ndarray, is_needed: bool = False) -> float | None:
+    def mean_return(self, policy: Tree | Mispredictions, seeds: np.ndarray, is_needed: bool = False) -> float | None:
         """Return the mean return of a policy over one rollout per seed; None if the budget does not allow them all.
 
         Where `is_needed`, it is that of the rollouts the budget allows, at least one.
@@ -123,7 +89,7 @@ class Rollouts:
         returns = self.returns(policy, seeds, is_needed)
         return float(returns.mean()) if len(returns) == len(seeds) or (is_needed and len(returns)) else None
 
-    def returns(self, policy: Policy, seeds: np.ndarray, is_needed: bool = False) -> np.ndarray:
+    def returns(self, policy: Tree | Mispredictions, seeds: np.ndarray, is_needed: bool = False) -> np.ndarray:
         """Return a policy's returns, one per seed that the budget allows; where `is_needed`, at least one."""
         source, features = self.problem.source, self.problem.encoder
         returns = [np.zeros(0)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -23,6 +23,11 @@ from custard.task.compiled_episodes import start_episode, step_episode
 from custard.task.problem import Problem, Snapshot
 from custard.task.runners import PythonEpisodes, make_episodes
 from custard.tree.tree import LEAF, Tree
+
+if TYPE_CHECKING:
+    from custard.baselines import cqi, cutree, pyeatt, utree
+
+    TreeSettings = cqi.Settings | cutree.Settings | pyeatt.Settings | utree.Settings
 
 __all__ = [
     "MAX_LEAVES",
@@ -73,22 +78,6 @@ class GrowingTree(NamedTuple):
     def arrays(self) -> dict[str, np.ndarray]:
         """Return what a checkpoint stores: the arrays themselves, not copies."""
         return {f"tree.{name}": getattr(self, name) for name in self._fields if name not in ("limits", "exploration")}
-
-
-class TreeSettings(Protocol):
-    """The settings that all learners of growing trees have."""
-
-    @property
-    def epsilon(self) -> float:
-        """The share of random actions, at least."""
-
-    @property
-    def epsilon_steps(self) -> int:
-        """Learning steps over which that share sinks from 1; 0: it is constant."""
-
-    @property
-    def bootstrap_at_limit(self) -> bool:
-        """Whether what would follow a time limit counts."""
 
 
 def make_growing_tree(problem: Problem, settings: TreeSettings, max_leaves: int, seed: int) -> GrowingTree:
