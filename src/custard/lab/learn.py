@@ -19,7 +19,7 @@ from custard.core.history import require_history
 from custard.core.metadata import representative
 from custard.core.spaces import FeaturesArgument, describe
 from custard.core.version import VERSION
-from custard.lab.callbacks import Callbacks, Progress
+from custard.lab.callbacks import COMPILING, STARTING, Callbacks, Progress
 from custard.lab.keywords import LearnKeywords, LearnOptions
 from custard.lab.loggers import logger_names, loggers
 from custard.lab.methods import method as find_method
@@ -213,14 +213,16 @@ def _run(
     directory, state, done = _open_directory(out, resume, config)
     try:
         early = may_stop_early(settings)
-        display = Display(f"{config['method']} on {problem.source.name}", shown, early)
+        compiles = problem.is_compiled or not _runs_whole_episodes(module, problem, settings)
+        doing = COMPILING if compiles else STARTING
+        display = Display(f"{config['method']} on {problem.source.name}", shown, early, doing)
         last = directory.last(done) if directory is not None else None
         is_finished = done.get("finished") and last is not None
         snapshots = iter(()) if is_finished else module.solve(problem, settings, state)
         if state is not None:
             snapshots = _resumed(snapshots, directory)
         with loggers(log, config, out) as functions:
-            callbacks = Callbacks({**functions, **heard}, problem.budget, early)
+            callbacks = Callbacks({**functions, **heard}, problem.budget, early, doing)
             return _follow(snapshots, config, directory, float(done.get("seconds", 0.0)), last, display, callbacks)
     except Exception as error:
         if directory is not None:
