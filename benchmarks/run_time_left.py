@@ -68,9 +68,9 @@ ABOUT = """\
 most do. *Shown* is the time left that was shown at half of the time the run took, *left* what was left then, *factor*
 their ratio. "About" is the time left if no better tree is found from then on; where all of the budget would take
 clearly longer, that time stands beside it as a *limit*; "at most" is that limit alone; nothing (a dash) is shown where
-it is not known, as before two seconds of learning were measured: runs of few seconds show nothing. *Value* is the one shown at the end (±
-its standard error where it is known), *fresh* the mean over fresh episodes, *noise* their difference in standard
-errors of both.
+it is not known, as before two seconds of learning were measured: runs of few seconds show nothing. *Value* is the
+one shown at the end (± its standard error where it is known), *fresh* the mean over fresh episodes, *noise* their
+difference in standard errors of both.
 """
 
 

@@ -19,7 +19,7 @@ from custard.core.history import require_history
 from custard.core.metadata import representative
 from custard.core.spaces import FeaturesArgument, describe
 from custard.core.version import VERSION
-from custard.lab.callbacks import COMPILING, STARTING, Callbacks, Progress
+from custard.lab.callbacks import COMPILING, TRYING_CONSTANTS, Callbacks, Progress
 from custard.lab.keywords import LearnKeywords, LearnOptions
 from custard.lab.loggers import logger_names, loggers
 from custard.lab.methods import method as find_method
@@ -40,6 +40,7 @@ from custard.tree.tree import Tree
 __all__ = ["learn"]
 
 CHECKPOINT_SECONDS = 20.0
+STARTING = "making the environment"
 MEASURING = "measuring what a step takes"  # where a time is given
 
 
@@ -128,10 +129,12 @@ def learn(
     name, module = find_method(method)
     _require_known(settings, module)
     require_history(history)
-    where = with_history(source(env, env_kwargs), history or 0, features, feature_names)
     require_whole(0, workers=workers)
     if time is not None and budget is not None:
         raise CustardError("give a budget or a time, not both: the time stands for a number of steps")
+    with waiting(f"{name} on {env if isinstance(env, str) else 'the environment'}", STARTING, shown):
+        where = with_history(source(env, env_kwargs), history or 0, features, feature_names)
+        venv = where.make_vec(1)
     given = {k: v for k, v in {"budget": budget, **settings}.items() if v is not None}
     chosen = settings_for(
         module, where.preset_key if features is None or is_expressions(features) else "", preset, given
@@ -140,7 +143,7 @@ def learn(
     # A preset may know bounds that suit its environment; the user's own come first.
     low = getattr(chosen, "low", None) if low is None else low
     high = getattr(chosen, "high", None) if high is None else high
-    encoder, own_names, venv = features, feature_names, where.make_vec(1)
+    encoder, own_names = features, feature_names
     if history:  # a function of the user's, and the names, are those of the present observation
         low, high = (spread_bounds(bound, representative(venv)) for bound in (low, high))
         encoder, own_names = features if is_expressions(features) else None, None
@@ -214,7 +217,7 @@ def _run(
     try:
         early = may_stop_early(settings)
         compiles = problem.is_compiled or not _runs_whole_episodes(module, problem, settings)
-        doing = COMPILING if compiles else STARTING
+        doing = COMPILING if compiles else TRYING_CONSTANTS
         display = Display(f"{config['method']} on {problem.source.name}", shown, early, doing)
         last = directory.last(done) if directory is not None else None
         is_finished = done.get("finished") and last is not None

@@ -20,7 +20,7 @@ from custard.tree.text import plural
 __all__ = ["Display", "is_shown", "waiting"]
 
 PLAIN_LINE_SECONDS = 4.0  # between lines where there is no terminal; a busy processor makes them come later
-FIRST_LINE_SHARE = 0.5  # of that time, until the first line of a run: loading packages took a while before
+FIRST_LINE_SHARE, WAITING_LINE_SHARE = 0.5, 0.75  # of that time, until the first line of a run and of what has no steps
 MIN_SECONDS_LEFT = 0.5  # for a time left to be shown
 NEAR_LIMIT = 1.2  # of the time expected: the most that is left is shown where it is more than that
 NOTEBOOK_LINE_SECONDS = 0.5  # between updates of a notebook's line
@@ -45,20 +45,27 @@ def _in_notebook() -> bool:
 class NotebookLine:
     """One line of a notebook's output, which the next replaces."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_shown: bool = True) -> None:
+        """Begin a line; unless it `is_shown`, the output has none before the first text."""
+        self._handle: Any = self._displayed("") if is_shown else None
+
+    def _displayed(self, text: str) -> Any:
         from IPython.display import display
 
-        self._handle: Any = display({"text/plain": ""}, raw=True, display_id=True)
+        return display({"text/plain": text}, raw=True, display_id=True)
 
     def write(self, text: str) -> None:
         """Show a text instead of the last one."""
-        self._handle.update({"text/plain": text}, raw=True)
+        if self._handle is not None:
+            self._handle.update({"text/plain": text}, raw=True)
+        elif text:
+            self._handle = self._displayed(text)
 
 
 def waiting(title: str, doing: str, enabled: bool) -> Display:
     """Return a display of something that has no steps: it says what is being done and how long, and then vanishes.
 
-    Lines outside terminals and notebooks stay, but there is none for what is done within four seconds.
+    Lines outside terminals and notebooks stay, but there is none for what is done within three seconds.
     """
     return Display(title, enabled, doing=doing, vanishes=True)
 
@@ -92,14 +99,15 @@ class Display:
 
             console = Console(stderr=True)
             if _in_notebook():
-                self.notebook_line = NotebookLine()
+                self.notebook_line = NotebookLine(is_shown=not self.vanishes)
             if self.notebook_line is None and console.is_terminal:
                 picture = lambda: self._renderable(console.width)  # noqa: E731
                 self.live = Live(console=console, get_renderable=picture, refresh_per_second=8, transient=self.vanishes)
                 self.live.start()
             else:
-                spent = 0.0 if self.vanishes else FIRST_LINE_SHARE * PLAIN_LINE_SECONDS
-                self.printed_at = time.monotonic() - spent if self.notebook_line is None else 0.0
+                share = WAITING_LINE_SHARE if self.vanishes else FIRST_LINE_SHARE
+                is_first_due = self.notebook_line is not None and not self.vanishes
+                self.printed_at = 0.0 if is_first_due else time.monotonic() - (1.0 - share) * PLAIN_LINE_SECONDS
                 self._thread = threading.Thread(target=self._print_regularly, daemon=True)
                 self._thread.start()
         return self

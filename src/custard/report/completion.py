@@ -55,26 +55,34 @@ def complete_run(
     is_exact = is_discounted(run.tree)
     seed = final_seed(run.config["seed"])
     is_wanted = episodes != 0 and not is_exact
-    with waiting(title, EVALUATING, progress and is_wanted) as display:
+    with waiting(title, EVALUATING, progress and (is_wanted or run.directory is not None)) as display:
         result = _final_evaluation(run, env, kwargs, episodes, seed, display.say) if is_wanted else None
-    files: list[Path] = []
-    if run.directory is None:
-        return result, files
-    if result is not None:
-        write_atomically(run.directory / "evaluation.json", json.dumps(result.to_json()) + "\n")
-        files.append(run.directory / "evaluation.json")
+        files = (
+            [] if run.directory is None else _complete_directory(run, run.directory, env, kwargs, result, display.say)
+        )
+    return result, files
+
+
+def _complete_directory(
+    run: Run, directory: Path, env: Any, kwargs: Mapping[str, Any], result: Evaluation | None, say: Callable[[str], Any]
+) -> list[Path]:
+    """Write what completes a run's directory; returns the files to show to a person."""
     from custard.report.html_page import run_data, write_page
     from custard.tree.draw import save_picture
     from custard.tree.explain import node_visits
 
-    with waiting(title, "writing the report", progress) as display:
-        data = run_data(run.directory, on_progress=lambda doing: display.say(f"report: {doing}"))
-        report = write_page(data, run.directory / "report.html")
-        display.say("drawing the tree")
-        picture, visits = run.directory / "tree.svg", np.array(data["tree"]["visits"])
-        if is_exact:
-            where, _ = remembered(run.tree, source(env, kwargs))
-            gamma = (certificate_of(run.tree) or {}).get("gamma", 1.0)
-            visits = node_visits(run.tree, states_visited(run.tree, model_of(where, gamma=gamma)))
-        save_picture(run.tree, picture, visits)
-        return result, [run.directory / "tree.json", picture, report, *files]
+    files: list[Path] = []
+    if result is not None:
+        write_atomically(directory / "evaluation.json", json.dumps(result.to_json()) + "\n")
+        files.append(directory / "evaluation.json")
+    say("writing the report")
+    data = run_data(directory, on_progress=lambda doing: say(f"report: {doing}"))
+    report = write_page(data, directory / "report.html")
+    say("drawing the tree")
+    picture, visits = directory / "tree.svg", np.array(data["tree"]["visits"])
+    if is_discounted(run.tree):
+        where, _ = remembered(run.tree, source(env, kwargs))
+        gamma = (certificate_of(run.tree) or {}).get("gamma", 1.0)
+        visits = node_visits(run.tree, states_visited(run.tree, model_of(where, gamma=gamma)))
+    save_picture(run.tree, picture, visits)
+    return [directory / "tree.json", picture, report, *files]

@@ -45,7 +45,6 @@ def write_report(
     """
     where = Path(run_directory)
     data = run_data(where, episodes=episodes, seed=seed, purpose=purpose, on_progress=on_progress)
-    on_progress("writing the page")
     return write_page(data, out or where / "report.html")
 
 

@@ -87,6 +87,7 @@ def report_data(
     watched = _Watched(None if judged is None else _summary(judged))
     if isinstance(env, str) and isinstance(kwargs, dict):
         watched = _watch(tree, env, kwargs, rows, episodes, seed, judged, say)
+    say("writing the page")
     states, evaluation = watched.states, watched.evaluation
     method = str(config.get("method") or tree.origin.get("method") or "unknown method")
     arguments = ", ".join(f"{key} = {value}" for key, value in kwargs.items())
@@ -188,6 +189,7 @@ def _watch(
         else:
             assert judged is not None
             compared = compare_return(tree, where, judged, rows, seed, affordable_steps=allowed / 2 / per_step, say=say)
+        say("compressing the pictures of the episode shown")
         summary = None if judged is None else _summary(judged)
         return _Watched(summary, tuple(watched), _replay(shown, speed, gamma), tuple(compared), units)
     except CustardError:

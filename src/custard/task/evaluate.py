@@ -181,7 +181,9 @@ def evaluate_within(
     if not 0.0 < gamma <= 1.0:
         raise CustardError(f"gamma must be above 0 and at most 1, not {gamma}")
     if not isinstance(policy, Tree) and not callable(policy):
-        hint = f": Tree.load({str(policy)!r}) reads a tree from its file" if isinstance(policy, (str, Path)) else ""
+        hint = f": custard.load({str(policy)!r}) reads a tree" if isinstance(policy, (str, Path)) else ""
+        if isinstance(getattr(policy, "tree", None), Tree):
+            hint = ": its .tree is one"
         raise CustardError(f"a policy is a Tree or a function to actions, not a {type(policy).__name__}{hint}")
     if env is None:
         if not isinstance(policy, Tree):
