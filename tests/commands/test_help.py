@@ -83,6 +83,8 @@ def test_own_features_and_names_are_known_to_later_commands(tmp_path, capsys, mo
     tree = custard.load("run")
     assert tree.features.raw.names == ("lean", "position")
     assert tree.origin["features"] == "lean_features:lean"
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "always push_left" in page  # the report runs episodes with these features, of constant actions too
     assert "over 2 episodes" in call(capsys, "evaluate", "run", "--episodes", 2)[1]
     assert "of the states" in call(capsys, "explain", "run", "--episodes", 2)[1]
     assert json.loads(call(capsys, "evaluate", "run", "--env", "CartPole-v1", "--episodes", 2, "--json")[1])["mean"] > 5

@@ -56,10 +56,12 @@ def compare_return(
     say(f"running random actions for comparison, {episodes} episodes")
     entries = [_entry("random", "random actions", evaluate(_random_policy(tree.actions, seed), where, episodes, seed))]
     constants = []
+    known = {key: tree.origin[key] for key in ("features", "feature_names") if key in tree.origin}
     for value in chosen:
         name = tree.actions.name(value)
         say(f"running always {name} for comparison, {episodes} episodes")
-        judged = evaluate(Tree.leaf(value, tree.features, tree.actions), where, episodes, seed)
+        leaf = Tree.leaf(value, tree.features, tree.actions).with_origin(**known)
+        judged = evaluate(leaf, where, episodes, seed)
         constants.append((name, judged))
     if constants:
         name, best = max(constants, key=lambda pair: pair[1].mean)

@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from custard.core.files import write_atomically
 from custard.lab.progress import waiting
 from custard.lab.run import Run
@@ -79,10 +77,10 @@ def _complete_directory(
     data = run_data(directory, on_progress=lambda doing: say(f"report: {doing}"))
     report = write_page(data, directory / "report.html")
     say("drawing the tree")
-    picture, visits = directory / "tree.svg", np.array(data["tree"]["visits"])
+    picture, visits = directory / "tree.svg", data["tree"]["visits"]
     if is_discounted(run.tree):
         where, _ = remembered(run.tree, source(env, kwargs))
         gamma = (certificate_of(run.tree) or {}).get("gamma", 1.0)
         visits = node_visits(run.tree, states_visited(run.tree, model_of(where, gamma=gamma)))
-    save_picture(run.tree, picture, visits)
+    save_picture(run.tree, picture, visits)  # without visits where its environment cannot be made again
     return [directory / "tree.json", picture, report, *files]
