@@ -1,8 +1,8 @@
 """Mistakes on the command line: one line on standard error, exit code 2, nothing left behind."""
 
 import json
-import re
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
