@@ -100,8 +100,6 @@ def measured(method: str, env: str, kwargs: dict[str, Any], number: int) -> dict
         else (None, None)
     )
     shown = limit if expected is None else expected
-    if expected is not None and (limit is None or limit <= NEAR_LIMIT * expected):
-        limit = None  # it is not shown
     last = reports[-1]
     is_python = env in ("FrozenLake-v1",) or method == "direct"
     gamma = run.config["settings"].get("gamma", 1.0) if method in ("tpi", "direct") else 1.0
@@ -127,6 +125,11 @@ def shown_at(seconds: float, last_report: float, left: float | None) -> float | 
     return None if left is None else max(0.0, left - (seconds - last_report))
 
 
+def _is_limit_shown(row: dict[str, str]) -> bool:
+    """Return whether the display showed a row's limit: alone, or beside an estimate that it clearly exceeds."""
+    return row["kind"] == "at most" or float(row["limit"]) > NEAR_LIMIT * float(row["left_shown"])
+
+
 def keep_trace(name: str, run: custard.Run, reports: list[custard.Progress]) -> None:
     """Keep what a run reported, where that is asked for."""
     if (directory := os.environ.get("CUSTARD_TRACES")) is None:
@@ -148,7 +151,7 @@ def page(rows: list[dict[str, str]]) -> str:
     )
     near = [row for row in estimates if 1 / MAX_FACTOR <= float(row["factor"]) <= MAX_FACTOR]
     close = [row for row in limits if 1 / MAX_FACTOR <= float(row["factor"]) <= MAX_FACTOR]
-    bounded = [row for row in rows if row["limit"]]
+    bounded = [row for row in rows if row["limit"] and _is_limit_shown(row)]
     long = [row for row in rows if float(row["seconds"]) > LONG]
     silent = [row for row in long if not row["factor"]]
     held = [row for row in bounded if float(row["limit"]) >= float(row["left_true"])]
@@ -175,9 +178,10 @@ def page(rows: list[dict[str, str]]) -> str:
     ]  # fmt: skip
     for row in rows:
         error = "" if row["error"] == "nan" else f" ± {float(row['error']):.3g}"
+        limit = row["limit"] if row in bounded else "–"
         shown = f"{row['kind']} {float(row['left_shown']):.1f}" if row["left_shown"] else "–"
         lines.append(
-            f"| {row['method']} | {row['env']} | {float(row['seconds']):.1f} | {shown} | {row['limit'] or '–'} "
+            f"| {row['method']} | {row['env']} | {float(row['seconds']):.1f} | {shown} | {limit} "
             f"| {float(row['left_true']):.1f} | {row['factor'] or '–'} | {float(row['value']):.4g}{error} "
             f"| {float(row['fresh']):.4g} ± {float(row['fresh_error']):.3g} | {row['noise']} | {row['message']} |"
         )
