@@ -26,11 +26,13 @@ from typing import Any
 from result_rows import append_row, rows_in
 
 import custard
+from custard.lab.progress import NEAR_LIMIT
 
 RESULTS = Path(__file__).parents[1] / "results"
 TIME = "40s"
 FRESH_SEED, FRESH_EPISODES, MAX_PYTHON_EPISODES = 4242, 1000, 200
 MAX_FACTOR, MAX_NOISE = 2.0, 3.0
+LONG = 6.0  # seconds of a run that has time to show something
 
 POTHOLE, PREREQ = "custard/PotholeWorld-v0", "custard/PrereqWorld-v0"
 RUNS: list[tuple[str, str, dict[str, Any]]] = [
@@ -64,11 +66,11 @@ ABOUT = """\
 `python benchmarks/run_time_left.py` writes [time_left.csv](time_left.csv) and this page. Each run is given 40 seconds
 (budgets are rounded down to 1, 2 or 5 × 10^k); methods with a rule of their own for stopping may end earlier, and
 most do. *Shown* is the time left that was shown at half of the time the run took, *left* what was left then, *factor*
-their ratio. "About" is the time left if no better tree is found from then on, beside which the *limit* stands, the
-time that all of the budget would take; "at most" is that limit alone; nothing (a dash) is shown where it is not
-known, as before two seconds of learning were measured: runs of few seconds show nothing. *Value* is the one shown
-at the end (± its standard error where it is known), *fresh* the mean over fresh episodes, *noise* their difference in
-standard errors of both.
+their ratio. "About" is the time left if no better tree is found from then on; where all of the budget would take
+clearly longer, that time stands beside it as a *limit*; "at most" is that limit alone; nothing (a dash) is shown where
+it is not known, as before two seconds of learning were measured: runs of few seconds show nothing. *Value* is the
+one shown at the end (± its standard error where it is known), *fresh* the mean over fresh episodes, *noise* their
+difference in standard errors of both.
 """
 
 
@@ -123,6 +125,11 @@ def shown_at(seconds: float, last_report: float, left: float | None) -> float | 
     return None if left is None else max(0.0, left - (seconds - last_report))
 
 
+def _is_limit_shown(row: dict[str, str]) -> bool:
+    """Return whether the display showed a row's limit: alone, or beside an estimate that it clearly exceeds."""
+    return row["kind"] == "at most" or float(row["limit"]) > NEAR_LIMIT * float(row["left_shown"])
+
+
 def keep_trace(name: str, run: custard.Run, reports: list[custard.Progress]) -> None:
     """Keep what a run reported, where that is asked for."""
     if (directory := os.environ.get("CUSTARD_TRACES")) is None:
@@ -144,7 +151,9 @@ def page(rows: list[dict[str, str]]) -> str:
     )
     near = [row for row in estimates if 1 / MAX_FACTOR <= float(row["factor"]) <= MAX_FACTOR]
     close = [row for row in limits if 1 / MAX_FACTOR <= float(row["factor"]) <= MAX_FACTOR]
-    bounded = [row for row in rows if row["limit"]]
+    bounded = [row for row in rows if row["limit"] and _is_limit_shown(row)]
+    long = [row for row in rows if float(row["seconds"]) > LONG]
+    silent = [row for row in long if not row["factor"]]
     held = [row for row in bounded if float(row["limit"]) >= float(row["left_true"])]
     high = [row for row in rows if float(row["noise"]) > MAX_NOISE]
     loads = [float(row["load"]) for row in rows if row.get("load")]
@@ -160,7 +169,8 @@ def page(rows: list[dict[str, str]]) -> str:
         f"{MAX_FACTOR:g} of the truth.",
         f"- {len(limits)} show a limit alone, {len(close)} of them within a factor of {MAX_FACTOR:g}; "
         f"{len(rows) - len(estimates) - len(limits)} show nothing.",
-        f"- Of all {len(bounded)} limits {len(held)} held.",
+        f"- Of the {len(bounded)} limits shown, {len(held)} held.",
+        f"- Of the {len(long)} runs of more than {LONG:g} s, {len(silent)} show nothing at half time.",
         f"- The value shown exceeds the fresh evaluation by more than {MAX_NOISE:g} standard errors in {len(high)} of "
         f"{len(rows)} runs.", "",
         "| method | environment | seconds | shown | limit | left | factor | value | fresh | noise | stopped |",
@@ -168,9 +178,10 @@ def page(rows: list[dict[str, str]]) -> str:
     ]  # fmt: skip
     for row in rows:
         error = "" if row["error"] == "nan" else f" ± {float(row['error']):.3g}"
+        limit = row["limit"] if row in bounded else "–"
         shown = f"{row['kind']} {float(row['left_shown']):.1f}" if row["left_shown"] else "–"
         lines.append(
-            f"| {row['method']} | {row['env']} | {float(row['seconds']):.1f} | {shown} | {row['limit'] or '–'} "
+            f"| {row['method']} | {row['env']} | {float(row['seconds']):.1f} | {shown} | {limit} "
             f"| {float(row['left_true']):.1f} | {row['factor'] or '–'} | {float(row['value']):.4g}{error} "
             f"| {float(row['fresh']):.4g} ± {float(row['fresh_error']):.3g} | {row['noise']} | {row['message']} |"
         )

@@ -23,12 +23,11 @@ from typing import Annotated, Any, Union
 import tyro
 
 from custard.commands import COMMANDS, INTERRUPTED
+from custard.commands.parse_errors import parse_error
 from custard.core.errors import CustardError, from_interrupt, one_of, shortened
 from custard.tree.text import one_line
 
 __all__ = ["main"]
-
-MAX_ARGUMENT_CHARACTERS = 500  # up to which a word of the command line is repeated in full
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -104,17 +103,16 @@ class _Stopping:
 
 
 def _parse(arguments: list[str]) -> Any:
-    """Return the command that arguments name; what tyro says about long ones is shortened, since it repeats them."""
-    given: dict[str, Any] = {"args": arguments, "prog": "custard", "description": _ABOUT, "config": _CONFIG}
-    if not any(len(word) > MAX_ARGUMENT_CHARACTERS for word in arguments):
-        return tyro.cli(_command_union(), **given)
+    """Return the command that arguments name; raise for a mistake in one line, where tyro prints a box."""
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            return tyro.cli(_command_union(), **given)
-    except SystemExit:
-        print(shortened(said.getvalue()), file=sys.stderr)
-        raise
+            return tyro.cli(_command_union(), args=arguments, prog="custard", description=_ABOUT, config=_CONFIG)
+    except SystemExit as error:
+        if not error.code:  # help
+            raise
+        command = arguments[0] if arguments and arguments[0] in COMMANDS else ""
+        raise CustardError(shortened(parse_error(said.getvalue(), command))) from None
 
 
 def _how_to_go_on(arguments: list[str]) -> str:

@@ -83,8 +83,30 @@ def test_own_features_and_names_are_known_to_later_commands(tmp_path, capsys, mo
     tree = custard.load("run")
     assert tree.features.raw.names == ("lean", "position")
     assert tree.origin["features"] == "lean_features:lean"
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "always push_left" in page  # the report runs episodes with these features, of constant actions too
     assert "over 2 episodes" in call(capsys, "evaluate", "run", "--episodes", 2)[1]
     assert "of the states" in call(capsys, "explain", "run", "--episodes", 2)[1]
     assert json.loads(call(capsys, "evaluate", "run", "--env", "CartPole-v1", "--episodes", 2, "--json")[1])["mean"] > 5
     code, _, err = call(capsys, "evaluate", "run", "CartPole-v0", "--env", "CartPole-v1")
     assert (code, "two environments are given" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["export", "run", "--format"], "export: --format needs a value (`custard export --help`)"),
+        (["train", "CartPole-v1", "--seed", "x"], "train: --seed takes a whole number, not 'x'"),
+        (["train", "CartPole-v1", "--max-depth", "q"], "train: --max-depth takes a whole number, not 'q'"),
+        (["train", "CartPole-v1", "--low", "0", "a"], "train: --low takes numbers, not '0', 'a'"),
+        (["train", "CartPole-v1", "--gamma", "z"], "train: --gamma takes a number, not 'z'"),
+        (["train", "CartPole-v1", "--engine", "loca"], "train: unknown --engine 'loca': choose one of local, ray (did"),
+        (["train", "CartPole-v1", "more"], "train: unexpected more"),
+        (["show", "--png", "x.png"], "show: TREE is missing"),
+        ([], "give a command: train, evaluate, "),
+    ],
+)
+def test_what_the_parser_refuses_is_one_line(capsys, words, says):
+    code, out, err = call(capsys, *words)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"custard: {says}")

@@ -153,10 +153,10 @@ def test_facts():
 @pytest.mark.parametrize(
     ("width", "shown"),
     [
-        (120, f"title  {'━' * 24}  100 steps  return 7.0  best tree 9.00  depth 1  2 leaves  0 s  at most 9 s left"),
-        (80, f"{'━' * 10}  100 steps  best tree 9.00  depth 1  2 leaves  0 s  at most 9 s left"),
-        (60, f"{'━' * 10}  100 steps  best tree 9.00  at most 9 s left"),
-        (50, "100 steps  best tree 9.00  at most 9 s left"),
+        (120, f"title  {'━' * 24}  100 steps  return 7.0  best tree 9.00  depth 1  2 leaves  0 s  at most 22 s left"),
+        (80, f"{'━' * 10}  100 steps  best tree 9.00  depth 1  2 leaves  0 s  at most 22 s left"),
+        (60, f"{'━' * 10}  100 steps  best tree 9.00  at most 22 s left"),
+        (50, "100 steps  best tree 9.00  at most 22 s left"),
         (30, "100 steps  best tree 9.00"),
         (5, "100 …"),
     ],
@@ -166,8 +166,8 @@ def test_a_narrow_terminal_shows_what_matters_most(width, shown):
     tree = Tree.stump(2, 0.0, 0, 1, base.features, base.actions)
     display = Display("title", enabled=False)
     display.show(Snapshot(0, tree, 9.0, budget=1000), 0.5)  # it may have compiled code before this
-    display.show(Snapshot(50, tree, 9.0, budget=1000), 1.0)
-    display.show(Snapshot(100, tree, 9.0, budget=1000, metrics={"return": 7.0}), 1.5)
+    display.show(Snapshot(50, tree, 9.0, budget=1000), 1.75)
+    display.show(Snapshot(100, tree, 9.0, budget=1000, metrics={"return": 7.0}), 3.0)
     text = io.StringIO()
     Console(file=text, width=width).print(display._renderable(width))
     assert text.getvalue() == shown + "\n"

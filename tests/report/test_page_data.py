@@ -41,6 +41,22 @@ def test_cartpole_is_compared_with_random_constant_and_threshold() -> None:
     assert says[2].startswith("It is clearly better than random and constant actions")
 
 
+def test_where_steps_are_slow_less_is_compared() -> None:
+    where, evaluation = source(lambda: gym.make("CartPole-v1").env), {"mean": 9.0, "ci95": None, "mean_length": 100.0}
+    said: list[str] = []
+
+    def kinds(steps: float) -> dict[str, Any]:
+        entries = compare_return(
+            CARTPOLE, where, {**evaluation, "episodes": 1}, [], 1, affordable_steps=steps, say=said.append
+        )
+        return {entry["kind"]: entry["episodes"] for entry in entries if entry["kind"] != "threshold"}
+
+    assert kinds(3000) == {"random": 10, "constant": 10, "tree": 1}
+    assert kinds(1000) == {"random": 10, "tree": 1}
+    assert kinds(0) == {"random": 2, "tree": 1}
+    assert said[0] == "running random actions for comparison, 10 episodes"
+
+
 def test_the_optimum_of_a_finite_mdp_is_known() -> None:
     mdp = gym.make("custard/PrereqWorld-v0", m=4).unwrapped.mdp()  # type: ignore[attr-defined]
     best = custard.learn("custard/PrereqWorld-v0", env_kwargs={"m": 4}, method="plan").tree

@@ -31,10 +31,11 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> tuple[custard.Run, Fini
     mdp = random_mdp(4, 3, seed=3, gamma=0.9, ending=0.0)
     save(mdp, where / "model.npz")
     kwargs = {"path": str(where / "model.npz")}
-    run = custard.learn(ENV, "plan", max_depth=2, env_kwargs=kwargs, out=where / "run", progress=False)
+    run = custard.learn(ENV, "plan", max_depth=2, env_kwargs=kwargs, out=where / "run", progress=False, seconds=600.0)
     with pytest.MonkeyPatch.context() as patch:  # episodes would go on for ever
         patch.setattr("custard.task.evaluate.evaluate", None)
         patch.setattr("custard.report.comparisons.evaluate", None)
+        patch.setattr("custard.report.completion.evaluate_within", None)
         complete_run(run, ENV, kwargs, None)
     return run, mdp
 

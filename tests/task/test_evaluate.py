@@ -5,7 +5,7 @@ from gymnasium import spaces
 
 import custard
 from custard import CustardError, Tree, describe, evaluate
-from custard.task.evaluate import Evaluation
+from custard.task.evaluate import FIRST_PART, MIN_EPISODES, Evaluation, evaluate_within
 from custard.task.source import source
 
 CARTPOLE = describe(gym.make("CartPole-v1"))
@@ -25,11 +25,29 @@ def test_the_same_episodes_however_they_are_run():
     assert (evaluate(LEAN, "CartPole-v1", episodes=30, seed=5).returns != by_id.returns).any()
 
 
+@pytest.mark.parametrize("env", ["CartPole-v1", lambda: gym.make("CartPole-v1").env])  # compiled, and by Python
+def test_progress_is_heard_and_changes_no_episode(env):
+    heard = []
+    watched = evaluate(LEAN, env, episodes=120, seed=4, max_steps=50, on_progress=lambda *told: heard.append(told))
+    silent = evaluate(LEAN, env, episodes=120, seed=4, max_steps=50)
+    np.testing.assert_array_equal(watched.returns, silent.returns)
+    np.testing.assert_array_equal(watched.time_limited, silent.time_limited)
+    assert heard == sorted(heard)
+    assert heard[-1] == (120, 120)
+    assert len(heard) > 1
+    few = evaluate_within(0.0, LEAN, env, 120, 4, max_steps=50)  # no time at all: the first episodes
+    assert few.episodes == (FIRST_PART if env == "CartPole-v1" else MIN_EPISODES)
+    np.testing.assert_array_equal(few.returns, silent.returns[: few.episodes])
+
+
 def test_what_is_no_policy_is_one_line():
-    with pytest.raises(CustardError, match=r"not a str: Tree.load\('tree.json'\) reads a tree"):
+    with pytest.raises(CustardError, match=r"not a str: custard.load\('tree.json'\) reads a tree"):
         evaluate("tree.json", "CartPole-v1")
     with pytest.raises(CustardError, match="a policy is a Tree or a function to actions, not a int"):
         evaluate(3, "CartPole-v1")
+    run = custard.learn("custard/PrereqWorld-v0", "viper-bi", env_kwargs={"m": 3}, seed=0)
+    with pytest.raises(CustardError, match=r"not a Run: its \.tree is one"):
+        evaluate(run)
 
 
 def test_against_a_plain_loop():

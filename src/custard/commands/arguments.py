@@ -11,8 +11,8 @@ from typing import Annotated
 import tyro
 
 __all__ = [
-    "Count", "Env", "File", "Flag", "KeyValues", "Method", "Name", "Names", "Numbers", "OptionalEnv", "RunPath",
-    "Seconds", "Texts", "TreePath", "Trees", "Whole", "WholeNumbers",
+    "Count", "Directory", "Env", "File", "Flag", "KeyValues", "Method", "Name", "Names", "Numbers", "OptionalEnv",
+    "RunPath", "Seconds", "Texts", "TreePath", "Trees", "Whole", "WholeNumbers",
 ]  # fmt: skip
 
 _SILENT = ""  # no "(default: None)" behind an option that is absent unless given
@@ -23,6 +23,7 @@ TreePath = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="TREE")]
 RunPath = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 Trees = Annotated[tuple[Path, ...], tyro.conf.arg(metavar="TREE [TREE ...]", help_behavior_hint=_SILENT)]
 File = Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint=_SILENT)]
+Directory = Annotated[Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint=_SILENT)]
 Flag = Annotated[bool, tyro.conf.arg(help_behavior_hint=_SILENT)]
 Name = Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint=_SILENT)]
 Method = Annotated[str | None, tyro.conf.arg(metavar="METHOD", help_behavior_hint=_SILENT)]

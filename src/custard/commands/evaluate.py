@@ -56,10 +56,10 @@ class Command:
         tree = load_tree(self.tree)
         given, arguments = one_environment(self.env, self.env_id), assignments(self.env_args, "--env-args")
         env, kwargs = environment_of(tree, given, arguments, f"custard evaluate {self.tree} CartPole-v1")
-        with waiting(f"evaluate on {env}", f"{self.episodes:,} episodes", enabled=not self.json):
+        with waiting(f"evaluate on {env}", f"{self.episodes:,} episodes", enabled=not self.json) as display:
             result = evaluate(
                 tree, env, self.episodes, self.seed, env_kwargs=kwargs, max_steps=self.max_steps, gamma=self.gamma,
-                history=self.history,
+                history=self.history, on_progress=lambda done, of: display.say(f"{done:,} of {of:,} episodes"),
             )  # fmt: skip
         if self.json:
             print_json({"env": env, "tree": str(self.tree), **result.to_json()})

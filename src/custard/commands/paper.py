@@ -29,8 +29,7 @@ class Command:
         Literal["tuned", "own", "paper", "both"] | None,
         tyro.conf.arg(metavar="{tuned,own,paper,both}", help_behavior_hint=""),
     ] = None
-    """The methods' settings: ours, ours with the policies' own trees only, the appendix's; both: all of these (default;
-    with --quick only ours)."""
+    """Which settings: ours, ours with the policies' own trees, the appendix's, or all of these (default)."""
 
     quick: Flag = False
     """Five trials with small budgets: the same code in minutes."""

@@ -47,10 +47,11 @@ class Command:
         if self.run_directory.is_file():
             raise CustardError(f"{self.run_directory} is a file: name the run directory it is in")
         require_one_run(self.run_directory)
-        with waiting(f"report of {self.run_directory}", "running episodes and writing", enabled=not self.json):
+        with waiting(f"report of {self.run_directory}", "reading the run", enabled=not self.json) as display:
             path = write_report(
-                self.run_directory, episodes=self.episodes, seed=self.seed, out=self.out, purpose=self.purpose
-            )
+                self.run_directory, episodes=self.episodes, seed=self.seed, out=self.out, purpose=self.purpose,
+                on_progress=display.say,
+            )  # fmt: skip
         size = path.stat().st_size
         if self.json:
             print_json({"report": str(path), "bytes": size})

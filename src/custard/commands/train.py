@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from custard.commands.arguments import Count, Env, File, Flag, KeyValues, Name, Names, Numbers, Whole
+from custard.commands.arguments import Count, Directory, Env, Flag, KeyValues, Name, Names, Numbers, Whole
 from custard.lab.methods import methods
 
 if TYPE_CHECKING:
@@ -64,8 +64,7 @@ class Command:
     """The largest number of environment steps to use, those that judge trees included."""
 
     time: Annotated[str | None, tyro.conf.arg(metavar="TIME", help_behavior_hint="")] = None
-    """Instead of a budget: about how long to learn, such as 90s, 10m or 1h. What a step costs is measured once and the
-    time becomes a number of steps. Without either, environments that Python steps are given about five minutes."""
+    """Instead of a budget, how long to learn: 90s, 10m or 1h. About 5m where Python steps, unless either is given."""
 
     tests: Name = None
     """What splits may ask about: axis (one feature), linear (weighted sums) or auto (tpi, direct)."""
@@ -118,15 +117,17 @@ class Command:
     set: KeyValues = ()
     """Settings of the method, as key=value; `custard settings METHOD` lists them."""
 
-    out: File = None
+    out: Directory = None
     """The run directory; runs/<environment>-<method>-<seed> unless given."""
 
     resume: Flag = False
     """Resume the run in the directory."""
 
-    log: Annotated[tuple[Literal["tensorboard", "wandb", "mlflow"], ...], tyro.conf.arg(help_behavior_hint="")] = ()
-    """Log the progress there too. TensorBoard's files go into the run directory; wandb is offline unless WANDB_MODE
-    says otherwise."""
+    log: Annotated[
+        tuple[Literal["tensorboard", "wandb", "mlflow"], ...],
+        tyro.conf.arg(metavar="NAME [NAME ...]", help_behavior_hint=""),
+    ] = ()
+    """Log the progress to tensorboard (in the run directory), wandb (offline unless WANDB_MODE is set) or mlflow."""
 
     episodes: Whole = None
     """Episodes for the final evaluation, 0 for none; 1,000 unless given, fewer if they take a tenth of the learning."""

@@ -98,7 +98,12 @@ def metadata_of(env: Any) -> EnvironmentMetadata:
     nothing = EnvironmentMetadata()
     if spec is None:
         return METADATA_BY_NAME.get(type(one.unwrapped).__name__.removesuffix("Env"), nothing)
-    return METADATA_BY_NAME.get(spec.name, nothing) if spec.namespace in (None, "custard") else nothing
+    if spec.namespace not in (None, "custard"):
+        return nothing
+    name = spec.name
+    if isinstance(one.action_space, gym.spaces.Box) and f"{name}Continuous" in METADATA_BY_NAME:
+        name = f"{name}Continuous"  # LunarLander with continuous=True
+    return METADATA_BY_NAME.get(name, nothing)
 
 
 def feature_units(env: Any, n: int) -> tuple[str, ...]:

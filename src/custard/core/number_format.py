@@ -6,7 +6,7 @@ import html
 import math
 from collections.abc import Mapping
 
-__all__ = ["format_numbers", "html_table"]
+__all__ = ["format_numbers", "html_table", "passed_time"]
 
 
 def format_numbers(*values: float | None) -> list[str]:
@@ -20,6 +20,19 @@ def format_numbers(*values: float | None) -> list[str]:
     decimals = 2 if largest == 0.0 or largest >= 0.1 else min(12, 2 - math.floor(math.log10(largest)))
     form = ".6g" if largest >= 1e9 else f".{decimals}f"
     return ["–" if value is None or math.isnan(value) else format(value, form) for value in values]
+
+
+def passed_time(seconds: float, decimals: int = 1) -> str:
+    """Return the time that something took or has taken so far.
+
+    >>> passed_time(2.04), passed_time(9.6, 0), passed_time(200), passed_time(4000)
+    ('2.0 s', '10 s', '3 min 20 s', '1 h 7 min')
+    """
+    if seconds < 60:
+        return f"{seconds:.{decimals}f} s"
+    if seconds < 3600:
+        return f"{int(seconds) // 60} min {int(seconds) % 60} s"
+    return f"{round(seconds / 60) // 60} h {round(seconds / 60) % 60} min"
 
 
 def html_table(rows: Mapping[str, object]) -> str:

@@ -17,9 +17,10 @@ from custard.lab.time_left import TimeLeft
 from custard.task.problem import Snapshot
 from custard.tree.tree import Tree
 
-__all__ = ["COMPILING", "Callbacks", "Progress", "judging_of"]
+__all__ = ["COMPILING", "TRYING_CONSTANTS", "Callbacks", "Progress", "judging_of"]
 
 COMPILING = "compiling (once, about 20 s)"
+TRYING_CONSTANTS = "starting, trying constant actions"  # direct search where Python steps, which compiles nothing
 MAX_SILENT_SECONDS = 4.0  # between two calls; with what a busy processor adds they are less than five seconds apart
 DELIVERY_SECONDS = 1.0  # within which an interrupt that this process sent to itself arrives
 

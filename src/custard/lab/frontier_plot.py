@@ -78,7 +78,7 @@ def draw_frontier(rows: Rows, title: str) -> Figure:
     if not best:
         raise CustardError("there is no finished trial to draw")
     good = rows_with_results(rows)
-    drawn = Figure(figsize=(7.2, 4.6), layout="constrained")
+    drawn = Figure(figsize=(8.2, 4.6), layout="constrained")
     panel = drawn.subplots()
     # Sizes that span decades stand on a logarithmic axis; points go aside by a share of their size there.
     is_log = max(row["leaves"] for row in good) > 8 * min(row["leaves"] for row in good)
@@ -108,7 +108,7 @@ def draw_frontier(rows: Rows, title: str) -> Figure:
     panel.grid(alpha=0.25)
     for side in ("top", "right"):
         panel.spines[side].set_visible(False)
-    panel.legend(frameon=False, fontsize=8)
+    drawn.legend(frameon=False, fontsize=8, loc="outside right upper")
     return drawn
 
 

@@ -19,7 +19,7 @@ from custard.core.history import require_history
 from custard.core.metadata import representative
 from custard.core.spaces import Base, FeaturesArgument, describe
 from custard.core.version import VERSION
-from custard.lab.callbacks import Callbacks, Progress
+from custard.lab.callbacks import COMPILING, TRYING_CONSTANTS, Callbacks, Progress
 from custard.lab.keywords import LearnKeywords, LearnOptions
 from custard.lab.loggers import logger_names, loggers
 from custard.lab.methods import method as find_method
@@ -32,7 +32,7 @@ from custard.task.history import spread_bounds, with_history
 from custard.task.problem import DEFAULT_STEP_TIMEOUT, Problem, Snapshot
 from custard.task.recipes import function_recipe
 from custard.task.settings import setting_names, settings_for
-from custard.task.source import Source, source
+from custard.task.source import source
 from custard.tree.balance import balance
 from custard.tree.store import fingerprint
 from custard.tree.tree import Tree
@@ -40,6 +40,7 @@ from custard.tree.tree import Tree
 __all__ = ["learn"]
 
 CHECKPOINT_SECONDS = 20.0
+STARTING = "making the environment"
 MEASURING = "measuring what a step takes"  # where a time is given
 
 
@@ -128,15 +129,19 @@ def learn(
     name, module = find_method(method)
     _require_known(settings, module)
     require_history(history)
-    env_source = with_history(source(env, env_kwargs), history or 0, features, feature_names)
     require_whole(0, workers=workers)
     if time is not None and budget is not None:
         raise CustardError("give a budget or a time, not both: the time stands for a number of steps")
+    with waiting(f"{name} on {env if isinstance(env, str) else 'the environment'}", STARTING, is_displayed):
+        env_source = with_history(source(env, env_kwargs), history or 0, features, feature_names)
+        venv = env_source.make_vec(1)
     given = {k: v for k, v in {"budget": budget, **settings}.items() if v is not None}
     preset_key = env_source.preset_key if features is None or is_expressions(features) else ""
     chosen = settings_for(module, preset_key, preset, given)
     require_whole(1, budget=getattr(chosen, "budget", None))
-    base, encoder, feature_options = feature_options.describe(env_source, chosen, seed)
+    base, encoder, feature_options = feature_options.describe(venv, chosen, seed)
+    if not env_source.is_single_instance:
+        venv.close()
     problem = Problem(env_source, base, seed, max_depth, encoder, workers, step_timeout, engine=engine, address=address)
     _require_steps(name, module, problem, chosen)
     if time is not None:
@@ -165,20 +170,18 @@ class _FeatureOptions:
     feature_names: Sequence[str] | None
     history: int | None
 
-    def describe(self, env_source: Source, settings: Any, seed: int) -> tuple[Base, FeaturesArgument, _FeatureOptions]:
+    def describe(self, venv: Any, settings: Any, seed: int) -> tuple[Base, FeaturesArgument, _FeatureOptions]:
         """Return features and actions, the encoder of observations, and the options with the bounds that hold.
 
         Where the user gave no bounds they are those of the settings: a preset may know which suit its environment.
         """
         low = getattr(settings, "low", None) if self.low is None else self.low
         high = getattr(settings, "high", None) if self.high is None else self.high
-        encoder, names, venv = self.features, self.feature_names, env_source.make_vec(1)
+        encoder, names = self.features, self.feature_names
         if self.history:  # a function of the user's, and the names, are those of the present observation
             low, high = (spread_bounds(bound, representative(venv)) for bound in (low, high))
             encoder, names = encoder if is_expressions(encoder) else None, None
         base = describe(venv, low=low, high=high, features=encoder, feature_names=names, seed=seed)
-        if not env_source.is_single_instance:
-            venv.close()
         return base, encoder, dataclasses.replace(self, low=low, high=high)
 
     def plain_data(self) -> dict[str, Any]:
@@ -237,14 +240,16 @@ def _run(
     directory, state, done = _open_directory(out, resume, config)
     try:
         early = may_stop_early(settings)
-        display = Display(f"{config['method']} on {problem.source.name}", is_displayed, early)
+        compiles = problem.is_compiled or not _runs_whole_episodes(module, problem, settings)
+        doing = COMPILING if compiles else TRYING_CONSTANTS
+        display = Display(f"{config['method']} on {problem.source.name}", is_displayed, early, doing)
         last = directory.last(done) if directory is not None else None
         is_finished = done.get("finished") and last is not None
         snapshots = iter(()) if is_finished else module.solve(problem, settings, state)
         if state is not None:
             snapshots = _resumed(snapshots, directory)
         with loggers(log, config, out) as functions:
-            callbacks = Callbacks({**functions, **listeners}, problem.budget, early)
+            callbacks = Callbacks({**functions, **listeners}, problem.budget, early, doing)
             return _run_to_end(snapshots, config, directory, float(done.get("seconds", 0.0)), last, display, callbacks)
     except Exception as error:
         if directory is not None:

@@ -34,9 +34,9 @@ def plain_axis(axis: Any, *, integral: bool = False, log: bool = False) -> None:
     """Give a matplotlib axis plain numbers, and ticks at whole numbers only where its values are whole."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-    axis.set_major_locator(
-        LogLocator(subs=(1.0, 2.0, 5.0)) if log else MaxNLocator(nbins="auto", integer=integral, min_n_ticks=2)
-    )
+    count: Any = "auto" if integral or axis.axis_name == "y" else 6  # numbers of steps are long
+    linear = MaxNLocator(nbins=count, steps=[1, 2, 2.5, 5, 10], integer=integral, min_n_ticks=2)
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)) if log else linear)
     axis.set_major_formatter(FuncFormatter(lambda value, _: axis_number(float(f"{value:.10g}"))))
     axis.set_minor_formatter(NullFormatter())
 

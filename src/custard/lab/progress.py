@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from custard.core.errors import CustardError
-from custard.core.number_format import format_numbers
+from custard.core.number_format import format_numbers, passed_time
 from custard.lab.callbacks import COMPILING, judging_of
 from custard.lab.time_left import TimeLeft
 from custard.lab.trial_table import duration_text
@@ -20,6 +20,8 @@ from custard.tree.text import plural
 __all__ = ["Display", "is_shown", "waiting"]
 
 PLAIN_LINE_SECONDS = 4.0  # between lines where there is no terminal; a busy processor makes them come later
+FIRST_LINE_SHARE, WAITING_LINE_SHARE = 0.5, 0.75  # of that time, until the first line of a run and of what has no steps
+MIN_SECONDS_LEFT = 0.5  # for a time left to be shown
 NEAR_LIMIT = 1.2  # of the time expected: the most that is left is shown where it is more than that
 NOTEBOOK_LINE_SECONDS = 0.5  # between updates of a notebook's line
 
@@ -43,20 +45,27 @@ def _in_notebook() -> bool:
 class NotebookLine:
     """One line of a notebook's output, which the next replaces."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_shown: bool = True) -> None:
+        """Begin a line; unless it `is_shown`, the output has none before the first text."""
+        self._handle: Any = self._displayed("") if is_shown else None
+
+    def _displayed(self, text: str) -> Any:
         from IPython.display import display
 
-        self._handle: Any = display({"text/plain": ""}, raw=True, display_id=True)
+        return display({"text/plain": text}, raw=True, display_id=True)
 
     def write(self, text: str) -> None:
         """Show a text instead of the last one."""
-        self._handle.update({"text/plain": text}, raw=True)
+        if self._handle is not None:
+            self._handle.update({"text/plain": text}, raw=True)
+        elif text:
+            self._handle = self._displayed(text)
 
 
 def waiting(title: str, doing: str, enabled: bool) -> Display:
     """Return a display of something that has no steps: it says what is being done and how long, and then vanishes.
 
-    Lines outside terminals and notebooks stay, but there is none for what is done within four seconds.
+    Lines outside terminals and notebooks stay, but there is none for what is done within three seconds.
     """
     return Display(title, enabled, doing=doing, vanishes=True)
 
@@ -90,16 +99,22 @@ class Display:
 
             console = Console(stderr=True)
             if _in_notebook():
-                self.notebook_line = NotebookLine()
+                self.notebook_line = NotebookLine(is_shown=not self.vanishes)
             if self.notebook_line is None and console.is_terminal:
                 picture = lambda: self._renderable(console.width)  # noqa: E731
                 self.live = Live(console=console, get_renderable=picture, refresh_per_second=8, transient=self.vanishes)
                 self.live.start()
             else:
-                self.printed_at = time.monotonic() if self.notebook_line is None else 0.0
+                share = WAITING_LINE_SHARE if self.vanishes else FIRST_LINE_SHARE
+                is_first_due = self.notebook_line is not None and not self.vanishes
+                self.printed_at = 0.0 if is_first_due else time.monotonic() - (1.0 - share) * PLAIN_LINE_SECONDS
                 self._thread = threading.Thread(target=self._print_regularly, daemon=True)
                 self._thread.start()
         return self
+
+    def say(self, doing: str) -> None:
+        """Show what is being done now, where there are no snapshots."""
+        self.doing = doing
 
     def show(self, snapshot: Snapshot, seconds: float) -> None:
         """Update the display."""
@@ -116,7 +131,7 @@ class Display:
                 continue
             if self.last is None:
                 self.printed_at = time.monotonic()
-                passed = duration_text(self.printed_at - self.started_at)
+                passed = passed_time(self.printed_at - self.started_at, 0)
                 self._write(f"{self.title}: {self.doing}, {passed}")
             else:
                 since = time.monotonic() - self.shown_at
@@ -135,7 +150,7 @@ class Display:
         fields += [] if self.vanishes else [(3, bar)]
         facts = [(0, self.doing)] if snapshot is None else _ranked_facts(snapshot, short=True)
         fields += [(rank, Text(fact)) for rank, fact in facts]
-        fields.append((6, Text(duration_text(time.monotonic() - self.started_at), "cyan")))
+        fields.append((6, Text(passed_time(time.monotonic() - self.started_at, 0), "cyan")))
         since = time.monotonic() - self.shown_at
         if self.last is not None and (left := self._time_left_text(self.last[1] + since)):
             fields.append((2, Text(left, "cyan")))
@@ -162,7 +177,7 @@ class Display:
         with self._printing:
             self.printed_at, self.last_printed = time.monotonic(), self.last
             left = self._time_left_text(seconds)
-            said = [self.title + ": " + snapshot_text(snapshot), f"{seconds:.1f} s", *([left] if left else [])]
+            said = [self.title + ": " + snapshot_text(snapshot), passed_time(seconds), *([left] if left else [])]
             self._write(", ".join(said))
 
     def _write(self, line: str) -> None:
@@ -176,6 +191,8 @@ class Display:
         if self._over.is_set():
             return ""
         limit, expected = self.time_left.seconds(passed), self.time_left.expected(passed)
+        if limit is not None and limit < MIN_SECONDS_LEFT:  # it ends at once, or it takes longer than was foreseen
+            return ""
         if expected is None:
             word = "at most" if self.time_left.may_stop_early else "about"
             return "" if limit is None else f"{word} {duration_text(limit)} left"

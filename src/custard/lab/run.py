@@ -24,7 +24,7 @@ import numpy as np
 from custard.core.errors import CustardError, one_line
 from custard.core.files import load_arrays, make_directory, remove_leftovers, write_atomically
 from custard.core.locks import Lock
-from custard.core.number_format import format_numbers, html_table
+from custard.core.number_format import format_numbers, html_table, passed_time
 from custard.task.problem import Snapshot
 from custard.tree.loading import load
 from custard.tree.text import plural
@@ -71,8 +71,8 @@ class Run:
         facts = {
             "method": str(self.config.get("method")), "environment": str(self.config.get("env")),
             "seed": str(self.config.get("seed")), "tree": f"of depth {self.tree.depth} with {leaves}",
-            "return while choosing": format_numbers(self.value)[0], "environment steps": f"{self.steps:,}",
-            "time": f"{self.seconds:.1f} s", "stopped": self.message,
+            "mean return while learning": format_numbers(self.value)[0], "environment steps": f"{self.steps:,}",
+            "time": passed_time(self.seconds), "stopped": self.message,
             "kept in": "" if self.directory is None else str(self.directory),
         }  # fmt: skip
         return {key: value for key, value in facts.items() if value}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,33 +18,51 @@ __all__ = ["compare_exactly", "compare_return", "judgement"]
 MAX_COMPARED_EPISODES = 100
 MAX_STEPPED_EPISODES, MIN_STEPPED_EPISODES = 30, 5  # per policy, where Python steps the environment
 MAX_COMPARED_STEPS = 6_000  # per policy, if its episodes are as long as the tree's
+LEAST_EPISODES = 2  # of random actions, however long they take
 MAX_CONSTANT_ACTIONS = 8
 MAX_PLANNED_STATES = 5_000  # of a finite MDP whose optimum is computed for the report
 
 
 def compare_return(
-    tree: Tree, where: Source, evaluation: Mapping[str, Any], rows: Sequence[Mapping[str, float]], seed: int
+    tree: Tree,
+    where: Source,
+    evaluation: Mapping[str, Any],
+    rows: Sequence[Mapping[str, float]],
+    seed: int,
+    *,
+    affordable_steps: float = np.inf,
+    say: Callable[[str], Any] = lambda doing: None,
 ) -> list[dict[str, Any]]:
     """Return what the tree's return is to be read beside, one entry per policy or mark, lowest mean first.
 
-    tree        the policy
-    where       makes its environment
-    evaluation  of the tree, as `Evaluation.to_json` returns it
-    rows        of metrics.csv; the expert's return is in the column "expert"
-    seed        where the episodes' seeds come from
+    tree              the policy
+    where             makes its environment
+    evaluation        of the tree, as `Evaluation.to_json` returns it
+    rows              of metrics.csv; the expert's return is in the column "expert"
+    seed              where the episodes' seeds come from
+    affordable_steps  that all policies together should take; where these are few, constant actions are left out
+    say               called with what is being done
 
     Each entry has "kind" (random, constant, expert, tree, threshold or optimum), "name", "mean", "ci95" and "episodes"
     (None where nothing was sampled).
     """
-    episodes = MAX_COMPARED_EPISODES
+    episodes, chosen = MAX_COMPARED_EPISODES, _constant_actions(tree.actions)
     if where.make_compiled is None:
-        affordable = int(MAX_COMPARED_STEPS / max(1.0, float(evaluation["mean_length"])))
-        episodes = int(np.clip(affordable, MIN_STEPPED_EPISODES, MAX_STEPPED_EPISODES))
+        length = max(1.0, float(evaluation["mean_length"]))
+        episodes = int(np.clip(MAX_COMPARED_STEPS / length, MIN_STEPPED_EPISODES, MAX_STEPPED_EPISODES))
+        if affordable_steps / length < MIN_STEPPED_EPISODES * (1 + len(chosen)):
+            chosen = []
+        episodes = int(np.clip(affordable_steps / (length * (1 + len(chosen))), LEAST_EPISODES, episodes))
+    say(f"running random actions for comparison, {episodes} episodes")
     entries = [_entry("random", "random actions", evaluate(_random_policy(tree.actions, seed), where, episodes, seed))]
-    constants = [
-        (tree.actions.name(value), evaluate(Tree.leaf(value, tree.features, tree.actions), where, episodes, seed))
-        for value in _constant_actions(tree.actions)
-    ]
+    constants = []
+    known = {key: tree.origin[key] for key in ("features", "feature_names") if key in tree.origin}
+    for value in chosen:
+        name = tree.actions.name(value)
+        say(f"running always {name} for comparison, {episodes} episodes")
+        leaf = Tree.leaf(value, tree.features, tree.actions).with_origin(**known)
+        judged = evaluate(leaf, where, episodes, seed)
+        constants.append((name, judged))
     if constants:
         name, best = max(constants, key=lambda pair: pair[1].mean)
         entries.append(_entry("constant", f"always {name}", best))
@@ -53,6 +71,7 @@ def compare_return(
         entries.append(_mark("expert", "the expert it learned from", expert))
     if where.reward_threshold is not None:
         entries.append(_mark("threshold", "reward threshold", where.reward_threshold))
+    say("computing the optimum, if there is a model")
     optimum = _optimum(where)
     if optimum is not None:
         entries.append(_mark("optimum", "optimum of all policies", optimum))

@@ -3,54 +3,41 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from custard.core.files import write_atomically
 from custard.lab.progress import waiting
 from custard.lab.run import Run
 from custard.planning.evaluate import states_visited
 from custard.planning.model import model_of
-from custard.task.evaluate import Evaluation, evaluate
+from custard.task.evaluate import Evaluation, evaluate_within
 from custard.task.history import remembered
 from custard.task.problem import final_seed
-from custard.task.runners import run_episodes
-from custard.task.source import episode_seeds, source
+from custard.task.source import source
 from custard.tree.certificate import certificate_of, is_discounted
-from custard.tree.tree import Tree
 
-__all__ = ["complete_run", "states_met"]
+__all__ = ["complete_run"]
 
-FIRST_EPISODES, MAX_EPISODES = 50, 1000  # of a final evaluation whose number of episodes is not given
+EVALUATING = "evaluating the tree on fresh episodes"
+MAX_EPISODES = 1000  # of a final evaluation whose number of episodes is not given
 EVALUATION_SHARE, MIN_EVALUATION_SECONDS = 0.1, 10.0  # of the time that learning took
 
 
-def states_met(tree: Tree, env: Any, kwargs: Mapping[str, Any], seed: int, episodes: int = 20) -> np.ndarray:
-    """Return the states [N, n] that a tree meets in some episodes."""
-    seeds = episode_seeds(final_seed(seed), episodes)
-    runs = run_episodes(tree, source(env, kwargs), seeds, record_states=True)
-    assert runs.states is not None
-    return np.concatenate(runs.states)
-
-
-def _final_evaluation(run: Run, env: Any, kwargs: Mapping[str, Any], episodes: int | None, seed: int) -> Evaluation:
+def _final_evaluation(
+    run: Run, env: Any, kwargs: Mapping[str, Any], episodes: int | None, seed: int, say: Callable[[str], Any]
+) -> Evaluation:
     """Evaluate a run's tree on so many episodes, or on as many as a tenth of its learning time allows."""
-    begun = time.perf_counter()
     is_search = run.config["method"] in ("direct", "tpi")  # elsewhere gamma is the learner's own
     gamma = run.config.get("settings", {}).get("gamma", 1.0) if is_search else 1.0
-    result = evaluate(run.tree, env, episodes or FIRST_EPISODES, seed, env_kwargs=kwargs, gamma=gamma)
-    if episodes is not None:
-        return result
-    allowed = max(MIN_EVALUATION_SECONDS, EVALUATION_SHARE * run.seconds)
-    affordable = int(FIRST_EPISODES * allowed / max(1e-9, time.perf_counter() - begun))
-    total = min(MAX_EPISODES, affordable)  # the first ones are among them, since a longer list begins with the shorter
-    if total <= FIRST_EPISODES:
-        return result
-    return evaluate(run.tree, env, total, seed, env_kwargs=kwargs, gamma=gamma)
+    most = "" if episodes else "at most "
+    return evaluate_within(
+        math.inf if episodes else max(MIN_EVALUATION_SECONDS, EVALUATION_SHARE * run.seconds),
+        run.tree, env, episodes or MAX_EPISODES, seed, env_kwargs=kwargs, gamma=gamma,
+        on_progress=lambda done, of: say(f"{EVALUATING}, {done:,} of {most}{of:,}"),
+    )  # fmt: skip
 
 
 def complete_run(
@@ -66,25 +53,34 @@ def complete_run(
     is_exact = is_discounted(run.tree)
     seed = final_seed(run.config["seed"])
     is_wanted = episodes != 0 and not is_exact
-    with waiting(title, "evaluating the tree on fresh episodes", progress and is_wanted):
-        result = _final_evaluation(run, env, kwargs, episodes, seed) if is_wanted else None
-    files: list[Path] = []
-    if run.directory is None:
-        return result, files
-    if result is not None:
-        write_atomically(run.directory / "evaluation.json", json.dumps(result.to_json()) + "\n")
-        files.append(run.directory / "evaluation.json")
-    from custard.report import write_report
+    with waiting(title, EVALUATING, progress and (is_wanted or run.directory is not None)) as display:
+        result = _final_evaluation(run, env, kwargs, episodes, seed, display.say) if is_wanted else None
+        files = (
+            [] if run.directory is None else _complete_directory(run, run.directory, env, kwargs, result, display.say)
+        )
+    return result, files
+
+
+def _complete_directory(
+    run: Run, directory: Path, env: Any, kwargs: Mapping[str, Any], result: Evaluation | None, say: Callable[[str], Any]
+) -> list[Path]:
+    """Write what completes a run's directory; returns the files to show to a person."""
+    from custard.report.html_page import run_data, write_page
     from custard.tree.draw import save_picture
     from custard.tree.explain import node_visits
 
-    with waiting(title, "drawing the tree and writing the report", progress):
-        picture = run.directory / "tree.svg"
-        if is_exact:
-            where, _ = remembered(run.tree, source(env, kwargs))
-            gamma = (certificate_of(run.tree) or {}).get("gamma", 1.0)
-            met = states_visited(run.tree, model_of(where, gamma=gamma))
-        else:
-            met = states_met(run.tree, env, kwargs, run.config["seed"])
-        save_picture(run.tree, picture, node_visits(run.tree, met))
-        return result, [run.directory / "tree.json", picture, write_report(run.directory), *files]
+    files: list[Path] = []
+    if result is not None:
+        write_atomically(directory / "evaluation.json", json.dumps(result.to_json()) + "\n")
+        files.append(directory / "evaluation.json")
+    say("writing the report")
+    data = run_data(directory, on_progress=lambda doing: say(f"report: {doing}"))
+    report = write_page(data, directory / "report.html")
+    say("drawing the tree")
+    picture, visits = directory / "tree.svg", data["tree"]["visits"]
+    if is_discounted(run.tree):
+        where, _ = remembered(run.tree, source(env, kwargs))
+        gamma = (certificate_of(run.tree) or {}).get("gamma", 1.0)
+        visits = node_visits(run.tree, states_visited(run.tree, model_of(where, gamma=gamma)))
+    save_picture(run.tree, picture, visits)  # without visits where its environment cannot be made again
+    return [directory / "tree.json", picture, report, *files]

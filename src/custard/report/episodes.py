@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,16 +40,20 @@ def record_episodes(
     seed: int = 0,
     max_steps: int = 1000,
     pictures: int = 0,
+    seconds: float = math.inf,
+    on_progress: Callable[[int, int], Any] = lambda done, of: None,
 ) -> list[Episode]:
     """Run a tree in the environment, stepped from Python.
 
-    tree       the policy
-    env        the environment's id
-    kwargs     arguments of the environment
-    episodes   how many
-    seed       where the episodes' seeds come from
-    max_steps  steps after which an episode is cut
-    pictures   if not 0, the environment is drawn, at most at every so many steps; where that fails, frames stay empty
+    tree         the policy
+    env          the environment's id
+    kwargs       arguments of the environment
+    episodes     how many
+    seed         where the episodes' seeds come from
+    max_steps    steps after which an episode is cut
+    pictures     if not 0, at most at every so many steps the environment is drawn; where that fails there are no frames
+    seconds      after which no further episode begins
+    on_progress  called with the number of episodes recorded and of all
 
     >>> import custard
     >>> features = custard.describe(__import__("gymnasium").make("CartPole-v1")).features
@@ -85,7 +91,13 @@ def record_episodes(
     try:
         base = describe(made, features=features)
         require_fit(tree, base)
-        return [_episode(tree, made, base, int(s), max_steps, every) for s in episode_seeds(seed, episodes)]
+        recorded, ends_at = [], time.monotonic() + seconds
+        for episode_seed in episode_seeds(seed, episodes).tolist():
+            recorded.append(_episode(tree, made, base, episode_seed, max_steps, every))
+            on_progress(len(recorded), episodes)
+            if time.monotonic() >= ends_at:
+                break
+        return recorded
     finally:
         made.close()
 

@@ -6,7 +6,8 @@ import base64
 import io
 import math
 import os
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +17,7 @@ import numpy as np
 
 from custard.core.errors import CustardError
 from custard.core.metadata import feature_units
+from custard.core.number_format import passed_time
 from custard.core.version import VERSION
 from custard.report.audit import audit_sections
 from custard.report.comparisons import compare_exactly, compare_return, judgement
@@ -33,6 +35,7 @@ __all__ = ["curves", "report_data"]
 
 MAX_REPLAY_PICTURES = 160  # drawing and compressing them takes most of a report's time
 VISIT_COUNT_EPISODES = 20  # episodes whose states are counted as visits
+MIN_RUN_SECONDS, RUN_SHARE = 20.0, 0.1  # for all episodes of a report but the evaluation; of the time of learning
 MAX_REPLAY_BYTES = 1_700_000  # of the replay's pictures as base64
 FORMAT_LABELS = {"python": "Python", "c": "C", "rust": "Rust", "json": "JSON", "dot": "Graphviz", "text": "Text"}
 FORMAT_LABELS |= {"sklearn": "scikit-learn", "onnx": "ONNX", "smt2": "SMT-LIB"}
@@ -65,6 +68,7 @@ def report_data(
     proofs: Sequence[Mapping[str, Any]] = (),
     fingerprint: str = "",
     purpose: str = "",
+    say: Callable[[str], Any] = lambda doing: None,
 ) -> dict[str, Any]:
     """Return everything the page needs.
 
@@ -77,17 +81,19 @@ def report_data(
     proofs       results of `custard verify --json`
     fingerprint  SHA-256 of tree.json
     purpose      what the policy is for, in the user's words
+    say          called with what is being done
     """
     env, kwargs = config.get("env") or tree.origin.get("env"), config.get("env_kwargs") or {}
     watched = _Watched(None if judged is None else _summary(judged))
     if isinstance(env, str) and isinstance(kwargs, dict):
-        watched = _watch(tree, env, kwargs, rows, episodes, seed, judged)
+        watched = _watch(tree, env, kwargs, rows, episodes, seed, judged, say)
+    say("writing the page")
     states, evaluation = watched.states, watched.evaluation
     method = str(config.get("method") or tree.origin.get("method") or "unknown method")
     arguments = ", ".join(f"{key} = {value}" for key, value in kwargs.items())
     steps = rows[-1].get("steps") if rows else tree.origin.get("steps")
     steps = steps if isinstance(steps, (int, float)) else None
-    seconds = next((duration(row["seconds"]) for row in reversed(rows) if "seconds" in row), "")
+    seconds = next((passed_time(row["seconds"]) for row in reversed(rows) if "seconds" in row), "")
     verdict = judgement(watched.comparisons) if watched.comparisons else []
     return {
         "title": str(env or "A decision tree"),
@@ -104,19 +110,6 @@ def report_data(
         ),
         "footer": f"Made by custard {VERSION}. This file is complete: it loads nothing.",
     }  # fmt: skip
-
-
-def duration(seconds: float) -> str:
-    """Return a time for people.
-
-    >>> duration(2.04), duration(200), duration(4000)
-    ('2.0 s', '3 min 20 s', '1 h 7 min')
-    """
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    if seconds < 3600:
-        return f"{int(seconds) // 60} min {int(seconds) % 60} s"
-    return f"{round(seconds / 60) // 60} h {round(seconds / 60) % 60} min"
 
 
 def _facts(tree: Tree, evaluation: Mapping[str, Any] | None, steps: float | None, seconds: str) -> list[list[str]]:
@@ -160,6 +153,7 @@ def _watch(
     episodes: int | None,
     seed: int,
     judged: Mapping[str, Any] | None,
+    say: Callable[[str], Any],
 ) -> _Watched:
     """Run the tree in its environment; only the given evaluation is there if the environment cannot run here."""
     from custard.task.evaluate import evaluate
@@ -169,13 +163,21 @@ def _watch(
     is_exact = is_discounted(tree)
     planned = certificate_of(tree) or {}
     gamma = planned["gamma"] if is_exact else 1.0
+    allowed = max(MIN_RUN_SECONDS, RUN_SHARE * max((row.get("seconds", 0.0) for row in rows), default=0.0))
     try:
         where, _ = remembered(tree, source(env, kwargs))
         if judged is None and (episodes or not is_exact):
             count = episodes or (1000 if where.make_compiled is not None else 100)
-            judged = evaluate(tree, where, count, seed, gamma=gamma).to_json()
-        watched = record_episodes(tree, env, kwargs, episodes=VISIT_COUNT_EPISODES, seed=seed)
+            heard = lambda done, of: say(f"evaluating the tree, {done:,} of {of:,} episodes")  # noqa: E731
+            judged = evaluate(tree, where, count, seed, gamma=gamma, on_progress=heard).to_json()
+        begun = time.monotonic()
+        watched = record_episodes(
+            tree, env, kwargs, episodes=VISIT_COUNT_EPISODES, seed=seed, seconds=allowed / 2,
+            on_progress=lambda done, of: say(f"recording what the tree meets, {done} of {of} episodes"),
+        )  # fmt: skip
+        per_step = (time.monotonic() - begun) / sum(len(run.x) for run in watched)
         every = -(-len(watched[0].x) // MAX_REPLAY_PICTURES)
+        say("recording the episode to show")
         shown = record_episodes(tree, env, kwargs, episodes=1, seed=seed, pictures=every)[0]
         made = where.make()
         try:
@@ -186,7 +188,8 @@ def _watch(
             compared = compare_exactly(tree, where, planned)
         else:
             assert judged is not None
-            compared = compare_return(tree, where, judged, rows, seed)
+            compared = compare_return(tree, where, judged, rows, seed, affordable_steps=allowed / 2 / per_step, say=say)
+        say("compressing the pictures of the episode shown")
         summary = None if judged is None else _summary(judged)
         return _Watched(summary, tuple(watched), _replay(shown, speed, gamma), tuple(compared), units)
     except CustardError:

@@ -5,13 +5,18 @@ let view = null, home = null, nodeAt = new Map(), dots = [], shape = "down", lig
 const measured = new Map();
 const nowText = (leaf) => `▸ now ${clip(T.label[leaf], 16)}`, foldedText = (n) => `▸ ${below[n]} leaves${T.share ? `, ${T.share[n] ? percent(T.share[n]) : "unvisited"}` : ""}`;
 const longestNow = Math.max(...leaves.map((n) => textWidth(nowText(n), SMALL)));
+// A linear leaf's formula, each component of the action on lines of its own; cut where there are many leaves.
+function formulaLines(n) {
+  const parts = T.label[n].split(/, (?=[^\s,=]+=)/), most = Math.max(3, Math.floor((leaves.length > 4 ? 6 : 24) / parts.length));
+  return parts.flatMap((part) => wrap(part.replace(/([+−]) /g, "$1\u00a0"), 216, BOLD, most)).map((line) => line.replaceAll("\u00a0", " "));
+}
 // A node's box: its lines of text and its size.
 function measure(n) {
   const key = `${n} ${folded.has(n)} ${compact}`;
   if (measured.has(key)) return measured.get(key);
   let box;
   if (isLeaf(n)) {
-    const lines = wrap(T.label[n], T.linear && T.linear[n] ? 216 : compact ? 120 : 176, BOLD, 5), widest = Math.max(...lines.map((line) => textWidth(line, BOLD)));
+    const lines = T.linear && T.linear[n] ? formulaLines(n) : wrap(T.label[n], compact ? 120 : 176, BOLD, 5), widest = Math.max(...lines.map((line) => textWidth(line, BOLD)));
     const share = T.share ? textWidth(percent(T.share[n]), SMALL) + 22 : 0;
     box = { lines, w: Math.max(compact ? 70 : 86, share, widest + (compact ? 18 : 28)), h: 17 * lines.length + (T.share ? 28 : 19) };
   } else {

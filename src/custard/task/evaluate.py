@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +15,7 @@ import numpy as np
 from custard.core.errors import CustardError, require_whole
 from custard.core.history import require_history
 from custard.core.number_format import format_numbers, html_table
+from custard.core.processes import cores
 from custard.core.spaces import FeaturesArgument, describe
 from custard.ibmdp.env import IBMDP
 from custard.task.episodes import EpisodeRequest, Episodes, play_episodes
@@ -27,11 +28,13 @@ from custard.task.workers import make_runner
 from custard.tree.text import plural
 from custard.tree.tree import Tree
 
-__all__ = ["Evaluation", "evaluate"]
+__all__ = ["Evaluation", "evaluate", "evaluate_within"]
 
 BOOTSTRAP_RESAMPLES = 2000
-FIRST_EPISODES = 10  # that show how long the others take
+FIRST_EPISODES, FIRST_SECONDS = 10, 2.0  # that show how long the others take
 MIN_SECONDS_FOR_WORKERS = 8.0  # that the others must take for worker processes to be worth their start
+FIRST_PART, PART_SECONDS = 50, 1.5  # episodes before the first word on the progress; seconds between two
+MIN_EPISODES = 10  # that are run however long they take
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -131,6 +134,7 @@ def evaluate(
     workers: int | None = None,
     gamma: float = 1.0,
     history: int | None = None,
+    on_progress: Callable[[int, int], Any] | None = None,
 ) -> Evaluation:
     """Run a policy for a number of episodes.
 
@@ -141,7 +145,8 @@ def evaluate(
     many environments run side by side, nor on `workers`, the processes that step a tree's environment where Python
     steps it and it takes long (one per core). `max_steps` cuts episodes of environments that set no limit themselves
     (default 10,000). `gamma` below 1 discounts the returns, per step. `history` adds as many past steps to the features
-    of a function; a tree says itself how many it was learned with.
+    of a function; a tree says itself how many it was learned with. `on_progress` is called with the number of episodes
+    run so far and of all, every few seconds.
 
     >>> import custard
     >>> tree = custard.Tree.stump(2, 0.0, 0, 1, *_cartpole())
@@ -149,11 +154,36 @@ def evaluate(
     >>> result.episodes, bool(30 < result.mean < 60)
     (20, True)
     """
+    return evaluate_within(
+        math.inf, policy, env, episodes, seed, env_kwargs=env_kwargs, features=features, max_steps=max_steps,
+        num_envs=num_envs, workers=workers, gamma=gamma, history=history, on_progress=on_progress,
+    )  # fmt: skip
+
+
+def evaluate_within(
+    seconds: float,
+    policy: Tree | Callable[..., Any],
+    env: Any = None,
+    episodes: int = 100,
+    seed: int = 0,
+    *,
+    env_kwargs: Mapping[str, Any] | None = None,
+    features: FeaturesArgument = None,
+    max_steps: int | None = None,
+    num_envs: int = 1024,
+    workers: int | None = None,
+    gamma: float = 1.0,
+    history: int | None = None,
+    on_progress: Callable[[int, int], Any] | None = None,
+) -> Evaluation:
+    """Evaluate a policy as `evaluate` does; after so many seconds stop with the first of the episodes, at least 10."""
     require_whole(1, episodes=episodes, max_steps=max_steps)
     if not 0.0 < gamma <= 1.0:
         raise CustardError(f"gamma must be above 0 and at most 1, not {gamma}")
     if not isinstance(policy, Tree) and not callable(policy):
-        hint = f": Tree.load({str(policy)!r}) reads a tree from its file" if isinstance(policy, (str, Path)) else ""
+        hint = f": custard.load({str(policy)!r}) reads a tree" if isinstance(policy, (str, Path)) else ""
+        if isinstance(getattr(policy, "tree", None), Tree):
+            hint = ": its .tree is one"
         raise CustardError(f"a policy is a Tree or a function to actions, not a {type(policy).__name__}{hint}")
     if env is None:
         if not isinstance(policy, Tree):
@@ -168,17 +198,45 @@ def evaluate(
     require_history(history)
     seeds = episode_seeds(seed, episodes)
     where, features = remembered(policy, source(env, env_kwargs), features, history)
-    unlimited = np.zeros(episodes, dtype=bool)
+    pace = _Pace(len(seeds), seconds, on_progress)
     if isinstance(policy, Tree) and where.make_compiled is None:
-        runs = _with_workers(policy, where, seeds, features, max_steps, workers, gamma)
+        runs = _with_workers(policy, where, seeds, features, max_steps, workers, gamma, pace)
+        unlimited = np.zeros(len(runs.returns), dtype=bool)
         return Evaluation(runs.returns, runs.lengths, runs.truncated, unlimited, seed, gamma, int(runs.forbidden.sum()))
-    found = run_episodes(policy, where, seeds, features=features, max_steps=max_steps, num_envs=num_envs, gamma=gamma)
-    return Evaluation(*found[:3], unlimited, seed, gamma)
+    found = [
+        run_episodes(policy, where, seeds[part], features=features, max_steps=max_steps, num_envs=num_envs, gamma=gamma)
+        for part in pace.parts(FIRST_PART)
+    ]
+    returns, lengths, truncated = (np.concatenate(parts) for parts in zip(*(one[:3] for one in found), strict=True))
+    return Evaluation(returns, lengths, truncated, np.zeros(len(returns), dtype=bool), seed, gamma)
+
+
+class _Pace:
+    """Cuts episodes into parts of a few seconds each, tells how many are run, and stops when the time is over."""
+
+    def __init__(self, episodes: int, seconds: float, on_progress: Callable[[int, int], Any] | None) -> None:
+        self.episodes, self.done, self.on_progress = episodes, 0, on_progress
+        self.ends_at = time.monotonic() + seconds
+        self.in_parts = on_progress is not None or math.isfinite(seconds)
+
+    def parts(self, first: int, least: int = 1, end: int | None = None) -> Iterator[slice]:
+        """Yield slices of the episodes up to `end`: `first` of them, then as many as take a few seconds."""
+        end = self.episodes if end is None else min(end, self.episodes)
+        size = max(first, least) if self.in_parts else end
+        while self.done < end and not (self.done >= MIN_EPISODES and time.monotonic() >= self.ends_at):
+            begun = time.monotonic()
+            part = slice(self.done, min(end, self.done + size))
+            yield part
+            self.done = part.stop
+            if self.on_progress is not None:
+                self.on_progress(self.done, self.episodes)
+            seconds = max(1e-3, time.monotonic() - begun)
+            size = max(least, int((part.stop - part.start) * min(10.0, PART_SECONDS / seconds)))
 
 
 def _with_workers(
     tree: Tree, where: Source, seeds: np.ndarray, features: Any, max_steps: int | None, workers: int | None,
-    gamma: float,
+    gamma: float, pace: _Pace,
 ) -> Episodes:  # fmt: skip
     """Run a tree's episodes in an environment that Python steps: a few here and, if it takes long, the rest by workers.
 
@@ -189,21 +247,27 @@ def _with_workers(
     require_fit(tree, base)
     request = EpisodeRequest(tree, seeds, 0.0, where.max_steps(max_steps), gamma=gamma)
     if where.vector is not None:
-        return make_runner(Problem(where, base, encoder=features)).run([request])[0]
-    begun = time.perf_counter()
-    first = play_episodes(env, base, replace(request, seeds=seeds[:FIRST_EPISODES]))
-    left = replace(request, seeds=seeds[FIRST_EPISODES:])
-    seconds = (time.perf_counter() - begun) / FIRST_EPISODES * len(left.seeds)
-    if len(left.seeds) and seconds > MIN_SECONDS_FOR_WORKERS and not where.is_single_instance:
+        runner = make_runner(Problem(where, base, encoder=features))
+        return Episodes.joined(
+            [runner.run([replace(request, seeds=seeds[part])])[0] for part in pace.parts(FIRST_PART)]
+        )
+    found, begun, seconds = [], time.monotonic(), 0.0
+    while pace.done < min(len(seeds), FIRST_EPISODES) and seconds < FIRST_SECONDS:
+        for part in pace.parts(1, end=pace.done + 1):
+            found.append(play_episodes(env, base, replace(request, seeds=seeds[part])))
+        seconds = time.monotonic() - begun
+    seconds *= (len(seeds) - pace.done) / pace.done  # that the others will take
+    if seconds > MIN_SECONDS_FOR_WORKERS and not where.is_single_instance:
         runner = make_runner(Problem(where, base, encoder=features, workers=workers))
         try:
-            return Episodes.joined([first, *runner.run([left])])
+            at_once = 2 * (cores() if workers is None else max(1, workers))
+            found += [runner.run([replace(request, seeds=seeds[part])])[0] for part in pace.parts(at_once, at_once)]
         finally:
             runner.close()
-    rest = [play_episodes(env, base, left)] if len(left.seeds) else []
+    found += [play_episodes(env, base, replace(request, seeds=seeds[part])) for part in pace.parts(1)]
     if not where.is_single_instance:
         env.close()
-    return Episodes.joined([first, *rest])
+    return Episodes.joined(found)
 
 
 def _on_ibmdp(policy: Callable[..., Any], env: IBMDP, episodes: int, seed: int, gamma: float) -> Evaluation:

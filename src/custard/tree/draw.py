@@ -18,7 +18,7 @@ from custard.core.files import write_atomically
 from custard.tree.linear import definitions, leaf_text, picture_text, question_text
 from custard.tree.palette import leaf_colours, used_features
 from custard.tree.svg import leaf_order
-from custard.tree.text import wrapped
+from custard.tree.text import max_formula_lines, wrapped
 from custard.tree.tree import LEAF, Tree
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ __all__ = ["draw", "draw_partition", "save_figure", "save_picture", "shown_range
 
 TEXT_COLOUR, EDGE_COLOUR, RANGE_COLOUR = "#22303c", "#9aa7b3", "#e3e8ed"
 DEFINITION_HEIGHT = 0.2  # inches of the line that says what a named sum is
-LINE_HEIGHT, LINE_WIDTH, MAX_LINES = 0.16, 34, 5  # of sums: inches, characters, lines
+LINE_HEIGHT, LINE_WIDTH = 0.16, 34  # of sums: inches, characters
 MAX_LEAVES_TOP_DOWN = 9  # larger trees grow to the right, where names have room
 
 
@@ -74,7 +74,7 @@ def draw(tree: Tree, visits: Any = None) -> Figure:
     across, along = leaf_order(tree), tree.node_depth.astype(float)
     wide, leaf_wide = _node_widths(tree)
     high = np.array([_height(tree, node) for node in range(tree.n_nodes)])
-    taller = float(high.max()) - 0.44 if tree.n_nodes > 1 else 0.0  # than a node of one line
+    taller = float(high.max()) - 0.44  # than a node of one line
     if down:
         step_x, step_y = max(leaf_wide + 0.25, (wide + 0.2) * 0.62), 1.05 + max(0.0, taller)
         x, y = across * step_x, -along * step_y
@@ -214,14 +214,16 @@ def _split_lines(tree: Tree, node: int) -> list[str]:
     c, threshold = int(tree.feature[node]), short(tree.threshold[node])
     if c < tree.features.n_raw:
         return [f"{clipped(question_text(tree, c), 28)} ≤ {threshold}"]
-    return wrapped(f"{question_text(tree, c)} ≤ {threshold}", LINE_WIDTH, MAX_LINES)
+    return wrapped(f"{question_text(tree, c)} ≤ {threshold}", LINE_WIDTH, max_formula_lines(tree.n_leaves))
 
 
 def _leaf_lines(tree: Tree, node: int) -> list[str]:
     """Return a leaf's action as text; of a linear leaf its rounded coefficients."""
     if tree.gains is None:
         return [clipped(tree.actions.name(tree.value[node]), 30)]
-    return wrapped(picture_text(leaf_text(tree, node, lambda value: f"{value:.3g}")), LINE_WIDTH, MAX_LINES)
+    return wrapped(
+        picture_text(leaf_text(tree, node, lambda value: f"{value:.3g}")), LINE_WIDTH, max_formula_lines(tree.n_leaves)
+    )
 
 
 def _height(tree: Tree, node: int) -> float:

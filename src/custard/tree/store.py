@@ -30,6 +30,7 @@ __all__ = ["FORMAT", "VERSION", "check", "fingerprint", "from_json", "honest_ori
 
 FORMAT, VERSION = "custard-tree", 2
 PICTURES = (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".gif")
+PICKLES = (".pkl", ".pickle", ".joblib")
 LANGUAGES = {".c": "c", ".py": "python", ".rs": "rust", ".dot": "dot", ".onnx": "onnx", ".smt2": "smt2", ".txt": "text"}
 ARRAYS = ("feature", "threshold", "children_left", "children_right", "value")
 MAX_ORIGIN_DEPTH = 50  # objects and lists inside each other, in what says where a tree came from
@@ -209,6 +210,8 @@ def save(tree: Tree, path: str | Path) -> None:
     suffix = Path(path).suffix.lower()
     if suffix in PICTURES:
         raise CustardError(f"{path}: save writes JSON. tree.plot({str(path)!r}) draws the tree")
+    if suffix in PICKLES:
+        raise CustardError(f"{path}: save writes JSON, never a pickle. Name it {Path(path).with_suffix('.json')}")
     if suffix in LANGUAGES:
         call = f"tree.export({LANGUAGES[suffix]!r}, {str(path)!r})"
         raise CustardError(f"{path}: save writes JSON. {call} writes the tree as {LANGUAGES[suffix]}")

@@ -11,7 +11,7 @@ import numpy as np
 
 from custard.tree.linear import leaf_text
 from custard.tree.palette import leaf_colours
-from custard.tree.text import one_line, plural, wrapped
+from custard.tree.text import max_formula_lines, one_line, plural, wrapped
 from custard.tree.tree import LEAF, Tree
 
 __all__ = ["MAX_LEAVES_DRAWN", "leaf_order", "to_html", "to_svg"]
@@ -19,7 +19,6 @@ __all__ = ["MAX_LEAVES_DRAWN", "leaf_order", "to_html", "to_svg"]
 MAX_LEAVES_DRAWN = 64  # larger trees are shown as text
 MAX_LEAVES_DOWNWARD = 8
 MAX_NAME_LENGTH = 34  # characters of a question or an action that are shown
-MAX_LINES = 5  # of a question about a sum, or of a linear leaf
 FONT_SIZE, CHARACTER_WIDTH, BOX_HEIGHT, LINE_HEIGHT = 13, 7.4, 28, 17  # pixels
 INK, LINE, CARD, CARD_LINE = "#22303c", "#9aa7b3", "#ffffff", "#c9d2da"
 
@@ -104,9 +103,11 @@ def _node_lines(tree: Tree, node: int) -> list[str]:
     if tree.feature[node] == LEAF and tree.gains is None:
         text = one_line(tree.actions.name(tree.value[node]))
     elif tree.feature[node] == LEAF:
-        return wrapped(leaf_text(tree, node, lambda value: f"{value:.3g}"), MAX_NAME_LENGTH, MAX_LINES)
+        return wrapped(
+            leaf_text(tree, node, lambda value: f"{value:.3g}"), MAX_NAME_LENGTH, max_formula_lines(tree.n_leaves)
+        )
     elif tree.feature[node] >= tree.features.n_raw:
-        return wrapped(f"{tree.question(node)}?", MAX_NAME_LENGTH, MAX_LINES)
+        return wrapped(f"{tree.question(node)}?", MAX_NAME_LENGTH, max_formula_lines(tree.n_leaves))
     else:
         text = one_line(f"{tree.question(node)}?")
     return [text if len(text) <= MAX_NAME_LENGTH else text[: MAX_NAME_LENGTH - 1] + "…"]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from custard.tree.tree import Tree
 
-__all__ = ["bound_text", "draw_text", "near", "number", "one_line", "plural", "wrapped"]
+__all__ = ["bound_text", "draw_text", "max_formula_lines", "near", "number", "one_line", "plural", "wrapped"]
 
 
 def number(value: float, keeps: Callable[[float], bool] | None = None) -> str:
@@ -61,6 +61,15 @@ def one_line(name: str) -> str:
     'a b'
     """
     return "".join(c if c.isprintable() else " " for c in name)
+
+
+def max_formula_lines(n_leaves: int) -> int:
+    """Return on how many lines a sum or a linear leaf may stand in a picture: small trees have room for all of it.
+
+    >>> max_formula_lines(2), max_formula_lines(30)
+    (24, 5)
+    """
+    return 24 if n_leaves <= 4 else 5
 
 
 def wrapped(text: str, width: int, max_lines: int) -> list[str]:

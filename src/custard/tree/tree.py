@@ -232,7 +232,8 @@ class Tree:
         return draw_text(self)
 
     def __repr__(self) -> str:
-        return f"Tree(depth={self.depth}, n_leaves={self.n_leaves}, features={list(self.features.names)})"
+        edited = ", edited" if self.origin.get("edited") else ""
+        return f"Tree(depth={self.depth}, n_leaves={self.n_leaves}, features={list(self.features.names)}{edited})"
 
     def _repr_html_(self) -> str:
         from custard.tree.svg import to_html

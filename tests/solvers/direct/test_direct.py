@@ -88,6 +88,17 @@ def test_a_run_whose_leaves_are_split_goes_on_from_every_snapshot():
         assert (again.tree, again.value, again.steps) == (whole[-1].tree, whole[-1].value, whole[-1].steps)
 
 
+def test_phases_are_named_and_no_time_is_foretold_before_networks():
+    made = problem_of("CartPole-v1")
+    found = list(direct.solve(made, direct.Settings(budget=20_000)))
+    assert {"searching an expert", "imitating the expert", "racing trees", "judging"} <= {one.message for one in found}
+    assert not any("inf" in one.message for one in found)
+    begins = next(k for k, one in enumerate(found) if one.message == "imitating the expert")
+    assert {one.slow_until for one in found[:begins]} == {np.inf}  # compiled steps take no time beside what follows
+    assert found[-1].slow_until is None
+    assert {one.quiet_end for one in found} == {20_000}
+
+
 def test_workers_change_nothing():
     runs = [custard.learn(Choose, seed=2, budget=8000, workers=workers, tests="axis") for workers in (0, 1, 3)]
     assert all((run.tree, run.value, run.steps) == (runs[0].tree, runs[0].value, runs[0].steps) for run in runs)

@@ -61,6 +61,14 @@ MAX_FAILURES = 3  # searches for all numbers in a row without a better tree befo
 MIN_WORTH = 0.5  # share of the best tree's gain over constants that a policy must have to be improved further
 #: Standard errors, and share of the gain over constants, by which the form with more numbers must return more.
 CHOICE_MARGIN, CHOICE_GAIN = 2.0, 0.03
+BEFORE_NETWORKS = ("constants", "expert", "linear tree")  # phases
+#: What a phase does, shown when it begins.
+PHASE_MESSAGES = {
+    "constants": "trying constant actions", "expert": "searching an expert", "linear tree": "building a tree of sums",
+    "imitation": "imitating the expert", "race": "racing trees", "sums": "searching sums", "refinement": "refining",
+    "masks": "preferring allowed actions", "shrinking": "shrinking", "rounding": "rounding", "choice": "choosing",
+    "judging": "judging",
+}  # fmt: skip
 PRESETS: dict[str, dict[str, dict[str, object]]] = {"tuned": {}}
 
 
@@ -185,6 +193,8 @@ class DirectSearch:
             self.racer.limit = int(self.budget * self.limit_of(names[at]))
             self.save()
             try:
+                if self.state.incumbents:
+                    yield self.snapshot(PHASE_MESSAGES[names[at]])
                 yield from phases[names[at]]()
             except BudgetUsed:
                 if self.steps_left(SEARCH_END) <= 0:  # what is left is for choosing and judging
@@ -226,7 +236,7 @@ class DirectSearch:
         self.keep_states(np.concatenate([result.states for result in results]))
         self.take(PLAIN, trees[max(range(len(trees)), key=lambda k: (never_forbidden[k], means[k]))])
         self.challenge(PLAIN, [arm.tree for arm in self.state.arms])
-        yield self.snapshot("tried constant actions")
+        yield self.snapshot("trying constant actions")
 
     def refine(self) -> Iterator[Snapshot]:
         """Improve the better form, and the other if it is not far behind."""
@@ -311,7 +321,8 @@ class DirectSearch:
         size = arm.start.n_nodes + arm.start.n_coefficients
         settings = replace(self.search_settings(int(steps), size, 40), initial_deviation=deviation, patience=1.0)
         for progress in arm.improve(self.racer, settings, self.state.states, moves_sums):
-            yield self.snapshot(f"{message}, now about {progress.value:.4g}")
+            so_far = f", now about {progress.value:.4g}" if np.isfinite(progress.value) else ""
+            yield self.snapshot(f"{message}{so_far}")
 
     def allowed(self, trees: list[Tree]) -> list[Tree]:
         """Return the trees within the limits of depth and leaves."""
@@ -437,7 +448,10 @@ class DirectSearch:
         saved, judged = self.saved, incumbent.judged
         facts = {"judged": len(judged), "leaves": incumbent.tree.n_leaves, "expert": state.expert_return}
         facts["error"] = float(judged.std(ddof=1)) / np.sqrt(len(judged)) if len(judged) > 1 else np.nan
+        # Compiled steps take no time beside networks and imitation, which are still to come.
+        is_before_networks = self.problem.is_compiled and state.phase in BEFORE_NETWORKS
         return Snapshot(
             self.racer.steps, centre_integer_thresholds(incumbent.tree), incumbent.mean, self.budget,
             {name: float(fact) for name, fact in facts.items()}, message=message, state=lambda: saved,
+            quiet_end=self.budget, slow_until=np.inf if is_before_networks else None,
         )  # fmt: skip

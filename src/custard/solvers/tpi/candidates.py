@@ -7,6 +7,7 @@ Every function takes a simulator and plain values, and returns values. Proposals
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -88,6 +89,8 @@ class Confirmation(NamedTuple):
     is_perfect: bool
     mean: float
     failing_seeds: np.ndarray
+    error: float  # standard error of the mean; NaN for a single episode
+    episodes: int  # that were run
 
 
 def fit_trees(space: TreeSpace, tree: Tree, values: ActionValues, zeta: float, cuts: int) -> Iterator[Tree]:
@@ -246,7 +249,13 @@ def confirm(simulator: Simulator, tree: Tree, seeds: np.ndarray, missed_share: f
         more = seeds[len(returns) : max(len(seeds) // 16, 4 * len(returns))]
         returns = np.concatenate([returns, simulator.returns(tree, more)])
     failing = seeds[: len(returns)][returns < simulator.max_return]
-    return Confirmation(bool((simulator.max_return - returns).sum() <= allowed), float(returns.mean()), failing)
+    is_perfect = bool((simulator.max_return - returns).sum() <= allowed)
+    return Confirmation(is_perfect, float(returns.mean()), failing, standard_error(returns), len(returns))
+
+
+def standard_error(returns: np.ndarray) -> float:
+    """Return the standard error of a mean; NaN for a single return."""
+    return float(returns.std(ddof=1)) / math.sqrt(len(returns)) if len(returns) > 1 else math.nan
 
 
 def shrink(simulator: Simulator, candidate: Candidate, blank: Tree, max_steps: float) -> Candidate:
@@ -298,7 +307,7 @@ def judge(
         is_progress = winner.mean - incumbent.mean > 10 * NEGLIGIBLE_SHARE * abs(incumbent.mean)
     is_better = is_better and winner.tree is not best
     kept = winner if is_better else incumbent
-    count = len(kept.returns)
-    error = float(kept.returns.std(ddof=1)) / np.sqrt(count) if count > 1 else np.nan
-    returns_vary = bool(incumbent.returns.std() > 0)
-    return Verdict(kept.tree, kept.mean, float(error), count, is_better, is_better and is_progress, returns_vary)
+    error, returns_vary = standard_error(kept.returns), bool(incumbent.returns.std() > 0)
+    return Verdict(
+        kept.tree, kept.mean, error, len(kept.returns), is_better, is_better and is_progress, returns_vary
+    )  # fmt: skip

@@ -328,7 +328,7 @@ class Search:
         seeds = episode_seeds(seed, arena.confirmation_episodes)
         result = candidates.confirm(arena.simulator, tree, seeds, missed_share)
         if result.is_perfect or tree is state.best:
-            state.best_return, state.best_error = result.mean, np.nan
+            state.best_return, state.best_error, state.best_episodes = result.mean, result.error, result.episodes
         state.failing_seeds = candidates.remember_failing_seeds(state.failing_seeds, result.failing_seeds)
         return result.is_perfect
 
@@ -351,7 +351,7 @@ class Search:
         waited, has_budget = state.rounds_without_progress, self.arena.has_budget
         shrunk = waited >= MAX_SHRINKING_ROUNDS and not self.is_mending
         if state.is_perfect and (shrunk or not has_budget or state.best.n_leaves == 1):
-            state.message = "all but a few steps in ten thousand earn the most a step has earned"
+            state.message = "practically perfect: nearly every step earns the highest reward seen"
         elif waited >= self.patience and not state.is_perfect:
             state.message = f"no better tree in {waited} rounds"
         elif not has_budget:
@@ -381,15 +381,15 @@ class Search:
         count = max(arena.confirmation_episodes, MENDING_RUN_STEPS // arena.environment.max_episode_steps)
         many = run_candidate(simulator, state.best, episode_seeds(int(rng.integers(2**31)), count))
         fails, state.best_return = many.returns < simulator.max_return, many.mean
-        state.best_error = np.nan
+        state.best_error, state.best_episodes = candidates.standard_error(many.returns), len(many.returns)
         if fails.any():
             state.max_leaves, state.depth = state.best.n_leaves, max(state.depth, state.best.depth)
             seeds = np.concatenate([many.seeds[fails], arena.comparison_seeds(rng, state.failing_seeds)])
             start = run_candidate(simulator, state.best, seeds)
             tree = simplify(self._polish(start, rng, np.zeros((0, self.n_features)), self.changes // 2).tree)
-            mean = float(simulator.returns(tree, many.seeds).mean()) if tree != state.best else -np.inf
-            if mean > state.best_return:
-                state.best, state.best_return = tree, mean
+            returns = simulator.returns(tree, many.seeds) if tree != state.best else np.full(1, -np.inf)
+            if (mean := float(returns.mean())) > state.best_return:
+                state.best, state.best_return, state.best_error = tree, mean, candidates.standard_error(returns)
         nothing_left = is_perfect(state.best_return, simulator.max_return)
         state.mending_steps = MAX_MENDING_STEPS if nothing_left else state.mending_steps + simulator.steps - before
         state.round += 1
