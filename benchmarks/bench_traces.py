@@ -6,7 +6,7 @@ python benchmarks/bench_traces.py --only MountainCar-v0                         
 python benchmarks/bench_traces.py --page results/plan_traces.csv                the table of results/plan.md
 
 The enumeration is `trace_enumeration`: it skips threshold moves that cannot change the trace (Broccoli, AAAI 2025).
-Both search the same thresholds from the same starts. The limit counts CPU seconds of this process; compiling is not counted.
+Both search the same thresholds from the same starts. The limit counts CPU seconds of this process, compiling excepted.
 """
 
 from __future__ import annotations
@@ -29,19 +29,14 @@ KEY = COLUMNS[:6]
 
 #: Environment, its arguments, depth, thresholds per feature, how many starts.
 CASES = (
-    ("CartPole-v1", {}, 1, 49, 1), ("CartPole-v1", {}, 1, 49, 16), ("CartPole-v1", {}, 2, 9, 1),
-    ("CartPole-v1", {}, 2, 9, 16), ("CartPole-v1", {}, 2, 3, 16), ("CartPole-v1", {}, 2, 4, 16),
-    ("MountainCar-v0", {}, 1, 49, 1), ("MountainCar-v0", {}, 1, 49, 16), ("MountainCar-v0", {}, 2, 9, 1),
+    ("CartPole-v1", {}, 1, 49, 16), ("CartPole-v1", {}, 2, 9, 1), ("CartPole-v1", {}, 2, 4, 16),
+    ("CartPole-v1", {}, 2, 9, 16), ("MountainCar-v0", {}, 1, 49, 16), ("MountainCar-v0", {}, 2, 9, 1),
     ("MountainCar-v0", {}, 2, 19, 1), ("MountainCar-v0", {}, 2, 29, 1), ("MountainCar-v0", {}, 2, 9, 8),
-    ("MountainCar-v0", {}, 3, 5, 1), ("MountainCar-v0", {}, 3, 9, 1),
-    ("Acrobot-v1", {}, 1, 19, 1), ("Acrobot-v1", {}, 2, 5, 1), ("Acrobot-v1", {}, 2, 9, 1),
-    ("custard/RobotNav-v0", {}, 2, 9, 1), ("custard/RobotNav-v0", {}, 2, 9, 16),
-    ("custard/RobotNav-v0", {"hole": "random"}, 3, 9, 8),
-    ("custard/PrereqWorld-v0", {"m": 7}, 3, 1, 1), ("custard/PrereqWorld-v0", {"m": 8}, 3, 1, 1),
-    ("custard/PrereqWorld-v0", {"m": 10}, 3, 1, 1),
-    ("FrozenLake8x8-v1", {"is_slippery": False}, 2, 9, 1), ("FrozenLake8x8-v1", {"is_slippery": False}, 3, 9, 1),
-    ("CliffWalking-v1", {}, 1, 9, 1), ("CliffWalking-v1", {}, 2, 9, 1), ("CliffWalking-v1", {}, 3, 9, 1),
-    ("Taxi-v4", {}, 3, 9, 1),
+    ("MountainCar-v0", {}, 3, 5, 1), ("MountainCar-v0", {}, 3, 9, 1), ("Acrobot-v1", {}, 1, 19, 1),
+    ("Acrobot-v1", {}, 2, 5, 1), ("custard/RobotNav-v0", {}, 2, 9, 16),
+    ("custard/RobotNav-v0", {"hole": "random"}, 3, 9, 8), ("custard/PrereqWorld-v0", {"m": 7}, 3, 1, 1),
+    ("custard/PrereqWorld-v0", {"m": 10}, 3, 1, 1), ("FrozenLake8x8-v1", {"is_slippery": False}, 3, 9, 1),
+    ("CliffWalking-v1", {}, 3, 9, 1), ("Taxi-v4", {}, 3, 9, 1),
 )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from custard.planning.trace_search import TraceWorld, find_cell, take_step
+from custard.planning.trace_world import TraceWorld, find_cell, take_step
 
 __all__ = ["Enumerated", "enumerate_trees"]
 
@@ -45,7 +45,7 @@ def enumerate_trees(world: TraceWorld, depth: int, seconds: float) -> Enumerated
     return Enumerated(best, False, trees)
 
 
-@njit(cache=True)
+@njit  # not kept: the tests import this file by another name
 def _try_trees(world, depth, digits, moves, best, tolerance, max_steps):
     """Go on from the tree of these digits; `moves` is the least value of each that may change the trace."""
     kind, params, starts, cuts, sizes, n_actions, discounts, rest = world

@@ -140,6 +140,10 @@ class Command:
         from custard.task.source import source
 
         path = Path(self.model)
+        if path.suffix in (".pkl", ".pickle"):
+            raise CustardError(
+                f"{path}: pickles run code and are not read; docs/explanation/planning.md converts OMDT's"
+            )
         is_storm, is_stored = path.suffix in SUFFIXES, path.suffix in (".json", ".npz")
         if is_storm and self.property is None:
             raise CustardError(f'{path} needs --property, such as \'R{{"cost"}}min=? [F "done"]\'')

@@ -27,7 +27,8 @@ from custard.planning.incumbents import load_trees
 from custard.planning.local_search import MAX_HEAP_DEPTH
 from custard.planning.model import model_of
 from custard.planning.plans import Plan
-from custard.planning.trace_search import STATE_TABLE, TraceSearch, TraceWorld
+from custard.planning.trace_search import TraceSearch
+from custard.planning.trace_world import STATE_TABLE, TraceWorld
 from custard.task.source import DEFAULT_TIME_LIMIT, Source
 from custard.tree.shape import Shape, build_tree, map_leaves, shape_of
 from custard.tree.simplify import simplify
@@ -38,7 +39,7 @@ __all__ = ["FixedStarts", "fixed_starts", "plan_from_starts"]
 MAX_WHOLE_NUMBERS = 1000  # of a feature's values up to here every threshold between two is asked about
 FIRST_CLIMB_SECONDS = 0.02
 SLICE_SECONDS = 0.2  # the search over traces and climbing take turns
-IDLE_SHRINK, MIN_CLIMB_SHARE = 0.8, 0.1  # climbing has a smaller share of each slice after a turn without a better tree
+IDLE_SHRINK, MIN_CLIMB_SHARE = 0.8, 0.1  # climbing's share of the search's time falls while it finds nothing better
 
 
 class FixedStarts(NamedTuple):
@@ -86,13 +87,14 @@ def plan_from_starts(
         search.offer(_shape_on(tree, task, depth))
     yield _plan(task, search, int(max_depth), "one action tried")
     search.climb(min(deadline, time.monotonic() + FIRST_CLIMB_SECONDS))
-    share = 1.0
+    share, began = 1.0, time.monotonic()
     for steps in search.rounds(deadline, SLICE_SECONDS):
         yield _plan(task, search, int(max_depth), f"traces of {steps} steps")
         if search.is_proved:
             break
-        before = search.value
-        search.climb(min(deadline, time.monotonic() + share * SLICE_SECONDS))
+        before, now = search.value, time.monotonic()
+        search.climb(min(deadline, now + share * (now - began)))
+        began = time.monotonic()
         share = 1.0 if search.value > before else max(MIN_CLIMB_SHARE, IDLE_SHRINK * share)
     yield _plan(task, search, int(max_depth), None)
 

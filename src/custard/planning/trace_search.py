@@ -20,94 +20,139 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from custard.envs.native import advance, observe
 from custard.planning.agreement import agreeing_tree, agrees
-from custard.planning.local_search import heap_of, perturb_heap
+from custard.planning.local_search import heap_of
+from custard.planning.trace_world import TraceWorld, cells_of, climb_on_traces, find_cell, run_heap, take_step
 from custard.tree.shape import Shape, map_leaves
 
-__all__ = ["STATE_TABLE", "TraceSearch", "TraceWorld", "find_cell", "run_heap", "take_step"]
+__all__ = ["TraceSearch", "agrees_after"]
 
-STATE_TABLE = -2  # the kind of world whose parameters are a table of states, see `TraceWorld`
-FIRST_HORIZON = 8  # steps of the first round; each further round has a quarter more
-FIRST_CAPACITY = 64  # cells on a trace; arrays grow with it
+FIRST_HORIZON = 8  # steps of the first round; each further round has half as many more
+MAX_FIRST_CAPACITY = 8192  # cells on a trace; where more come the arrays grow
 WORK_PER_SECOND = 3e8  # points that tests for a tree look at
 STEP_WORK = 10  # what a step of the environment counts, in such points
-MAX_CHANGES, MAX_IDLE_TRIES = 3, 3000  # random changes of a tree at once; without a gain before climbing starts anew
+MAX_IDLE_TRIES = 3000  # random changes of a tree without a gain before climbing starts anew
 DONE, BETTER, PAUSED, FULL = range(4)  # why `follow_traces` returns
-
-
-class TraceWorld(NamedTuple):
-    """A deterministic world and the questions that trees ask. n features, A actions, K starts.
-
-    A `STATE_TABLE` has one row of parameters per state: A next states, A rewards, whether it is terminal, n features.
-    """
-
-    kind: int  # which compiled environment (`custard.envs.native`), or `STATE_TABLE`
-    params: np.ndarray
-    starts: np.ndarray  # [K, n_state], the rows of state that episodes begin with
-    cuts: np.ndarray  # [n, C], each feature's thresholds in order, filled up with inf
-    sizes: np.ndarray  # [n], how many cells each feature has: one more than thresholds
-    n_actions: int
-    discounts: np.ndarray  # [L + 1], of the reward of each step
-    rest: np.ndarray  # [L + 1], the most that can follow in an episode that has not ended after so many steps
 
 
 class Stack(NamedTuple):
     """The cells of the present trace in the order in which it came to them, and where it stood there."""
 
     codes: np.ndarray  # [N, n] int32, the cell
-    keys: np.ndarray  # [N], a hash of it
+    slots: np.ndarray  # [4N], where each cell is found by its hash; -1 is none. N is a power of two
+    slot_of: np.ndarray  # [N]
     words: np.ndarray  # [N, W] uint64, its action as a set of one
     action: np.ndarray  # [N], the action
     tried: np.ndarray  # [N], how many actions were tried
-    failed: np.ndarray  # [N], how many of them agreed with no tree
+    highest: np.ndarray  # [N, n], see `agrees_after`
+    root: np.ndarray  # [N], the first feature that a tree asks about which agrees with the cells to here
     first: np.ndarray  # [N], the action to try first
     state: np.ndarray  # [N, n_state]
     clock: np.ndarray  # [N, 3]: steps so far in this episode, its number, and how many episodes were cut
     total: np.ndarray  # [N], rewards so far
 
 
-def new_stack(world: TraceWorld, capacity: int, old: Stack | None = None) -> Stack:
-    """Return room for a trace of so many cells, with a shorter one's content."""
+def new_stack(world: TraceWorld, capacity: int) -> Stack:
+    """Return room for a trace of so many cells."""
     n, n_state, n_words = len(world.cuts), world.starts.shape[1], (world.n_actions + 63) // 64
-    kinds = (((n,), np.int32), ((), np.int64), ((n_words,), np.uint64), ((), np.int64), ((), np.int64), ((), np.int64),
-             ((), np.int64), ((n_state,), np.float64), ((3,), np.int64), ((), np.float64))  # fmt: skip
-    made = Stack(*(np.zeros((capacity, *shape), kind) for shape, kind in kinds))
-    for mine, before in zip(made, old or (), strict=False):
-        mine[: len(before)] = before
-    return made
+    numbers = [np.zeros(capacity, np.int64) for _ in range(5)]
+    slot_of, actions, tried, root, first = numbers
+    return Stack(
+        np.zeros((capacity, n), np.int32), np.full(4 * capacity, -1), slot_of, np.zeros((capacity, n_words), np.uint64),
+        actions, tried, np.zeros((capacity, n), np.int64), root, first, np.zeros((capacity, n_state)),
+        np.zeros((capacity, 3), np.int64), np.zeros(capacity),
+    )  # fmt: skip
 
 
 @njit(cache=True)
-def take_step(kind, params, n_actions, state, action, no_rng):
-    """Take an action in place; return reward and whether the episode ended."""
-    if kind == STATE_TABLE:
-        row = int(state[0])
-        state[0] = params[row, action]
-        return params[row, n_actions + action], params[int(state[0]), 2 * n_actions] > 0.5
-    return advance(kind, params, state, action, no_rng)
-
-
-@njit(cache=True)
-def find_cell(kind, params, n_actions, state, cuts, x, code):
-    """Write a state's cell into `code` and return its hash; `x` is scratch."""
-    if kind == STATE_TABLE:
-        for c in range(len(x)):
-            x[c] = params[int(state[0]), 2 * n_actions + 1 + c]
-    else:
-        observe(kind, state, x)
-    key = 0
-    for c in range(len(x)):
-        low, high = 0, cuts.shape[1]  # the first threshold that is not below x
-        while low < high:
-            middle = (low + high) // 2
-            if cuts[c, middle] < x[c]:
-                low = middle + 1
+def _one_split_parts(codes, actions, count, c, cut, is_left, low, high):
+    """Return whether one split is enough for the cells on one side of a cut; low and high [2, n] are scratch."""
+    n, first, second = codes.shape[1], -1, -1
+    for k in range(count):
+        if (codes[k, c] <= cut) != is_left:
+            continue
+        if actions[k] == first:
+            which = 0
+        elif actions[k] == second:
+            which = 1
+        elif first < 0 or second < 0:
+            which = 0 if first < 0 else 1
+            if which == 0:
+                first = actions[k]
             else:
-                high = middle
-        code[c] = low
-        key = key * 1000003 ^ low
-    return key
+                second = actions[k]
+            for f in range(n):
+                low[which, f] = high[which, f] = codes[k, f]
+        else:
+            return False
+        for f in range(n):
+            low[which, f], high[which, f] = min(low[which, f], codes[k, f]), max(high[which, f], codes[k, f])
+    if second < 0:
+        return True
+    is_parted = False
+    for f in range(n):
+        is_parted |= high[0, f] < low[1, f] or high[1, f] < low[0, f]
+    return is_parted
+
+
+@njit(cache=True)
+def _side_agrees(trace, count, c, cut, is_left, depth, work):
+    """Return whether the cells on one side of a cut have a tree; `trace` as in `agrees_after`."""
+    codes, sizes, words, actions, low, high = trace
+    work[0] -= count
+    if depth == 1:
+        return _one_split_parts(codes, actions, count, c, cut, is_left, low, high)
+    index = np.empty(count if depth > 0 else 0, np.int64)
+    size, first = 0, -1
+    for k in range(count):
+        if (codes[k, c] <= cut) == is_left:
+            if depth > 0:
+                index[size] = k
+                size += 1
+            elif first < 0:
+                first = actions[k]
+            elif actions[k] != first:
+                return False
+    return depth == 0 or agrees(codes, sizes, words, index[:size], depth, work)
+
+
+@njit(cache=True)
+def agrees_after(trace, count, depth, highest, root, work):
+    """Return the first feature that a tree asks about which agrees with `count` cells; -1 if there is no such tree.
+
+    All but the last cell agreed with one before. The more cells, the lower the highest cut of a feature that leaves a
+    tree for its left branch; so the search goes on from what is known.
+
+    trace    codes [N, n], sizes [n], words [N, W] and actions [N] of the cells; scratch [2, n] twice
+    highest  [n], changed in place: above this cut of a feature its left branch has no tree; -1 where no tree begins so
+    root     the feature of the tree before, whose highest cut left a tree for both branches
+    """
+    codes, n, last = trace[0], trace[0].shape[1], count - 1
+    if depth == 0:
+        return 0 if trace[3][last] == trace[3][0] else -1
+    for k in range(n):
+        c = (root + k) % n
+        if highest[c] < 0:
+            continue
+        was_right = c == root and count > 1  # this cut left a tree for both branches without the last cell
+        goes_left = codes[last, c] <= highest[c]
+        if not (was_right and not goes_left) and not _side_agrees(trace, count, c, highest[c], True, depth - 1, work):
+            found, high = -1, highest[c] - 1
+            while found < high:
+                middle = (found + high + 1) // 2
+                if _side_agrees(trace, count, c, middle, True, depth - 1, work):
+                    found = middle
+                else:
+                    high = middle - 1
+            highest[c], was_right = found, False
+            if found < 0:
+                continue
+        if was_right and goes_left:
+            return c
+        if _side_agrees(trace, count, c, highest[c], False, depth - 1, work):
+            return c
+        highest[c] = -1
+    return -1
 
 
 @njit(cache=True)
@@ -122,33 +167,30 @@ def follow_traces(world, stack, size, depth, horizon, goals, tolerance, work, pa
     pause_at   what is left of `work` when it is time to return
     """
     kind, params, starts, cuts, sizes, n_actions, discounts, rest = world
-    codes, keys, words, actions, tried, failed, first, states, clock, totals = stack
+    codes, slots, slot_of, words, actions, tried, highest, root, first, states, clock, totals = stack
     limit, n_starts = len(rest) - 1, len(starts)
     state, x, code = starts[0].copy(), np.zeros(len(cuts)), np.zeros(len(cuts), np.int32)
-    no_rng, everyone = np.zeros(4, np.uint64), np.arange(len(keys))
+    no_rng, mask = np.zeros(4, np.uint64), len(slots) - 1
+    trace = codes, sizes, words, actions, np.zeros((2, len(cuts)), np.int32), np.zeros((2, len(cuts)), np.int32)
     t, episode, n_cut, total, last = 0, 0, 0, 0.0, 0
     is_running = size == 0
     while True:
         if is_running:
             key = find_cell(kind, params, n_actions, state, cuts, x, code)
-            known = -1
-            for k in range(size - 1, -1, -1):
-                if keys[k] == key and (codes[k] == code).all():
-                    known = k
-                    break
-            if known < 0:
-                if size == len(keys):
-                    # Tried anew from the last cell: the trace to here is followed once more with more room.
-                    if size > 0:
-                        tried[size - 1] -= 1
+            slot = (key ^ key >> 21) & mask
+            while slots[slot] >= 0 and not (codes[slots[slot]] == code).all():
+                slot = (slot + 1) & mask
+            if slots[slot] < 0:
+                if size == len(codes):
                     return FULL, size
-                codes[size], keys[size], states[size] = code, key, state
-                tried[size], failed[size], first[size], totals[size] = 0, 0, last, total
+                codes[size], states[size] = code, state
+                slots[slot], slot_of[size] = size, slot
+                tried[size], first[size], totals[size] = 0, last, total
                 clock[size, 0], clock[size, 1], clock[size, 2] = t, episode, n_cut
                 size += 1
                 is_running = False
                 continue
-            last = actions[known]
+            last = actions[slots[slot]]
         else:
             if size == 0:
                 return DONE, 0
@@ -157,19 +199,22 @@ def follow_traces(world, stack, size, depth, horizon, goals, tolerance, work, pa
             top = size - 1
             if tried[top] == n_actions:
                 size -= 1
+                slots[slot_of[top]] = -1  # what came later is gone already, so nothing else is found by this slot
                 continue
             last = (first[top] + tried[top]) % n_actions
             tried[top] += 1
             actions[top] = last
             words[top] = 0
             words[top, last >> 6] = np.uint64(1) << np.uint64(last & 63)
-            is_only = tried[top] == n_actions and failed[top] == n_actions - 1  # some action agrees with some tree
-            fits = is_only or agrees(codes[:size], sizes, words[:size], everyone[:size], depth, work)
+            if top == 0:
+                highest[0], root[0] = sizes - 2, 0
+            else:
+                highest[top], root[top] = highest[top - 1], root[top - 1]
+            root[top] = agrees_after(trace, size, depth, highest[top], root[top], work)
             if work[0] < 0:
                 tried[top] -= 1
                 return PAUSED, size
-            if not fits:
-                failed[top] += 1
+            if root[top] < 0:
                 continue
             state[:] = states[top]
             t, episode, n_cut, total = clock[top, 0], clock[top, 1], clock[top, 2], totals[top]
@@ -192,77 +237,6 @@ def follow_traces(world, stack, size, depth, horizon, goals, tolerance, work, pa
         elif episode == n_starts:
             goals[1 if n_cut > 0 else 0] = total
             return BETTER, size
-
-
-@njit(cache=True)
-def leaf_of_heap(features, ranks, split, leaf, code):
-    """Return the action of a tree in heap order for a cell.
-
-    Split k asks whether feature `features[k]` is at most its threshold of rank `ranks[k]`.
-    """
-    node = 0
-    while node < len(split):
-        node = 2 * node + (1 if code[features[split[node]]] <= ranks[split[node]] else 2)
-    return leaf[node - len(split)]
-
-
-@njit(cache=True)
-def run_heap(world, features, ranks, split, leaf):
-    """Return the sum of the returns of a tree in heap order; arguments as in `leaf_of_heap`."""
-    kind, params, starts, cuts, _, n_actions, discounts, rest = world
-    x, code, no_rng = np.zeros(len(cuts)), np.zeros(len(cuts), np.int32), np.zeros(4, np.uint64)
-    total = 0.0
-    for k in range(len(starts)):
-        state = starts[k].copy()
-        for t in range(len(rest) - 1):
-            find_cell(kind, params, n_actions, state, cuts, x, code)
-            action = leaf_of_heap(features, ranks, split, leaf, code)
-            reward, ended = take_step(kind, params, n_actions, state, action, no_rng)
-            total += discounts[t] * reward
-            if ended:
-                break
-    return total
-
-
-@njit(cache=True)
-def cells_of(world, features, ranks, split, leaf):
-    """Return the cells that a tree's traces come to, [N, n], and its actions there, [N]; cells may come twice."""
-    kind, params, starts, cuts, _, n_actions, _, rest = world
-    size = len(starts) * (len(rest) - 1)
-    x, codes, actions, no_rng = (
-        np.zeros(len(cuts)),
-        np.zeros((size, len(cuts)), np.int32),
-        np.zeros(size, np.int64),
-        np.zeros(4, np.uint64),
-    )
-    count = 0
-    for k in range(len(starts)):
-        state = starts[k].copy()
-        for _ in range(len(rest) - 1):
-            code = codes[count]
-            find_cell(kind, params, n_actions, state, cuts, x, code)
-            actions[count] = leaf_of_heap(features, ranks, split, leaf, code)
-            count += 1
-            if take_step(kind, params, n_actions, state, actions[count - 1], no_rng)[1]:
-                break
-    return codes[:count], actions[:count]
-
-
-@njit(cache=True)
-def climb_on_traces(world, features, ranks, split, leaf, value, random_state, tries):
-    """Change a tree at random where that loses nothing, in place; return its return and the tries since it gained."""
-    n_splits, idle = len(features), 0
-    for _ in range(tries):
-        new_split, new_leaf = split.copy(), leaf.copy()
-        changes = 1 + idle % MAX_CHANGES
-        perturb_heap(new_split, new_leaf, n_splits, world[5], changes, random_state)
-        found = run_heap(world, features, ranks, new_split, new_leaf)
-        idle += 1
-        if found >= value:
-            if found > value:
-                idle = 0
-            value, split[:], leaf[:] = found, new_split, new_leaf
-    return value, idle
 
 
 class TraceSearch:
@@ -321,7 +295,8 @@ class TraceSearch:
     def rounds(self, deadline: float, slice_seconds: float) -> Iterator[int]:
         """Follow all traces of longer and longer episodes; yield each round's steps, at least once per slice."""
         limit = len(self.world.rest) - 1
-        horizon, stack = FIRST_HORIZON, new_stack(self.world, FIRST_CAPACITY)
+        capacity = min(MAX_FIRST_CAPACITY, 1 << (limit * len(self.world.starts)).bit_length())
+        horizon, stack = FIRST_HORIZON, new_stack(self.world, capacity)
         work = np.zeros(1, dtype=np.int64)
         while not self.is_proved:
             horizon = min(horizon, limit)
@@ -336,8 +311,8 @@ class TraceSearch:
                 why, size = follow_traces(
                     self.world, stack, size, self.depth, horizon, goals, self.tolerance, work, pause_at
                 )
-                if why == FULL:
-                    stack = new_stack(self.world, 2 * len(stack.keys), stack)
+                if why == FULL:  # with more room the round begins anew
+                    stack, size = new_stack(self.world, 2 * len(stack.codes)), 0
                 elif why == BETTER:
                     self.traces += 1
                     self._offer_trace(stack, size)
@@ -346,7 +321,7 @@ class TraceSearch:
             self.bound = min(self.bound, max(float(goals.max()), self.value))
             self.is_proved = self.bound <= self.value + self.tolerance
             yield horizon
-            horizon += horizon // 4
+            horizon += horizon // 2
 
     def _offer_trace(self, stack: Stack, size: int) -> None:
         """Keep a tree that has the present trace."""
