@@ -13,6 +13,7 @@ from custard.commands.arguments import Count, File, Flag, KeyValues, Seconds, Wh
 
 if TYPE_CHECKING:
     from custard.core.mdp import FiniteMDP
+    from custard.task.source import Source
 
 __all__ = ["Command"]
 
@@ -22,7 +23,8 @@ class Command:
     """Find the best tree of a model, with a proof or with the gap that is left."""
 
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
-    """A PRISM, JANI or DRN file, a .json or .npz model of custard, or the id of an environment with an exact model."""
+    """A PRISM, JANI or DRN file, a .json or .npz model of custard, or the id of an environment with an exact model;
+    with --start-seed also a compiled environment whose steps leave nothing to chance, such as CartPole-v1."""
 
     max_depth: Whole = None
     """The largest number of questions on a path; the smallest that loses nothing if not given."""
@@ -51,6 +53,15 @@ class Command:
     start: Annotated[str | None, tyro.conf.arg(metavar="TREES", help_behavior_hint="")] = None
     """Begin from the trees of these files or run directories, separated by commas: tpi's, for example."""
 
+    start_seed: Whole = None
+    """Plan for the episode that begins as the environment does with this seed, and for no other start."""
+
+    episodes: Count = 1
+    """With --start-seed: for the starts of so many seeds, from that one on."""
+
+    splits: Count = 9
+    """With --start-seed: thresholds per feature, evenly spaced between its bounds."""
+
     seed: Count = 0
     """The seed of all randomness."""
 
@@ -65,7 +76,9 @@ class Command:
         from custard.commands.common import print_json
         from custard.core.errors import CustardError, require_whole
         from custard.lab.progress import Display
-        from custard.planning.optimal_tree import Settings, plan, snapshot_of
+        from custard.planning.fixed_starts import plan_from_starts
+        from custard.planning.optimal_tree import Settings, fixed_start, plan
+        from custard.planning.plans import snapshot_of
         from custard.tree.certificate import certificate_of, certificate_text
         from custard.tree.store import fingerprint
 
@@ -74,11 +87,19 @@ class Command:
             raise CustardError(f"--out {self.out}: the name must end in .json")
         if self.out is not None and not self.out.parent.is_dir():
             raise CustardError(f"--out {self.out}: there is no folder {self.out.parent}")
-        settings = Settings(zeta=self.zeta, seconds=self.seconds, fewest_leaves=self.fewest_leaves, start=self.start)
+        settings = Settings(
+            zeta=self.zeta, seconds=self.seconds, fewest_leaves=self.fewest_leaves, start=self.start,
+            gamma=1.0 if self.gamma is None else self.gamma, start_seed=self.start_seed, episodes=self.episodes,
+            splits=self.splits,
+        )  # fmt: skip
         began = time.monotonic()
-        mdp = self._model()
+        if self.start_seed is None:
+            plans = plan(self._model(), self.max_depth, settings, seed=self.seed)
+        else:
+            where = self._environment()
+            plans = plan_from_starts(where, self.max_depth, seed=self.seed, **fixed_start(settings))
         with Display(f"plan on {Path(self.model).name}", enabled=not self.json) as display:
-            for found in plan(mdp, self.max_depth, settings, seed=self.seed):
+            for found in plans:
                 display.show(snapshot_of(found), time.monotonic() - began)
         told = {"model": self.model, "property": self.property, "seed": self.seed}
         tree = found.tree.with_origin(method="plan", **told, fingerprint=fingerprint(found.tree))
@@ -97,18 +118,32 @@ class Command:
         if self.out is not None:
             print(f"wrote {self.out}")
 
+    def _environment(self) -> Source:
+        """Return the environment that was named, or the one that acts out the model in a file."""
+        from custard.commands.common import assignments
+        from custard.planning.env import FiniteEnv
+        from custard.planning.storm import SUFFIXES
+        from custard.task.source import source
+
+        is_file = Path(self.model).suffix in (*SUFFIXES, ".json", ".npz")
+        return source(FiniteEnv(self._model()) if is_file else self.model, assignments(self.env_args, "--env-args"))
+
     def _model(self) -> FiniteMDP:
         """Return the model that was named."""
         from dataclasses import replace
 
         from custard.commands.common import assignments
         from custard.core.errors import CustardError
-        from custard.planning.model import model_of
+        from custard.planning.optimal_tree import model_to_plan
         from custard.planning.store import load
         from custard.planning.storm import SUFFIXES, load_with_storm
         from custard.task.source import source
 
         path = Path(self.model)
+        if path.suffix in (".pkl", ".pickle"):
+            raise CustardError(
+                f"{path}: pickles run code and are not read; docs/explanation/planning.md converts OMDT's"
+            )
         is_storm, is_stored = path.suffix in SUFFIXES, path.suffix in (".json", ".npz")
         if is_storm and self.property is None:
             raise CustardError(f'{path} needs --property, such as \'R{{"cost"}}min=? [F "done"]\'')
@@ -123,4 +158,4 @@ class Command:
         if is_stored:
             mdp = load(path)
             return mdp if self.gamma is None else replace(mdp, gamma=gamma)
-        return model_of(source(self.model, assignments(self.env_args, "--env-args")), gamma=gamma, limit=True)
+        return model_to_plan(source(self.model, assignments(self.env_args, "--env-args")), gamma=gamma, limit=True)

@@ -24,11 +24,17 @@ from custard.core.seeds import seeds_for
 from custard.envs import cartpole, classic, pothole_world, prereq_world, robot_nav
 from custard.envs.pcg64 import streams, uniform
 
-__all__ = ["CARTPOLE", "POTHOLE", "PREREQ", "NativeVectorEnv", "advance", "begin", "observe", "twin"]
+__all__ = ["CARTPOLE", "MAX_REWARDS", "POTHOLE", "PREREQ", "NativeVectorEnv", "advance", "begin", "observe", "twin"]
 
 CARTPOLE, PREREQ, POTHOLE, MOUNTAIN_CAR, ACROBOT, PENDULUM = range(6)
 # RobotNav by its hole and its observation, since starts and observations are made without parameters.
 ROBOT_POLAR, ROBOT_POSITIONS, ROBOT_POLAR_RANDOM, ROBOT_POSITIONS_RANDOM = range(6, 10)
+
+#: The most that one step gives, by kind of environment.
+MAX_REWARDS = {
+    CARTPOLE: 1.0, PREREQ: 0.0, POTHOLE: pothole_world.MAX_MOVE, MOUNTAIN_CAR: -1.0, ACROBOT: 0.0, PENDULUM: 0.0,
+    **dict.fromkeys(range(ROBOT_POLAR, ROBOT_POSITIONS_RANDOM + 1), robot_nav.GOAL_REWARD),
+}  # fmt: skip
 
 _step_cartpole = njit(cache=True)(cartpole.step_cartpole)
 _fallen = njit(cache=True)(cartpole.fallen)

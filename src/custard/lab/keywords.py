@@ -152,6 +152,7 @@ class MethodSettings(TypedDict, total=False):
     spread: float
     standardise: bool
     start: str | None
+    start_seed: int | None
     states: int | None
     step: float
     steps_per_update: int | None

@@ -15,10 +15,11 @@ from custard.planning.relaxation import action_value
 from custard.tree.shape import Shape, Split
 
 __all__ = [
-    "action_gains", "best_stump", "climb_heap", "decide_heap", "evaluate_choice", "heap_of", "perturb_heap",
-    "shape_of_heap",
+    "MAX_HEAP_DEPTH", "action_gains", "best_stump", "climb_heap", "decide_heap", "evaluate_choice", "heap_of",
+    "perturb_heap", "shape_of_heap",
 ]  # fmt: skip
 
+MAX_HEAP_DEPTH = 10  # up to here trees are climbed as arrays of 2**depth leaves
 MAX_SWEEPS = 100_000
 MAX_DIRECT_STATES = 160  # up to here a linear system is solved instead of iterating
 

@@ -13,7 +13,11 @@ from custard.core.spaces import Base, describe
 from custard.planning.history_model import remembering_model
 from custard.task.source import Source
 
-__all__ = ["from_table", "model_of"]
+__all__ = ["NoModelError", "from_table", "model_of"]
+
+
+class NoModelError(CustardError):
+    """Nobody can say what an environment's steps lead to."""
 
 
 def model_of(source: Source, base: Base | None = None, *, gamma: float = 1.0, limit: bool = False) -> FiniteMDP:
@@ -46,7 +50,7 @@ def model_of(source: Source, base: Base | None = None, *, gamma: float = 1.0, li
         elif isinstance(getattr(core, "P", None), dict):
             mdp = from_table(core, base, gamma)
         else:
-            raise CustardError(
+            raise NoModelError(
                 f"{source.name} has no exact model: that takes a method mdp() or a table P as Gymnasium's toy-text has"
             )
     finally:

@@ -17,21 +17,26 @@ import numpy as np
 
 from custard.core.errors import CustardError
 from custard.core.mdp import FiniteMDP
+from custard.core.spaces import Base
 from custard.core.threads import one_thread
 from custard.planning.branch import search as branch_and_bound
 from custard.planning.candidates import climb, perturbed, refits
 from custard.planning.climbing import Climber
 from custard.planning.constraint_search import ConstraintSearch
+from custard.planning.fixed_starts import plan_from_starts
 from custard.planning.incumbents import load_trees, shape_on
 from custard.planning.labelling import best_choices, lossless_tree
-from custard.planning.model import model_of
+from custard.planning.local_search import MAX_HEAP_DEPTH
+from custard.planning.model import NoModelError, model_of
+from custard.planning.plans import Plan, finite, snapshot_of
 from custard.planning.points import points_of
 from custard.planning.reduced import ReducedMDP, reduce
 from custard.task.problem import Problem, Snapshot
+from custard.task.source import Source
 from custard.tree.shape import Shape, Split, count_leaves
 from custard.tree.tree import Tree
 
-__all__ = ["PRESETS", "Plan", "Settings", "best_tree", "plan", "snapshot_of", "solve"]
+__all__ = ["PRESETS", "Plan", "Settings", "best_tree", "fixed_start", "model_to_plan", "plan", "snapshot_of", "solve"]
 
 MAX_AUTO_DEPTH = 16  # where no depth limit is given, the search for the smallest sufficient depth ends here
 DEPTH_WITHOUT_ANSWER = 5  # where what is sufficient cannot be decided in time
@@ -43,7 +48,6 @@ REPORT_SECONDS = 0.2  # how often climbing reports
 MAX_BRANCH_STATES = 100_000  # beyond, undiscounted models are only labelled: one bound would take longer than a second
 MAX_STUMPS = 50_000  # up to here every tree of depth 1 is tried
 STUMP_TIME_SHARE = 0.5  # of the time, for trying them
-MAX_HEAP_DEPTH = 10  # up to here trees are climbed as arrays of 2**depth leaves
 OFFER_SECONDS = 0.1  # for climbing from a tree that the search over constraints proposes
 SLICE_SECONDS = 0.2  # the search over constraints and climbing take turns; this is the search's
 MAX_CLIMB_SHARE, MIN_CLIMB_SHARE = 2.0, 0.6  # of a slice, for climbing: more while it finds better trees
@@ -61,6 +65,9 @@ class Settings:
     climbing: float = 0.2  # share of the time for climbing before the proof begins
     fewest_leaves: bool = True  # look for the fewest leaves once the return is proved
     start: str | None = None  # trees to begin from: files or run directories, separated by commas
+    start_seed: int | None = None  # plan for the starts of this seed and the next ones alone; steps without chance
+    episodes: int = 1  # with start_seed: how many starts
+    splits: int = 9  # with start_seed: thresholds per feature, evenly spaced between its bounds
     step: float = 0.002  # PotholeWorld: the width of a grid cell
     budget: int | None = None  # environment steps: none are used
 
@@ -72,25 +79,6 @@ class Settings:
 
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {"tuned": {"": {}}, "paper": {"": {}}}
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The best tree so far and what is proved about it."""
-
-    tree: Tree
-    value: float  # its exact expected return (plus zeta per split on the way, if zeta was given)
-    bound: float  # no tree of the depth has more
-    optimum: float  # the best policy's return, without a tree
-    optimal: bool  # the value is proved best
-    fewest: bool  # and so is the number of leaves among the trees of that value
-    explored: int  # partial trees looked at
-    message: str
-
-    @property
-    def gap(self) -> float:
-        """How much better a tree could still be."""
-        return 0.0 if self.optimal else self.bound - self.value
 
 
 def best_tree(
@@ -166,12 +154,33 @@ def plan(
 
 def solve(problem: Problem, settings: Settings, state: Any = None) -> Iterator[Snapshot]:
     """Run the method "plan": exact planning on the environment's model."""
+    if settings.start_seed is not None:
+        for item in plan_from_starts(problem.source, problem.max_depth, seed=problem.seed, **fixed_start(settings)):
+            yield snapshot_of(item)
+        return
     if problem.source.name.rpartition("/")[2].startswith("PotholeWorld"):
         yield _plan_pothole_world(problem, settings)
         return
-    mdp = model_of(problem.source, problem.base, gamma=settings.gamma, limit=settings.time_limit)
+    mdp = model_to_plan(problem.source, problem.base, gamma=settings.gamma, limit=settings.time_limit)
     for item in plan(mdp, problem.max_depth, settings, seed=problem.seed):
         yield snapshot_of(item)
+
+
+def model_to_plan(source: Source, base: Base | None = None, *, gamma: float = 1.0, limit: bool = True) -> FiniteMDP:
+    """Return an environment's exact model; where there is none, say what can be planned without."""
+    try:
+        return model_of(source, base, gamma=gamma, limit=limit)
+    except NoModelError as error:
+        hint = ". Without a model plan works from fixed starts, if steps leave nothing to chance: start_seed=0"
+        raise CustardError(f"{error}{hint if source.make_compiled else ''}") from None
+
+
+def fixed_start(settings: Settings) -> dict[str, Any]:
+    """Return the settings that `plan_from_starts` knows; raise one line where others were changed."""
+    if settings.zeta != 0.0:
+        raise CustardError("planning from fixed starts maximises the plain return: leave zeta at 0")
+    names = ("start_seed", "episodes", "splits", "gamma", "seconds", "start")
+    return {name: getattr(settings, name) for name in names}
 
 
 class _Incumbent:
@@ -204,7 +213,7 @@ class _Incumbent:
         fewest = self.optimal and (self.fewest or self.leaves == 1)
         mdp, bound = self.problem.mdp, max(self.bound, self.value)
         tree = self.problem.tree(self.shape).with_origin(certificate={
-            "value": _finite(self.value), "bound": _finite(bound), "optimum": _finite(self.problem.optimum),
+            "value": finite(self.value), "bound": finite(bound), "optimum": finite(self.problem.optimum),
             "tolerance": self.tolerance, "max_depth": self.max_depth, "proved": self.optimal, "fewest_leaves": fewest,
             "zeta": self.settings.zeta, "gamma": mdp.gamma, "horizon": mdp.horizon,
             "how": "search over constraints" if self.searched else "labelling, climbing, branch and bound",
@@ -347,21 +356,6 @@ def _check_ends(mdp: FiniteMDP) -> None:
     """Raise where undiscounted episodes never end."""
     if mdp.gamma == 1.0 and mdp.horizon is None and not mdp.terminal.any():
         raise CustardError("the MDP has gamma 1, no horizon and no terminal state: give gamma below 1 or a horizon")
-
-
-def _finite(value: float) -> float | None:
-    """Return a number as JSON can hold it: None where it is infinite."""
-    return value if np.isfinite(value) else None
-
-
-def snapshot_of(item: Plan) -> Snapshot:
-    """Return a plan as what a method reports."""
-    metrics = {
-        "bound": item.bound, "gap": item.gap, "optimum": item.optimum, "optimal": float(item.optimal),
-        "fewest_leaves": float(item.fewest), "explored": float(item.explored), "depth": float(item.tree.depth),
-        "leaves": float(item.tree.n_leaves),
-    }  # fmt: skip
-    return Snapshot(0, item.tree, item.value, None, metrics, message=item.message)
 
 
 def _plan_pothole_world(problem: Problem, settings: Settings) -> Snapshot:

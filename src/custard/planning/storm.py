@@ -72,7 +72,10 @@ def load_with_storm(
     except CustardError:
         raise
     except (RuntimeError, ValueError, TypeError, AttributeError, KeyError, stormpy.exceptions.StormError) as error:
-        raise CustardError(f"{path}: Storm cannot read this model or property: {_first_line(error)}") from None
+        says = _first_line(error)
+        if "undefined constants" in says:
+            raise CustardError(f"{path} has undefined constants: give them as --constants N=3 (constants=)") from None
+        raise CustardError(f"{path}: Storm cannot read this model or property: {says}") from None
     return _finite_mdp(model, asked, keeps, target, gamma)
 
 

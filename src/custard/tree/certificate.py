@@ -10,6 +10,8 @@ from custard.tree.tree import Tree
 
 __all__ = ["certificate_items", "certificate_of", "certificate_text", "is_discounted"]
 
+MAX_FEATURES_TOLD = 8  # whose thresholds are named in a text
+
 #: The numbers of a certificate, and what one that lacks them means.
 DEFAULT_NUMBERS = {"value": None, "bound": None, "optimum": None, "tolerance": 0.0, "zeta": 0.0, "gamma": 1.0}
 
@@ -43,7 +45,11 @@ def certificate_text(tree: Tree) -> str | None:
         return None
     value, bound = _number(stored["value"]), _number(stored["bound"])
     proved = _proved_text(stored) or f"no tree of {_limit(stored)} returns more than {bound}"
-    return f"return {value} (exact); {proved} (tolerance {stored['tolerance']:.1g}; {stored.get('how')})"
+    scope = _scope_text(stored)
+    return (
+        f"return {value} (exact); {proved} (tolerance {stored['tolerance']:.1g}; {stored.get('how')})"
+        f"{f'; {scope}' if scope else ''}"
+    )
 
 
 def certificate_items(tree: Tree) -> list[list[str]]:
@@ -53,8 +59,9 @@ def certificate_items(tree: Tree) -> list[list[str]]:
         return []
     kind = f", discounted by {stored['gamma']:g} per step" if stored["gamma"] < 1.0 else ""
     price = f", less {-stored['zeta']:g} per question asked" if stored["zeta"] else ""
+    expected = "" if _scope_text(stored) else "expected "
     items = [
-        ["Value", f"{_number(stored['value'])}: the exact expected return{kind}{price}; no episode was sampled"],
+        ["Value", f"{_number(stored['value'])}: the exact {expected}return{kind}{price}; no episode was sampled"],
         ["Bound", f"{_number(stored['bound'])}: no tree of {_limit(stored)} has more"],
     ]
     if stored.get("proved"):
@@ -63,6 +70,8 @@ def certificate_items(tree: Tree) -> list[list[str]]:
         items.append(["Gap", f"{_number(stored['bound'] - stored['value'])}: not proved to be the best tree"])
     items.append(["Tolerance", f"{stored['tolerance']:.1g}: returns that differ by less count as equal"])
     items.append(["How", str(stored.get("how"))])
+    if scope := _scope_text(stored):
+        items.append(["Holds for", scope])
     if stored["optimum"] is not None:
         items.append(["Best policy", f"{_number(stored['optimum'])}: the most that any policy returns, tree or not"])
     return items
@@ -75,8 +84,32 @@ def _proved_text(stored: dict[str, Any]) -> str | None:
     return f"proved: no tree of {_limit(stored)} returns more{fewest}"
 
 
+def _scope_text(stored: dict[str, Any]) -> str | None:
+    """Return what a proof from fixed starts is about: starts, steps and thresholds."""
+    scope = stored.get("scope")
+    if not isinstance(scope, dict):
+        return None
+    try:
+        first, episodes = int(scope["start_seed"]), int(scope["episodes"])
+        starts = (
+            f"the start of seed {first}" if episodes == 1 else f"the starts of seeds {first}…{first + episodes - 1}"
+        )
+        grid = [(str(name), [float(number) for number in own]) for name, own in scope["thresholds"].items()]
+        texts = [f"{name} {_range_text(own)}" for name, own in grid if own[0] > 0]
+        few = texts if len(texts) <= MAX_FEATURES_TOLD else [*texts[:MAX_FEATURES_TOLD], "…"]
+        return f"from {starts}, at most {int(scope['steps'])} steps, thresholds: {', '.join(few) or 'none'}"
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+        return None
+
+
+def _range_text(own: list[float]) -> str:
+    """Return how many thresholds there are, and from where to where."""
+    return f"at {own[1]:g}" if own[0] == 1 else f"{own[0]:g} from {own[1]:g} to {own[2]:g}"
+
+
 def _limit(stored: dict[str, Any]) -> str:
-    return f"depth ≤ {stored['max_depth']}" if stored.get("max_depth") is not None else "any depth"
+    limit = "any depth" if stored.get("max_depth") is None else f"depth ≤ {stored['max_depth']}"
+    return f"{limit} over these thresholds" if _scope_text(stored) else limit
 
 
 def _number(value: float | None) -> str:
