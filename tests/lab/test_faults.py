@@ -1,6 +1,7 @@
 """Runs that are killed, interrupted, started twice, or whose files are damaged."""
 
 import contextlib
+import csv
 import errno
 import json
 import os
@@ -18,8 +19,8 @@ from custard import CustardError
 from custard.core.files import remove_leftovers, write_atomically
 from custard.core.locks import Lock
 from custard.lab import learn as learning
-from tests.hostile import kills
 
+ROOT = Path(__file__).resolve().parents[2]
 WORLD = dict(env_kwargs={"m": 4}, seed=1)
 
 
@@ -146,9 +147,12 @@ def test_an_interrupted_command_saves_says_how_to_go_on_and_exits_so(tmp_path, s
 
 
 def test_a_killed_run_goes_on_as_if_it_had_not_been(tmp_path):
-    hits, wrong = kills.kill_and_resume("mfec", 1, np.random.default_rng(0), tmp_path)
-    assert hits == 1
-    assert wrong == []
+    table = tmp_path / "kills.csv"
+    words = ["-m", "tests.hostile.kills", "--kills", "3", "--methods", "mfec", "--out", str(table)]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=600, cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (row,) = csv.DictReader(table.read_text().splitlines())
+    assert (row["kills"], row["differences"]) == ("3", "0")
 
 
 def test_a_full_disk_is_one_line_and_the_run_goes_on_later(tmp_path, monkeypatch):
