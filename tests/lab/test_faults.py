@@ -65,6 +65,23 @@ def test_every_damage_of_a_checkpoint_is_one_line(run):
             learn(run, resume=True)
 
 
+def test_a_checkpoint_with_other_arrays_than_were_written_is_one_line(run):
+    """A sane file whose numbers, shapes or names differ would crash in a method, or be learned from."""
+    file = run / "checkpoint" / "state.npz"
+    whole = dict(np.load(file))
+    assert "checksum" in whole
+    for name in sorted(set(whole) - {"checksum"}):
+        array = whole[name]
+        for other in (array[..., None], np.zeros(0), array.astype(str), np.array(f"{array}x")):
+            np.savez(file, **{**whole, name: other})
+            with pytest.raises(CustardError, match="cannot be read: it does not hold what was written"):
+                learn(run, resume=True)
+    np.savez(file, **whole)
+    learn(run, resume=True)
+    np.savez(file, **{name: array for name, array in whole.items() if name != "checksum"})
+    learn(run, resume=True)  # as older versions wrote it
+
+
 @pytest.mark.parametrize(
     "progress", ["[]", "{}", '{"metrics": 3}', '{"metrics": [3]}', '{"metrics": [], "steps": "a"}', "[" * 10**5,
                  '{"metrics": [{"value": "x"}], "steps": 1, "seconds": 1}']
