@@ -1,12 +1,16 @@
 """Mutation testing: small changes to code that claims something, each of which a test must notice.
 
-    python benchmarks/mutants.py [MODULE …] [--count 300] [--seed 0] [--list]
+    python benchmarks/mutants.py [MODULE …] [--count 300] [--seed 0] [--out results/mutants.csv] [--list] [--summary]
 
 A module is one of TARGETS, such as tree/verify. For each, `--count` random changes are tried: another comparison, `and`
 for `or`, plus for minus, a constant one larger, a condition negated, min for max. Every change runs in a fork of this
-process, in which the functions' code is replaced and the module's tests run until one fails. Functions that numba
-compiles are left as they are, but in modules of COMPILED: there compilation is off, in a process of their own. A change
-that no test notices is printed with its line; `EXPLAINED` names those that cannot matter.
+process, in which the functions' code is replaced and the module's tests run until one fails, those first that notice
+most per second. Functions that numba compiles are left as they are, but in modules of COMPILED: there compilation is
+off, in a process of their own. A change that no test notices is printed with its line; `mutants_explained.py` names
+those that cannot matter.
+
+Every outcome is a row of the CSV at once. The same command again tries what is missing, and what no test had noticed;
+a changed module is tried anew. `--summary` prints the scores of what is stored.
 """
 
 from __future__ import annotations
@@ -14,10 +18,10 @@ from __future__ import annotations
 import argparse
 import ast
 import copy
+import csv
+import hashlib
 import importlib
-import math
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -34,6 +38,7 @@ import hypothesis  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 
+from benchmarks.mutants_explained import EXPLAINED  # noqa: E402
 from custard.core import threads  # noqa: E402
 
 #: module -> tests that must notice its changes
@@ -42,7 +47,7 @@ TARGETS = {
     "tree/explain": ["tests/tree/test_explain.py", "tests/tree/test_linear_explain.py"],
     "tree/extract": ["tests/tree/test_extract.py", "-k", "not fill_the_memory"],
     "tree/simplify": ["tests/tree/test_simplify.py"],
-    "tree/rounding": ["tests/tree/test_verify.py", "tests/tree/test_simplify.py"],
+    "tree/rounding": ["tests/tree/test_rounding.py", "tests/tree/test_verify.py"],
     "tree/certificate": ["tests/tree/test_certificate.py"],
     "planning/branch": ["tests/planning/test_optimal_tree.py"],
     "planning/labelling": ["tests/planning/test_optimal_tree.py"],
@@ -54,45 +59,15 @@ TARGETS = {
     "planning/relaxation": ["tests/planning/test_relaxation.py"],
     "planning/reduced": ["tests/planning/test_reduced.py"],
     "planning/constraint_search": ["tests/planning/test_relaxation.py"],
-    "task/evaluate": ["tests/task/test_evaluate.py"],
+    "task/evaluate": ["tests/task/test_evaluate.py", "tests/task/test_vector_episodes.py"],
 }  # fmt: skip
 #: Modules whose compiled functions are the proof: they run as Python here, and are changed too.
 COMPILED = {"planning/agreement", "planning/relaxation", "planning/reduced", "planning/constraint_search"}
-#: Changes that no test can notice: module, change and text of the line, with the reason.
-EXPLAINED: dict[tuple[str, str, str], str] = {
-    ("tree/extract", "2 to 3",
-     'warnings.warn(f"the policy would have asked for ever at {cut} node(s): cut there", stacklevel=2)'):
-        "where a warning is shown",
-    ("tree/extract", "zeros to ones",
-     "numbers, v = _whole_numbers(answer).reshape(size), np.zeros(size)"): "v is not read in the discrete form",
-    ("tree/simplify", "1 to 2", "for node in range(tree.n_nodes - 1, -1, -1):"):
-        "-1 is the last node again, with the same class",
-    ("tree/simplify", "0.0 to 1.0", "stack.append((kids[0][node], -1, 0.0))"): "read with the marks 0 and 2 only",
-    ("tree/explain", "Lt to LtE",
-     "return first if value < first else last  # NaN goes right, so that it has come to be at most `most`"):
-        "a value equal to the box's first number lies in the box, for which the value itself was returned above",
-    ("planning/agreement", "1 to 2", "least, most = sizes[feature[level]], -1"): "the first rank replaces it",
-    ("planning/agreement", "0 to 1",
-     "return np.bitwise_and.reduce(words[index], axis=0) if len(index) else words[:1].max(axis=0) | ~np.uint64(0)"):
-        "of the part for no points: any action is right there",
-    ("planning/agreement", "False to True",
-     "low[level], found[level], high[level], on_right[level] = 0, -1, -1, False"): "set again with the first feature",
-    ("planning/agreement", "zeros to ones",
-     "feature, low, found = np.zeros(depth + 1, np.int64), np.zeros(depth + 1, np.int64), "
-     "np.zeros(depth + 1, np.int64)"):
-        "set again when a level is entered",
-    ("planning/agreement", "low to high",
-     "low[level], found[level], high[level], on_right[level] = least, least - 1, most - 1, False"):
-        "a cut with nothing on its left is tried as well, which finds a tree only where there is one",
-    ("planning/agreement", "Lt to LtE", "if depth == 0 or work[0] < 0:"): "gives up one point earlier",
-    ("planning/relaxation", "Sub to Add", "drift = max(drift, abs(mine - policy.values[s]))"):
-        "the inverse is computed anew once more than needed",
-    ("planning/relaxation", "condition negated", "s = n - 1 - k if sweep % 2 == 0 else k"): "the order of the states",
-}  # fmt: skip
-#: Processor seconds of the tests for one change, at the least; five times what they take without one if that is more.
-#: Beyond, the change made them run on and counts as noticed.
-MIN_SECONDS = 20
-MAX_WAIT = 1800  # seconds, for a change that makes them wait
+#: Processor seconds of one test under a change, at the least; eight times what it takes without one if that is more.
+#: Beyond, the change made it run on and counts as noticed.
+MIN_SECONDS = 2.0
+MAX_WAIT = 600  # seconds, for a change that makes the tests wait
+COLUMNS = ("module", "source", "number", "line", "change", "text", "outcome", "test", "seconds")
 
 #: Of pytest: nothing is captured, since the scores are printed while it runs.
 OPTIONS = ["-q", "-s", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", "ignore", "--no-header", "--no-summary"]
@@ -211,79 +186,162 @@ def _function_of(part: Any) -> FunctionType | None:
     return part if isinstance(part, FunctionType) else None
 
 
-def is_noticed(session: Any, module: Any, tree: ast.Module, change: Change, items: list[Any], seconds: int) -> bool:
-    """Run the tests in a fork in which one node is changed; return whether one failed or they ran on."""
-    number, _, make = change
-    changed = copy.deepcopy(tree)
-    make(next(node for k, node in enumerate(nodes_of(changed)) if k == number))
+def fork(work: Callable[[int], int]) -> tuple[int, bytes]:
+    """Run a function in a fork, without output; return its exit status and what it wrote to the pipe it is given."""
+    reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         code = 1
         try:
+            os.close(reading)
             signal.alarm(MAX_WAIT)
-            resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
             with open(os.devnull, "w") as nowhere:
                 os.dup2(nowhere.fileno(), 1)
                 os.dup2(nowhere.fileno(), 2)
             threads._pool.cache_clear()  # its threads did not come along
-            replace_code(module, changed)
-            code = int(not passes(session, items))
+            code = work(writing)
         finally:
             os._exit(code)
-    return os.waitpid(child, 0)[1] != 0
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        said = pipe.read()
+    return os.waitpid(child, 0)[1], said
 
 
-def passes(session: Any, items: list[Any]) -> bool:
-    """Run collected tests until one fails."""
-    for item, following in zip(items, [*items[1:], None], strict=True):
+def run_tests(session: Any, items: list[Any], limits: dict[str, float], pipe: int) -> int:
+    """Run tests until one fails or uses more processor seconds than its limit; write each one's number and seconds."""
+    for k, (item, following) in enumerate(zip(items, [*items[1:], None], strict=True)):
+        begun = time.process_time()
+        os.write(pipe, f"{k} ".encode())
+        signal.setitimer(signal.ITIMER_PROF, limits.get(item.nodeid, 600.0))  # which ends the process
         session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
+        os.write(pipe, f"{time.process_time() - begun}\n".encode())
         if session.testsfailed:
-            return False
-    return True
+            return 1
+    return 0
 
 
 class Mutations:
     """Tests the tests of one module where pytest would run them: what is collected and loaded once serves every change.
 
-    score  (changes, noticed, explained); None if a test fails without any change
+    rows     outcomes known so far by number of the change, new ones added
+    is_sane  whether the tests pass without any change
     """
 
-    def __init__(self, name: str, count: int, seed: int) -> None:
-        self.name, self.count, self.seed = name, count, seed
+    def __init__(self, name: str, store: Store) -> None:
+        self.name, self.store = name, store
         self.module = importlib.import_module(f"custard.{name.replace('/', '.')}")
         self.source = Path(self.module.__file__ or "").read_text()
         self.tree = ast.parse(self.source)
         self.found = list(changes(self.tree))
-        self.durations: dict[str, float] = {}
-        self.score: tuple[int, int, int] | None = None
+        self.nodes, self.lines = list(nodes_of(self.tree)), self.source.splitlines()
+        self.digest = hashlib.sha256(self.source.encode()).hexdigest()[:12]
+        self.order: list[int] = []
 
-    def pytest_runtest_logreport(self, report: Any) -> None:
-        self.durations[report.nodeid] = self.durations.get(report.nodeid, 0.0) + report.duration
+    def chosen(self, count: int, seed: int) -> list[int]:
+        return [int(k) for k in np.random.default_rng(seed).permutation(len(self.found))[:count]]
 
     def pytest_runtestloop(self, session: Any) -> bool:
-        """Run the tests once as they are, then once per change, the quickest first."""
-        begun = time.process_time()
-        if session.testsfailed or not passes(session, session.items):
+        """Run the tests twice as they are, where the second time tells what they cost, then once per change."""
+        items = list(session.items)
+        if session.testsfailed or any(
+            run_tests(session, items, {}, os.open(os.devnull, os.O_WRONLY)) for _ in range(1)
+        ):
             print(f"{self.name}: its tests fail without any change")
             return True
-        took = time.process_time() - begun
-        print(f"{self.name}: tests take {took:.1f} processor seconds", flush=True)
-        items = sorted(session.items, key=lambda item: self.durations[item.nodeid])
-        order = np.random.default_rng(self.seed).permutation(len(self.found))[: self.count]
-        nodes, lines, noticed, explained = list(nodes_of(self.tree)), self.source.splitlines(), 0, 0
-        for k in order.tolist():
-            number, what, _ = self.found[k]
-            seconds = math.ceil(max(MIN_SECONDS, 5 * took))
-            if is_noticed(session, self.module, self.tree, self.found[k], items, seconds):
-                noticed += 1
+        status, said = fork(lambda pipe: run_tests(session, items, {}, pipe))
+        if status:
+            print(f"{self.name}: its tests fail in a fork, without any change")
+            return True
+        costs = {items[int(k)].nodeid: float(t) for k, t in (line.split() for line in said.decode().splitlines())}
+        limits = {name: max(MIN_SECONDS, 8 * cost) for name, cost in costs.items()}
+        print(f"{self.name}: tests take {sum(costs.values()):.1f} processor seconds", flush=True)
+        known = self.store.outcomes(self.name, self.digest)
+        noticed_by = dict.fromkeys(costs, 0)
+        for row in known.values():
+            if row["test"] in noticed_by:
+                noticed_by[row["test"]] += 1
+        tried = dict.fromkeys(costs, 0)
+        for number in self.order:
+            if known.get(number, {}).get("outcome") == "noticed":
                 continue
-            line = getattr(nodes[number], "lineno", 0)
-            text = lines[line - 1].strip()
-            reason = EXPLAINED.get((self.name, what, text))
-            explained += reason is not None
-            print(f"  {self.name}:{line}: {what}: {text}" + (f"  ({reason})" if reason else ""), flush=True)
-        self.score = len(order), noticed, explained
+            items.sort(key=lambda item: (0.02 + costs[item.nodeid]) * (tried[item.nodeid] + 2)
+                       / (noticed_by[item.nodeid] + 0.3))  # fmt: skip
+            begun = time.monotonic()
+            status, said = fork(lambda pipe, number=number: self.try_change(session, number, items, limits, pipe))  # type: ignore[misc]
+            ran = [items[int(line.split()[0])].nodeid for line in said.decode().splitlines() if line]
+            for test in ran:
+                tried[test] += 1
+            test = ran[-1] if status and ran else ""
+            if test:
+                noticed_by[test] += 1
+            self.store.add({
+                **self.place(number), "outcome": "noticed" if status else "survived", "test": test,
+                "seconds": round(time.monotonic() - begun, 2),
+            })  # fmt: skip
+            if not status:
+                print(self.survivor(number), flush=True)
         return True
+
+    def try_change(self, session: Any, number: int, items: list[Any], limits: dict[str, float], pipe: int) -> int:
+        at, _, make = self.found[number]
+        changed = copy.deepcopy(self.tree)
+        make(next(node for k, node in enumerate(nodes_of(changed)) if k == at))
+        replace_code(self.module, changed)
+        return run_tests(session, items, limits, pipe)
+
+    def place(self, number: int) -> dict[str, Any]:
+        at, what, _ = self.found[number]
+        line = getattr(self.nodes[at], "lineno", 0)
+        return {
+            "module": self.name, "source": self.digest, "number": number, "line": line, "change": what,
+            "text": self.lines[line - 1].strip(),
+        }  # fmt: skip
+
+    def survivor(self, number: int) -> str:
+        place = self.place(number)
+        reason = EXPLAINED.get((self.name, place["change"], place["text"]))
+        return f"  {self.name}:{place['line']}: {place['change']}: {place['text']}" + (
+            f"  ({reason})" if reason else ""
+        )
+
+    def summary(self) -> str:
+        """Return how many of the chosen changes were tried, noticed and explained, and those that were not."""
+        known = self.store.outcomes(self.name, self.digest)
+        rows = [known[number] for number in self.order if number in known]
+        survived = [int(row["number"]) for row in rows if row["outcome"] == "survived"]
+        texts = [self.survivor(number) for number in survived]
+        places = [self.place(number) for number in survived]
+        explained = sum((self.name, place["change"], place["text"]) in EXPLAINED for place in places)
+        noticed = len(rows) - len(survived)
+        share = 100 * (noticed + explained) / max(1, len(rows))
+        return "\n".join([
+            *texts, f"{self.name}: {len(rows)} of {len(self.found)} changes, {noticed} noticed, {explained} explained: "
+            f"{share:.0f} %",
+        ])  # fmt: skip
+
+
+class Store:
+    """Outcomes in a CSV; of several for one change the last one counts."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def outcomes(self, module: str, digest: str) -> dict[int, dict[str, str]]:
+        if not self.file.exists():
+            return {}
+        with self.file.open(newline="") as file:
+            rows = [row for row in csv.DictReader(file) if (row["module"], row["source"]) == (module, digest)]
+        return {int(row["number"]): row for row in rows}
+
+    def add(self, row: dict[str, Any]) -> None:
+        is_new = not self.file.exists()
+        with self.file.open("a", newline="") as file:
+            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+            if is_new:
+                writer.writeheader()
+            writer.writerow(row)
 
 
 def main(words: list[str]) -> None:
@@ -291,31 +349,29 @@ def main(words: list[str]) -> None:
     parser.add_argument("modules", nargs="*", default=list(TARGETS))
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=ROOT / "results" / "mutants.csv")
     parser.add_argument("--list", action="store_true", help="count the possible changes and stop")
+    parser.add_argument("--summary", action="store_true", help="print the scores of stored outcomes and stop")
     given = parser.parse_args(words)
+    given.out = given.out.resolve()
     os.chdir(ROOT)
     hypothesis.settings.register_profile("mutants", phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate])
     hypothesis.settings.load_profile("mutants")  # a failure is enough: it need not be made smaller
     for name in given.modules:
         if name in COMPILED and os.environ.get("NUMBA_DISABLE_JIT") != "1":
-            options = ["--count", str(given.count), "--seed", str(given.seed), *["--list"] * given.list]
+            options = [word for word in words if word not in TARGETS]
             subprocess.run(
                 [sys.executable, __file__, name, *options], env={**os.environ, "NUMBA_DISABLE_JIT": "1"}, check=True
             )
             continue
-        mutations = Mutations(name, given.count, given.seed)
+        mutations = Mutations(name, Store(given.out))
+        mutations.order = mutations.chosen(given.count, given.seed)
         if given.list:
             print(f"{name}: {len(mutations.found)} changes")
             continue
-        pytest.main([*TARGETS[name], *OPTIONS], plugins=[mutations])
-        if mutations.score is None:
-            continue
-        tried, noticed, explained = mutations.score
-        share = 100 * (noticed + explained) / max(1, tried)
-        print(
-            f"{name}: {tried} of {len(mutations.found)} changes, {noticed} noticed, {explained} explained: "
-            f"{share:.0f} %", flush=True,
-        )  # fmt: skip
+        if not given.summary:
+            pytest.main([*TARGETS[name], *OPTIONS], plugins=[mutations])
+        print(mutations.summary(), flush=True)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,21 @@ import numpy as np
 import custard
 from custard.tree.export import export
 
+#: method, environment and arguments of `custard.learn`: tables, networks, direct search here and in worker processes
+PREREQ = {"env_kwargs": {"m": 4}}
+RUNS = (
+    ("mfec", "FrozenLake-v1", {"budget": 3000}),
+    ("plan", "custard/PrereqWorld-v0", PREREQ),
+    ("tpi", "FrozenLake-v1", {"budget": 3000}),
+    ("mfec", "custard/PrereqWorld-v0", {**PREREQ, "budget": 3000}),
+    ("tpi", "custard/PrereqWorld-v0", {**PREREQ, "budget": 3000}),
+    ("tpi", "CartPole-v1", {"budget": 20_000}),
+    ("dqn", "custard/PrereqWorld-v0", {**PREREQ, "budget": 3000}),
+    ("ppo", "custard/PrereqWorld-v0", {**PREREQ, "budget": 3000}),
+    ("viper-bi", "custard/PrereqWorld-v0", {**PREREQ, "iterations": 3}),
+    ("direct", "MountainCarContinuous-v0", {"budget": 5000, "workers": 0}),
+    ("direct", "MountainCarContinuous-v0", {"budget": 5000, "workers": 2}),
+)
 COLUMNS = ("seconds", "round", "megabytes", "open_files", "threads", "children", "temporary_files")
 
 
@@ -42,11 +57,10 @@ def measure(begun: float, number: int) -> dict[str, float]:
 
 def one_round(number: int, place: Path) -> None:
     """Do a bit of everything that a long-lived process may do."""
-    env, kwargs = ("custard/PrereqWorld-v0", {"m": 4}) if number % 2 else ("FrozenLake-v1", {})
-    method = ("mfec", "tpi", "plan")[number % 3] if number % 2 else ("mfec", "tpi")[number % 4 // 2]
-    given = {} if method == "plan" else {"budget": 3000}
+    method, env, given = RUNS[number % len(RUNS)]
+    kwargs = given.get("env_kwargs", {})
     out = place / f"run-{number % 5}-{number}"
-    run = custard.learn(env, method, env_kwargs=kwargs, seed=number, max_depth=2, out=out, **given)
+    run = custard.learn(env, method, seed=number, max_depth=2, out=out, **given)
     custard.evaluate(run.tree, env, 50, seed=number, env_kwargs=kwargs)
     x = np.random.default_rng(number).normal(size=(10_000, run.tree.features.n))
     run.tree.predict(x)

@@ -10,8 +10,17 @@ from hypothesis import strategies as st
 
 import custard
 from custard.core.mdp import FiniteMDP
+from custard.planning import evaluate as module
 from custard.planning.env import FiniteEnv
-from custard.planning.evaluate import mean_questions, policy_value, random_value, tree_value, visits
+from custard.planning.evaluate import (
+    mean_questions,
+    policy_value,
+    random_value,
+    state_values,
+    states_visited,
+    tree_value,
+    visits,
+)
 from custard.planning.solve import optimal_value
 from custard.tree.mdp_policy import mdp_policy
 from tests.planning.random_mdp import random_mdp
@@ -82,6 +91,111 @@ def test_questions_are_counted_by_visits() -> None:
     tree = custard.Tree.stump(0, 0.5, 0, 0, mdp.features, mdp.actions)
     assert mean_questions(tree, mdp) == pytest.approx(2.0)
     assert mean_questions(custard.Tree.leaf(0, mdp.features, mdp.actions), mdp) == 0.0
+
+
+def random_chain(seed: int, gamma: float = 1.0, horizon: int | None = None) -> tuple[FiniteMDP, np.ndarray, np.ndarray]:
+    """An MDP of one action with terminal states, loops that earn, lose or do nothing; its matrix and rewards, dense.
+
+    Some episodes begin in a terminal state, and some states are out of reach.
+    """
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(3, 9))
+    begins = rng.choice(count, size=int(rng.integers(1, 3)), replace=False)
+    terminal = rng.random(count) < 0.2
+    terminal[begins[0]] = False
+    matrix = np.zeros((count, count))
+    for s in range(count):
+        successors = rng.choice(count, size=int(rng.integers(1, 3)))
+        np.add.at(matrix[s], successors, 1.0 / len(successors))
+    matrix[terminal] = np.eye(count)[terminal]
+    rewards = np.where(terminal | (rng.random(count) < 0.5), 0.0, rng.integers(-2, 3, count))
+    start = np.zeros(count)
+    start[begins] = 1.0 / len(begins)
+    rows, columns = np.nonzero(matrix)
+    mdp = FiniteMDP.from_entries(
+        np.stack([np.zeros(len(rows)), rows, columns, matrix[rows, columns]], axis=1), rewards[:, None],
+        terminal=terminal, start=start, gamma=gamma, x=np.arange(count)[:, None].astype(float), horizon=horizon,
+        features=custard.Features(("x",), [0], [count]), actions=custard.Actions("discrete", ("go",)),
+    )  # fmt: skip
+    return mdp, matrix, rewards
+
+
+def values_by_classes(matrix: np.ndarray, rewards: np.ndarray, terminal: np.ndarray) -> np.ndarray:
+    """Undiscounted values by their definition: which recurrent classes a state reaches, else by iteration."""
+    count = len(rewards)
+    reaches = np.linalg.matrix_power(np.eye(count) + matrix, count) > 0
+    long_run = np.eye(count)
+    for _ in range(40):  # averaged, so that cycles settle
+        long_run = long_run @ (0.5 * np.eye(count) + 0.5 * matrix)
+        long_run = long_run @ long_run if _ < 12 else long_run
+    recurrent = [all(reaches[t, s] for t in np.flatnonzero(reaches[s])) for s in range(count)]
+    worth = np.zeros(count)
+    for sign in (np.inf, -np.inf):
+        for s in np.flatnonzero(recurrent):
+            members = reaches[s] & reaches[:, s]
+            gain = long_run[s] @ rewards
+            if not terminal[s] and (rewards[members] != 0).any() and (gain > 1e-9) == (sign > 0):
+                worth[reaches[:, s]] = sign
+    total, step = np.zeros(count), np.where(terminal, 0.0, rewards)
+    for _ in range(3000):
+        total, step = total + step, matrix @ step
+    return np.where(np.isinf(worth), worth, total)
+
+
+@given(seed=st.integers(0, 100_000))
+@settings(max_examples=300, deadline=None, derandomize=True)
+def test_undiscounted_values_are_what_the_classes_of_states_earn(seed: int) -> None:
+    mdp, matrix, rewards = random_chain(seed)
+    known = values_by_classes(matrix, rewards, mdp.terminal)
+    reached = (np.linalg.matrix_power(np.eye(len(known)) + matrix, len(known)) > 0)[mdp.start > 0].any(axis=0)
+    choice = np.zeros(len(known), int)
+    assert state_values(choice, mdp) == pytest.approx(np.where(reached, known, 0.0), abs=1e-6)
+    begun = known[mdp.start > 0]
+    whole = -np.inf if np.isneginf(begun).any() else float(mdp.start[mdp.start > 0] @ begun)
+    assert policy_value(choice, mdp) == pytest.approx(whole, abs=1e-6)
+
+
+@pytest.mark.parametrize("unfiltered", [0, 5_000])
+@pytest.mark.parametrize(("gamma", "horizon"), [(0.9, None), (1.0, None), (1.0, 6), (0.8, 6), (0.9, 2000)])
+def test_visits_are_those_of_every_step(
+    monkeypatch: pytest.MonkeyPatch, unfiltered: int, gamma: float, horizon: int | None
+) -> None:
+    monkeypatch.setattr(module, "MAX_UNFILTERED_STATES", unfiltered)
+    endless = 0
+    for seed in range(40):
+        mdp, matrix, _ = random_chain(seed, gamma, horizon)
+        choice = np.zeros(mdp.n_states, int)
+        mass, known, weight = np.where(mdp.terminal, 0.0, mdp.start), np.zeros(mdp.n_states), 1.0
+        for _ in range(horizon or 3000):
+            known += weight * mass
+            mass, weight = np.where(mdp.terminal, 0.0, mass @ matrix), weight * gamma
+        if horizon is None and gamma == 1.0 and mass.sum() > 1e-9:
+            endless += 1
+            with pytest.raises(custard.CustardError, match="never terminates"):
+                visits(choice, mdp)
+            continue
+        occupancy, left = visits(choice, mdp)
+        assert occupancy == pytest.approx(known, abs=1e-9)
+        assert left == (0.0 if horizon is None else pytest.approx(mass.sum() if horizon < 100 else left))
+    assert (endless > 0) == (horizon is None and gamma == 1.0)
+
+
+def test_large_rewards_are_summed_to_the_last_digits() -> None:
+    """How long states are followed depends on what they could still earn."""
+    mdp = chain(0.01, -1e9, 1.0, horizon=100_000)
+    assert policy_value(np.zeros(2, int), mdp) == pytest.approx(-1e11, rel=1e-12)
+
+
+def test_states_are_repeated_in_the_proportions_of_their_visits() -> None:
+    """One visit of the first state, and a third of one of the second: three quarters and one."""
+    mdp = FiniteMDP.from_entries(
+        np.array([[0, 0, 1, 1 / 3], [0, 0, 2, 2 / 3], [0, 1, 2, 1.0], [0, 2, 2, 1.0]]), -np.ones((3, 1)),
+        terminal=np.arange(3) == 2, start=np.array([1.0, 0.0, 0.0]), gamma=1.0, x=np.array([[5.0], [7.0], [9.0]]),
+        features=custard.Features(("x",), [0], [9]), actions=custard.Actions("discrete", ("go",)),
+    )  # fmt: skip
+    tree = custard.Tree.leaf(0, mdp.features, mdp.actions)
+    assert states_visited(tree, mdp, 4).tolist() == [[5.0]] * 3 + [[7.0]]
+    assert states_visited(tree, mdp, 10).tolist() == [[5.0]] * 8 + [[7.0]] * 3
 
 
 def test_a_tree_for_other_features_is_refused() -> None:

@@ -287,6 +287,20 @@ def test_states_that_look_alike_share_an_action() -> None:
     assert found.optimal
 
 
+@pytest.mark.parametrize("first", [-1.0, 3.0])
+def test_what_is_earned_on_the_way_into_a_loop_counts(first: float) -> None:
+    """The first action earns something and ends in a state that is never left and earns nothing; the other loses 5."""
+    mdp = FiniteMDP.from_entries(
+        np.array([[0, 0, 1, 1.0], [0, 1, 1, 1.0], [0, 2, 2, 1.0], [1, 0, 2, 1.0], [1, 1, 1, 1.0], [1, 2, 2, 1.0]]),
+        np.array([[first, -5.0], [0.0, 0.0], [0.0, 0.0]]), terminal=np.arange(3) == 2, start=np.array([1.0, 0.0, 0.0]),
+        gamma=1.0, x=np.array([[0.0], [1.0], [2.0]]), features=custard.Features(("x",), [0], [2]),
+        actions=custard.Actions("discrete", ("loop", "end")),
+    )  # fmt: skip
+    found = best_tree(mdp, 1, seconds=20)
+    assert (found.value, found.bound, found.optimal) == (first, first, True)
+    assert found.tree.act([0.0]) == 0
+
+
 def test_one_action_leaves_nothing_to_decide() -> None:
     found = best_tree(random_mdp(2, 1, seed=3), 3, seconds=10)
     assert found.tree.n_nodes == 1

@@ -5,6 +5,7 @@ from gymnasium import spaces
 
 import custard
 from custard import CustardError, Tree, describe, evaluate
+from custard.task import evaluate as module
 from custard.task.evaluate import FIRST_PART, MIN_EPISODES, Evaluation, evaluate_within
 from custard.task.source import source
 
@@ -230,3 +231,125 @@ def test_discounted_returns(env):
     assert "gamma" not in plain.to_json()
     with pytest.raises(CustardError, match="gamma must be above 0"):
         evaluate(LEAN, env, 5, gamma=1.5)
+    with pytest.raises(CustardError, match="gamma must be above 0"):
+        evaluate(LEAN, env, 5, gamma=0.0)
+
+
+MIXED = Evaluation(
+    np.array([1.0, 2.0, 6.0]), np.array([3, 4, 8]), np.array([True, False, False]), np.array([False, True, True]), 7,
+    gamma=0.9, forbidden=2,
+)  # fmt: skip
+
+
+def test_what_an_evaluation_says_is_what_it_holds():
+    data = MIXED.to_json()
+    low, high = MIXED.ci95
+    assert data == {
+        "episodes": 3, "mean": 3.0, "std": pytest.approx(7**0.5), "ci95": [low, high], "min": 1.0, "max": 6.0,
+        "mean_length": 5.0, "time_limited": 1, "traversal_limited": 2, "forbidden": 2, "seed": 7, "gamma": 0.9,
+        "returns": [1.0, 2.0, 6.0], "lengths": [3, 4, 8],
+    }  # fmt: skip
+    assert str(MIXED) == (
+        f"return discounted by 0.9 3.00 ± 2.65 (95 % interval of the mean {low:.2f} to {high:.2f}) over 3 episodes of "
+        "5.0 steps, 1 reached the time limit, 2 reached the traversal limit, 2 steps took an action that the "
+        "environment's mask forbids"
+    )
+    page = MIXED._repr_html_()
+    for words in ("1.00, 6.00", f"{low:.2f} to {high:.2f}", "3.00", "2.65", "5.0 steps"):
+        assert words in page
+    none = np.zeros(1, dtype=bool)
+    assert str(Evaluation(np.array([4.0]), np.array([3]), none, none, 0)) == (
+        "return 4.00 ± – (no interval) over 1 episode of 3.0 steps"
+    )
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_spread_of_one_episode_warns_of_nothing():
+    none = np.zeros(1, dtype=bool)
+    assert np.isnan(Evaluation(np.array([4.0]), np.array([3]), none, none, 0).std)
+
+
+def test_the_interval_holds_the_middle_95_percent():
+    """The mean of 100 draws from as many zeros as ones: its quantiles are those of a binomial distribution."""
+    none = np.zeros(100, dtype=bool)
+    for seed in range(3):
+        judged = Evaluation(np.repeat([0.0, 1.0], 50), np.ones(100), none, none, seed)
+        assert judged.ci95 == pytest.approx((0.40, 0.60), abs=1e-12)
+
+
+class Closing(Counter):
+    """One that says whether it was closed."""
+
+    closed = 0
+
+    def close(self):
+        Closing.closed += 1
+
+
+def test_every_episode_counts_and_what_was_made_is_closed():
+    base = describe(Counter())
+    tree = Tree.leaf(0, base.features, base.actions)
+    for count in (3, module.FIRST_EPISODES, module.FIRST_EPISODES + 3):
+        Closing.closed = 0
+        assert evaluate(tree, Closing, episodes=count, max_steps=5).returns.tolist() == [5.0] * count
+        assert Closing.closed >= 1
+    Closing.closed = 0
+    assert evaluate(tree, Closing(), episodes=count, max_steps=5).lengths.tolist() == [5] * count
+    assert Closing.closed == 0  # it is the user's
+
+
+def test_a_function_acts_in_an_environment_that_python_steps():
+    judged = evaluate(lambda x: np.zeros(len(x), dtype=int), Counter, episodes=2, max_steps=7)
+    assert judged.returns.tolist() == [7.0, 7.0]
+    assert judged.time_limited.all()
+
+
+@pytest.mark.parametrize("left", [1, 90])
+@pytest.mark.parametrize("share", [0.99, 1.0, 1.01])
+@pytest.mark.parametrize("single", [False, True])
+def test_workers_are_called_if_the_other_episodes_take_long(monkeypatch, left, share, single):
+    """By the time the first took: one second too little calls none, and an environment that exists is run here."""
+    took = share * module.MIN_SECONDS_FOR_WORKERS / left * module.FIRST_EPISODES
+    clock, called = iter([100.0, 100.0 + took]), []
+
+    def make_runner(problem):
+        called.append(problem.workers)
+        raise CustardError("workers were called")
+
+    monkeypatch.setattr(module, "make_runner", make_runner)
+    monkeypatch.setattr(module.time, "perf_counter", lambda: next(clock))
+    base = describe(Counter())
+    tree, count = Tree.leaf(0, base.features, base.actions), module.FIRST_EPISODES + left
+    if share > 1 and not single:
+        with pytest.raises(CustardError, match="workers were called"):
+            evaluate(tree, Counter, count, max_steps=2, workers=3)
+        assert called == [3]
+    else:
+        assert evaluate(tree, Counter() if single else Counter, count, max_steps=2).lengths.tolist() == [2] * count
+        assert called == []
+
+
+def test_arguments_of_the_environment_add_to_those_the_tree_was_learned_with():
+    tree = custard.learn("custard/PrereqWorld-v0", "mfec", env_kwargs={"m": 4}, seed=0).tree
+    assert evaluate(tree, episodes=1).mean == -2.0
+    with pytest.raises(CustardError, match="has_4"):  # other features than the tree's
+        evaluate(tree, episodes=1, env_kwargs={"m": 5})
+
+
+@pytest.mark.parametrize("splits", [1, "parameterised"])
+def test_questions_about_the_first_feature_are_no_steps(splits):
+    """The very first split is the first action that is no step of the environment."""
+    env = custard.IBMDP(gym.make("CartPole-v1"), splits=splits, low=-1, high=1, max_queries=5)
+
+    def asks_once(bounds, mask):
+        choice = np.where(bounds[:, 4] - bounds[:, 0] == 1, env.rules.n_base, (bounds[:, 0] >= 0.5).astype(int))
+        if splits == 1:
+            return choice
+        return {"choice": choice, "v": np.full((len(bounds), 1), 0.5), "base": np.zeros((len(bounds), 1))}
+
+    judged = evaluate(asks_once, env, episodes=4, seed=3)
+    tree = custard.extract(asks_once, env)
+    assert tree.feature[0] == 0
+    there = evaluate(tree, "CartPole-v1", episodes=4, seed=3)
+    assert judged.returns.tolist() == there.returns.tolist()
+    assert judged.lengths.tolist() == there.lengths.tolist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -64,21 +65,58 @@ def test_counterfactuals_are_the_nearest(seed: int, leaves: int, n: int, whole: 
         assert tree.act(got[action].observation) == action
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.integers(0, 10**6), st.integers(1, 7), st.integers(1, 3))
-def test_features_that_never_matter_never_matter(seed: int, leaves: int, n: int) -> None:
-    tree = grown(seed, leaves, n, False)
-    lattice = np.arange(-4, 5) + np.array([[0.0], [0.25]])
-    points = np.array(list(itertools.product(np.sort(lattice.reshape(-1)), repeat=n)))
-    matter = set()
-    decided = {tuple(p): a for p, a in zip(points.tolist(), tree.predict(points, compiled=False), strict=True)}
-    for c in range(n):
-        groups: dict = {}
-        for point, action in decided.items():
-            groups.setdefault(point[:c] + point[c + 1 :], set()).add(int(action))
-        if any(len(actions) > 1 for actions in groups.values()):
-            matter.add(c)
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 9), st.integers(1, 3), st.booleans())
+def test_features_that_never_matter_never_matter(seed: int, leaves: int, n: int, whole: bool) -> None:
+    """A feature matters where, of points that differ in nothing else, two are decided differently."""
+    tree = grown(seed, leaves, n, whole)
+    axes = [np.arange(-5.0, 6.0)] * n
+    for c in np.flatnonzero(~tree.features.integer):
+        axes[c] = np.sort(np.concatenate([axes[c], axes[c] + 0.25]))
+    points = np.array(list(itertools.product(*axes)))
+    decided = tree.predict(points, compiled=False).reshape([len(axis) for axis in axes])
+    matter = {c for c in range(n) if (decided != np.take(decided, [0], axis=c)).any()}
     assert deciding_features(tree) == matter
+
+
+@pytest.mark.parametrize(
+    ("threshold", "observation", "reached"),
+    [(1.0, 0.5, None), (1.0, 1.0, None), (-1.5, 0.5, None), (-1.0, 0.5, -1.0), (1.0, -1.0, None), (-1.5, -1.0, None),
+     (0.99, 0.5, float(np.nextafter(0.99, 1))), (3.0, 2.0, float(np.nextafter(3.0, 4))), (-3.0, -2.0, -3.0)],
+)  # fmt: skip
+def test_changes_stay_within_bounds_where_the_observation_does(
+    threshold: float, observation: float, reached: float | None
+) -> None:
+    tree = Tree.stump(0, threshold, 0, 2, Features(("x",), [-1], [1]), ACTIONS)
+    assert [change.observation[0] for change in counterfactuals(tree, [observation])] == [reached] * (
+        reached is not None
+    )
+
+
+def test_a_value_that_lies_in_the_box_stays_though_it_is_no_whole_number() -> None:
+    features = Features(("k", "x"), [0, 0], [9, 1], ("integer", "real"))
+    tree = Tree([0, 1, -1, -1, -1], [0.5, 0.5, 0, 0, 0], [1, 3, -1, -1, -1], [2, 4, -1, -1, -1], [0, 0, 2, 0, 1],
+                features, ACTIONS)  # fmt: skip
+    change = next(change for change in counterfactuals(tree, [0.5, 0.2]) if change.action == 1)
+    assert (change.features, change.observation[0]) == ((1,), 0.5)
+
+
+def test_a_change_within_small_bounds_is_measured_by_them() -> None:
+    features = Features(("a", "b", "c"), [0, 0, -np.inf], [0.25, 1, np.inf])
+    assert scales(Tree.leaf(0, features, ACTIONS)).tolist() == [0.25, 1.0, 1.0]
+    two = Tree([2, 2, -1, -1, -1], [-3.0, -5.0, 0, 0, 0], [1, 3, -1, -1, -1], [2, 4, -1, -1, -1], [0, 0, 2, 0, 1],
+               features, ACTIONS)  # fmt: skip
+    assert scales(two)[2] == 2.0
+    same = Tree([2, 2, -1, -1, -1], [-3.0, -3.0, 0, 0, 0], [1, 3, -1, -1, -1], [2, 4, -1, -1, -1], [0, 0, 2, 0, 1],
+                features, ACTIONS)  # fmt: skip
+    assert scales(same)[2] == 6.0
+
+
+def test_one_observation_of_another_length_names_the_features() -> None:
+    for n, told in ((9, "f0, f1, f2, f3, f4, f5, f6, f7, …"), (8, "f0, f1, f2, f3, f4, f5, f6, f7"), (2, "f0, f1")):
+        tree = Tree.leaf(0, Features(tuple(f"f{c}" for c in range(n)), [0] * n, [1] * n), ACTIONS)
+        with pytest.raises(CustardError, match=re.escape(f"{n} values ({told}), got 1")):
+            explain(tree, [1.0])
 
 
 def test_a_change_is_measured_by_the_width_of_the_bounds_or_of_the_thresholds() -> None:
@@ -173,6 +211,8 @@ def test_use_counts_states_not_questions() -> None:
         tree.feature, tree.threshold, tree.children_left, tree.children_right, tree.value, wide, tree.actions
     )
     assert "colour" in usage(extended, np.zeros((1, 4))).unused
+    one = usage(extended, np.zeros((1, 4)))
+    assert one.asked.tolist() == [float(c in {tree.feature[k] for k in tree.path(np.zeros(3))}) for c in range(4)]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from scipy.optimize import minimize
 
 from custard import Actions, Features, Tree
-from custard.tree.explain import counterfactuals, explain, rule, usage
+from custard.tree.explain import counterfactuals, explain, read_features, rule, usage
 from tests.tree.linear_trees import observations_for, random_linear_tree, random_nonlinear_tree
 
 
@@ -104,6 +104,20 @@ def test_linear_leaves_are_explained_by_what_they_compute():
     assert told.rule == "angle ≤ 0.5 → torque=clip(0.5 - 3*angle, -2, 2)"
     assert told.action.tolist() == [0.5]
     assert [change.action.tolist() for change in told.changes] == [[1.0]]
+    (back,) = explain(tree, [0.9]).changes  # to the bias and what the gain makes of the nearest observation
+    assert (back.observation.tolist(), back.action.tolist()) == ([0.5], [-1.0])
+
+
+def test_features_that_only_a_leaf_reads_are_read_and_matter():
+    """The second feature by the second number of one leaf's action, the third by a test, the fourth by nothing."""
+    features = Features(("a", "b", "c", "d"), [-1] * 4, [1] * 4)
+    two = Actions("box", ("u", "w"), low=[-2, -2], high=[2, 2])
+    gains = np.zeros((3, 2, 4))
+    gains[2, 1, 1] = -3.0
+    tree = Tree([2, -1, -1], [0.5, 0, 0], [1, -1, -1], [2, -1, -1], np.zeros((3, 2)), features, two, gains=gains)
+    assert read_features(tree) == {1, 2}
+    told = usage(tree, np.zeros((1, 4)))
+    assert told.unused == told.never_matter == ("a", "d")
 
 
 def test_leaves_behind_products_are_left_out_of_counterfactuals():

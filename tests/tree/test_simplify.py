@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from custard import Actions, Features, Tree, prune_unvisited, simplify
 from custard.tree.simplify import centre_integer_thresholds
@@ -93,6 +94,88 @@ def test_pruning_by_visits_says_what_it_could_change():
     nothing = prune_unvisited(tree, np.array([[0.1], [0.3], [0.6], [0.9]]))
     assert nothing.branches == nothing.could_change == 0
     assert nothing.tree == simplify(tree)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seeds, st.integers(1, 4))
+def test_what_pruning_could_change_is_what_other_leaves_replace(seed, at_least):
+    """By its definition: a removed leaf counts if some leaf that stands in its place holds another action."""
+    rng = np.random.default_rng(seed)
+    tree = random_tree(rng, n=2, splits=12)
+    x = rng.uniform(tree.features.low, tree.features.high, size=(12, 2))
+    paths = [tree.path(row) for row in x]
+    visits = [sum(node in path for path in paths) for node in range(tree.n_nodes)]
+    kids = list(zip(tree.children_left.tolist(), tree.children_right.tolist(), strict=True))
+
+    def stand_in(node):
+        if tree.feature[node] == -1:
+            return node
+        seen = [kid for kid in kids[node] if visits[kid] >= at_least]
+        if len(seen) == 2 or visits[node] < at_least:
+            return node
+        return stand_in(seen[0] if seen else max(kids[node], key=lambda kid: visits[kid]))
+
+    def leaves(node):
+        at = stand_in(node)
+        return [at] if tree.feature[at] == -1 else leaves(kids[at][0]) + leaves(kids[at][1])
+
+    lost = [leaf for leaf in tree.leaves().tolist() if visits[leaf] < at_least]
+    changed = 0
+    for leaf in lost:
+        path = [leaf]
+        while path[0] != 0:
+            path.insert(0, int(tree.parent[path[0]]))
+        at = stand_in(0)
+        while at in path and at != leaf:
+            at = stand_in(path[path.index(at) + 1])
+        if at != leaf:
+            changed += {tree.leaf_key(other) for other in leaves(at)} != {tree.leaf_key(leaf)}
+    pruned = prune_unvisited(tree, x, at_least=at_least)
+    assert (pruned.leaves, pruned.could_change) == (len(lost), changed)
+    assert {tree.leaf_key(leaf) for leaf in leaves(0)} == {pruned.tree.leaf_key(int(k)) for k in pruned.tree.leaves()}
+
+
+def test_a_leaf_is_compared_with_what_replaced_it_not_with_the_rest_of_the_tree():
+    """The right half is removed, and within the left one a leaf whose sibling holds the same action."""
+    f = Features(("x",), np.zeros(1), np.ones(1))
+    tree = Tree(
+        feature=[0, 0, -1, 0, -1, -1, -1], threshold=[0.75, 0.5, 0, 0.25, 0, 0, 0],
+        children_left=[1, 3, -1, 5, -1, -1, -1], children_right=[2, 4, -1, 6, -1, -1, -1],
+        value=[0, 0, 0, 0, 1, 0, 0], features=f, actions=AB,
+    )  # fmt: skip
+    pruned = prune_unvisited(tree, np.array([[0.1], [0.6]]))
+    assert pruned.tree == Tree.stump(0, 0.5, 0, 1, f, AB)
+    assert (pruned.leaves, pruned.branches) == (2, 2)
+    assert pruned.could_change == 1  # above 0.75, where 1 replaces 0; between 0.25 and 0.5 nothing changes
+
+
+@pytest.mark.parametrize(
+    ("feature", "threshold", "reachable"),
+    [("x", -0.1, [1]), ("x", 0.0, [0, 1]), ("x", 0.99, [0, 1]), ("x", 1.0, [0]), ("x", 9.0, [0]), ("k", -1.0, [1]),
+     ("k", -0.5, [1]), ("k", 0.0, [0, 1]), ("k", 2.9, [0, 1]), ("k", 3.0, [0]), ("k", 3.5, [0]),
+     ("open", 1e300, [0, 1])],
+)  # fmt: skip
+def test_thresholds_outside_the_bounds_matter_only_with_bounds(feature, threshold, reachable):
+    f = Features(("x", "k", "open"), [0, 0, -np.inf], [1, 3, np.inf], ("real", "integer", "real"))
+    tree = Tree.stump(f.index(feature), threshold, 0, 1, f, AB)
+    assert simplify(tree) == tree
+    small = simplify(tree, use_bounds=True)
+    assert small.value[small.leaves()].tolist() == reachable
+
+
+@pytest.mark.parametrize("use_bounds", [False, True])
+def test_the_right_side_is_searched_with_its_own_bounds(use_bounds):
+    """Above 0.5 the question about 0.3 has one answer, and it has two again in the next branch."""
+    f = Features(("x", "y"), np.zeros(2), np.ones(2))
+    tree = Tree(
+        feature=[1, 0, 0, -1, 0, -1, -1, -1, -1], threshold=[0.5, 0.5, 0.3, 0, 0.3, 0, 0, 0, 0],
+        children_left=[1, 3, 5, -1, 7, -1, -1, -1, -1], children_right=[2, 4, 6, -1, 8, -1, -1, -1, -1],
+        value=[0, 0, 0, 0, 0, 0, 1, 0, 1], features=f, actions=AB,
+    )  # fmt: skip
+    small = simplify(tree, use_bounds=use_bounds)
+    assert small.n_leaves == 4
+    grid = np.array([[x, y] for x in (0.1, 0.3, 0.4, 0.5, 0.6) for y in (0.2, 0.8)])
+    assert small.predict(grid).tolist() == tree.predict(grid).tolist()
 
 
 @pytest.mark.parametrize("at_least", [1, 3])

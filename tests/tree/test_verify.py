@@ -364,6 +364,63 @@ def test_counterexamples_lie_within_the_bounds(side: int) -> None:
     assert verify(Tree.leaf(0, features, ACTIONS), text, bounded=False).holds is False
 
 
+@needs_z3
+def test_counterexamples_keep_to_the_bounds_of_every_feature() -> None:
+    """Of two features the first lies well inside, and only beyond the second one's bound the assertion is false."""
+    near = 0.8999999999999999
+    features = Features(("b", "a"), [-1, -0.3], [1, 0.3])
+    assert Fraction(near) < 3 * Fraction(0.3)
+    tree = Tree.leaf(0, features, ACTIONS)
+    text = f"not (3 * a == {near!r}) and a <= 0.3 and b <= 1"
+    assert verify(tree, text).holds is None
+    assert verify(tree, text, bounded=False).holds is False
+
+
+@needs_z3
+@pytest.mark.parametrize("text", ["pole_angle > -0.21", "pole_angle < 0.21", "cart_position > -2.4"])
+def test_the_bounds_themselves_are_observations(text: str) -> None:
+    verdict = verify(CARTPOLE, text)
+    assert verdict.holds is False
+    assert abs(verdict.counterexample[2 if "pole" in text else 0]) == (0.21 if "pole" in text else 2.4)
+
+
+@needs_z3
+@pytest.mark.parametrize("start", [-3, 0, 2])
+def test_actions_are_named_by_the_number_they_begin_with(start: int) -> None:
+    actions = Actions("discrete", ("push_left", "push_right"), start=start)
+    tree = Tree.stump(2, 0.0, start, start + 1, FEATURES, actions)
+    assert verify(tree, "pole_angle > 0 -> push_right").holds
+    assert verify(tree, "pole_angle <= 0 -> push_left").holds
+    assert verify(tree, "pole_angle > 0 -> push_left").holds is False
+    assert verify(tree, "pole_angle > -0.1 -> push_right").holds is False
+
+
+def test_a_certificate_counts_actions_from_where_they_begin() -> None:
+    env = custard.IBMDP(StartsAtThree(), splits=1, max_depth=1)
+
+    def policy(bounds: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        return np.where(bounds[:, 1] <= 0.5, 0, np.where(bounds[:, 0] >= 0.5, 1, env.rules.n_base))
+
+    tree = custard.extract(policy, env)
+    assert tree.value[tree.leaves()].tolist() == [3, 4]
+    assert certify(tree, policy, env).exact
+    assert not certify(Tree.leaf(3, tree.features, tree.actions), policy, env).exact
+
+
+class StartsAtThree(gym.Env):
+    """One feature in [0, 1] and the actions 3 and 4."""
+
+    observation_space = gym.spaces.Box(0, 1, (1,), dtype=np.float64)
+    action_space = gym.spaces.Discrete(2, start=3)
+
+
+def test_points_in_boxes_without_ends_are_numbers() -> None:
+    """Where a feature is not asked about its point is zero; above a threshold it is the first number there."""
+    tree, other = Tree.leaf(0, FEATURES, ACTIONS), Tree.stump(1, 0.5, 0, 1, FEATURES, ACTIONS)
+    assert difference(tree, other).tolist() == [0, np.nextafter(0.5, 1), 0, 0]
+    assert difference(tree, Tree.stump(1, -1e308, 1, 0, FEATURES, ACTIONS)).tolist() == [0, -1e308, 0, 0]
+
+
 @pytest.mark.parametrize("limit", [{}, {"max_nodes": 5}])
 def test_the_first_split_and_the_last_question_are_certified_too(limit: dict) -> None:
     env = custard.IBMDP(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import hashlib
 import io
 import json
 import math
@@ -142,6 +143,9 @@ class RunDirectory:
             return config, None, {}
         try:
             state = load_arrays(state_file)
+            checksum = state.pop("checksum", None)  # which checkpoints up to version 0.2 do not have
+            if checksum is not None and str(checksum) != _checksum(state):
+                raise ValueError("it does not hold what was written")
             progress = json.loads(str(state.pop("progress")))
             self.rows = _rows_of(progress)
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
@@ -179,9 +183,10 @@ class RunDirectory:
         if snapshot.state is None and not finished:
             return
         progress = {"steps": snapshot.steps, "seconds": seconds, "metrics": self.rows, "finished": finished}
-        state = snapshot.state() if snapshot.state is not None else {}
+        given = snapshot.state() if snapshot.state is not None else {}
+        state = {key: np.asarray(value) for key, value in {**given, "progress": json.dumps(progress)}.items()}
         buffer = io.BytesIO()
-        np.savez(buffer, progress=np.array(json.dumps(progress)), **state)  # type: ignore[arg-type]
+        np.savez(buffer, checksum=np.array(_checksum(state)), **state)  # type: ignore[arg-type]
         write_atomically(self.path / "checkpoint" / "state.npz", buffer.getvalue())
 
     def save_metrics(self) -> None:
@@ -194,6 +199,16 @@ class RunDirectory:
         writer.writeheader()
         writer.writerows(self.rows)
         write_atomically(self.path / "metrics.csv", text.getvalue())
+
+
+def _checksum(state: Mapping[str, np.ndarray]) -> str:
+    """Return the SHA-256 of a checkpoint's names, types, shapes and numbers: what differs would be misread."""
+    found = hashlib.sha256()
+    for name in sorted(state):
+        array = state[name]
+        found.update(f"{name} {array.dtype.str} {array.shape} ".encode())
+        found.update(array.tobytes())
+    return found.hexdigest()
 
 
 def _rows_of(progress: Any) -> list[dict[str, float]]:

@@ -65,9 +65,9 @@ def state_values(choice: np.ndarray, mdp: FiniteMDP) -> np.ndarray:
     p, r = matrix[reach][:, reach], reward[reach]
     ends = mdp.terminal[reach].copy()
     if mdp.gamma == 1.0:
-        worth = _infinite_sums(p, r, ends)
+        worth, is_endless = _infinite_sums(p, r, ends)
         values[reach] = worth
-        keep = np.isfinite(worth) & ~ends & (worth == 0.0) & ~_trapped(p, ends)
+        keep = np.isfinite(worth) & ~ends & ~is_endless  # what is earned on the way into a loop counts
         reach, p, r = reach[keep], p[keep][:, keep], r[keep]
     if len(reach):
         identity = sparse.eye_array(len(reach), format="csc")
@@ -177,8 +177,8 @@ def _trapped(p: sparse.csr_array, ends: np.ndarray) -> np.ndarray:
     return trapped
 
 
-def _infinite_sums(p: sparse.csr_array, r: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Return 0 where the undiscounted sum is finite, else minus or plus infinity, [R].
+def _infinite_sums(p: sparse.csr_array, r: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return 0 where the undiscounted sum is finite, else minus or plus infinity, [R], and which states loop for ever.
 
     p     [R, R] sparse, a policy's transitions among the states it reaches
     r     [R], its rewards
@@ -186,7 +186,7 @@ def _infinite_sums(p: sparse.csr_array, r: np.ndarray, ends: np.ndarray) -> np.n
     """
     worth = np.zeros(len(r))
     if not _trapped(p, ends).any():
-        return worth
+        return worth, np.zeros(len(r), dtype=bool)
     _, label = connected_components(p, directed=True, connection="strong")
     entries = sparse.coo_array(p)
     crossing = label[entries.coords[0]] != label[entries.coords[1]]
@@ -204,7 +204,7 @@ def _infinite_sums(p: sparse.csr_array, r: np.ndarray, ends: np.ndarray) -> np.n
         bad = signs[label] == sign
         if bad.any():
             worth[_leads_to(p, bad)] = sign
-    return worth
+    return worth, ~leaves[label]
 
 
 def _mean_reward(p: np.ndarray, r: np.ndarray) -> float:

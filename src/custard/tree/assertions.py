@@ -19,6 +19,7 @@ is the float64 nearest to what is written, as in the tree.
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -77,21 +78,30 @@ def parse(text: str, features: Features, actions: Actions) -> Term:
 
 
 def holds(term: Term, x: Sequence[float], takes: int | None, components: Sequence[float] = ()) -> bool:
-    """Return whether an assertion is true of finite numbers and an action, in exact arithmetic."""
-    return bool(_evaluate(term, [Fraction(v) for v in x], takes, [Fraction(v) for v in components]))
+    """Return whether an assertion is true of numbers and an action, in exact arithmetic.
+
+    Raises ValueError where it names what is NaN.
+    """
+    return bool(_evaluate(term, x, takes, components))
 
 
-def _evaluate(term: Term, x: list[Fraction], takes: int | None, components: list[Fraction]) -> Any:
+def _evaluate(term: Term, x: Sequence[float], takes: int | None, components: Sequence[float]) -> Any:
     """Return what a term is of numbers and an action: a Fraction or a bool."""
     parts = [_evaluate(part, x, takes, components) for part in term.parts]
     answers: dict[str, Callable[[], Any]] = {
-        "number": lambda: term.value, "feature": lambda: x[term.index], "component": lambda: components[term.index],
+        "number": lambda: term.value, "feature": lambda: _number(x[term.index]),
+        "component": lambda: _number(components[term.index]),
         "add": lambda: sum(parts, Fraction(0)), "scale": lambda: term.value * parts[0], "abs": lambda: abs(parts[0]),
         "true": lambda: True, "false": lambda: False, "takes": lambda: takes == term.index,
         "not": lambda: not parts[0], "and": lambda: all(parts), "or": lambda: any(parts),
         "<": lambda: parts[0] < parts[1], "<=": lambda: parts[0] <= parts[1], "==": lambda: parts[0] == parts[1],
     }  # fmt: skip
     return answers[term.kind]()
+
+
+def _number(value: float) -> Any:
+    """Return a number exactly; infinity is itself."""
+    return value if math.isinf(value) else Fraction(value)
 
 
 class _Parser:

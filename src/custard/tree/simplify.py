@@ -68,19 +68,17 @@ def prune_unvisited(tree: Tree, observations: Any, *, at_least: int = 1) -> Prun
 
 
 def _count_changed(tree: Tree, goes: np.ndarray, unvisited: np.ndarray) -> int:
-    """Return how many of the unvisited leaves decide otherwise than every leaf that now stands in their place."""
+    """Return how many of the unvisited leaves decide otherwise than some leaf that now stands in their place."""
     changed = 0
-    lost = set(unvisited.tolist())
     for leaf in unvisited.tolist():
-        node, replacement = leaf, None
-        while tree.parent[node] != LEAF:
-            node = int(tree.parent[node])
-            if goes[node] != node:
-                replacement = int(goes[node])
-        if replacement is None:
-            continue
-        actions = {tree.leaf_key(other) for other in _leaves_below(tree, goes, replacement) if other not in lost}
-        changed += actions != {tree.leaf_key(leaf)}
+        path, replacement = [leaf], None
+        while tree.parent[path[-1]] != LEAF:
+            path.append(int(tree.parent[path[-1]]))
+            if goes[path[-1]] not in path:  # the branch with this leaf was removed here
+                replacement = int(goes[path[-1]])
+        if replacement is not None:
+            actions = {tree.leaf_key(other) for other in _leaves_below(tree, goes, replacement)}
+            changed += actions != {tree.leaf_key(leaf)}
     return changed
 
 
@@ -132,8 +130,6 @@ def _skip_unreachable(tree: Tree, use_bounds: bool) -> np.ndarray:
             can_right = np.floor(high) > np.floor(max(t, low))
         else:
             can_left, can_right = min(t, high) > low, high > max(t, low)
-        if high == np.inf and not use_bounds:
-            can_right = True  # +inf and NaN go right
         if can_left and can_right:
             stack.append((node, 2, 0.0))
             stack.append((node, 0, high))

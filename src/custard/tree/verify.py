@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import sys
@@ -54,7 +55,9 @@ def verify(tree: Tree, assertion: str, *, bounded: bool = True) -> Verdict:
     turned into float64, and counts only if the assertion is false of it in exact arithmetic with the action that the
     tree itself takes there. Sums and linear leaves are taken with every rounding error they may have
     (`custard.tree.rounded_sums`), and an assertion may name a derived feature: its value is what the tree computes. Of
-    products and angles only their bounds are known.
+    products and angles only their bounds are known, and nothing where one may overflow. What an assertion names is a
+    number: observations near the largest float64 for which a derived feature or an action that it names is NaN count
+    as meeting it.
 
     >>> from custard import Actions, Features, Tree
     >>> tree = Tree.stump(0, 0.1, 0, 1, Features(("angle",), [-1], [1]), Actions("discrete", ("left", "right")))
@@ -70,14 +73,15 @@ def verify(tree: Tree, assertion: str, *, bounded: bool = True) -> Verdict:
     except ImportError:
         raise missing_package("z3-solver", "verify", "custard verify") from None
     raw = _raw_variables(z3, tree.features)
-    reals, of_sums = sum_variables(z3, tree, raw)
-    within = _within_bounds(z3, tree.features.raw, raw, bounded) + of_sums
+    limits = _limits(tree.features.raw, bounded)
+    reals, of_sums = sum_variables(z3, tree, raw, limits)
+    within = _within_limits(z3, raw, limits) + of_sums
     undecided_leaf, checked, premise = None, 0, _premise(term)
     premise_met = premise is None
     for leaf, box in tree.boxes():
         checked += 1
         takes = int(tree.value[leaf]) - tree.actions.start if tree.actions.discrete else None
-        components, of_action = leaf_components(z3, tree, leaf, raw)
+        components, of_action = leaf_components(z3, tree, leaf, raw, limits)
         solver = z3.Solver()
         solver.add(*within, *of_action)
         solver.add(*_within_box(z3, box, reals))
@@ -103,13 +107,19 @@ def _raw_variables(z3: Any, features: Features) -> list[Any]:
     return [z3.ToReal(z3.Int(f"x{c}")) if is_whole else z3.Real(f"x{c}") for c, is_whole in enumerate(whole)]
 
 
-def _within_bounds(z3: Any, features: Features, reals: list[Any], bounded: bool) -> list[Any]:
-    """Return Z3's conditions that each feature lies within its bounds, or (not `bounded`) is a finite float64."""
-    conditions = []
-    for real, low, high in zip(reals, features.low.tolist(), features.high.tolist(), strict=True):
-        conditions.append(real >= _exact(z3, max(low, -MAX_FLOAT64) if bounded else -MAX_FLOAT64))
-        conditions.append(real <= _exact(z3, min(high, MAX_FLOAT64) if bounded else MAX_FLOAT64))
-    return conditions
+def _limits(features: Features, bounded: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return the bounds within which observations of finite float64 lie: the features', or the largest there are."""
+    most = np.full(features.n, MAX_FLOAT64)
+    return (np.maximum(features.low, -most), np.minimum(features.high, most)) if bounded else (-most, most)
+
+
+def _within_limits(z3: Any, reals: list[Any], limits: tuple[np.ndarray, np.ndarray]) -> list[Any]:
+    """Return Z3's conditions that each feature lies within its limits."""
+    ends = [
+        (real >= _exact(z3, low), real <= _exact(z3, high))
+        for real, low, high in zip(reals, *(side.tolist() for side in limits), strict=True)
+    ]
+    return [condition for pair in ends for condition in pair]
 
 
 def _models_of_failure(
@@ -237,9 +247,9 @@ def _confirmed(z3: Any, tree: Tree, term: Term, model: Any, reals: list[Any], bo
         x = np.array(point)
         if bounded and ((x < tree.features.raw.low) | (x > tree.features.raw.high)).any():
             continue
-        full = tree.features.extend(x)
-        if np.isfinite(full).all() and not holds(term, full.tolist(), *_taken(tree, x)):
-            return x
+        with contextlib.suppress(ValueError):  # something that the assertion names is NaN
+            if not holds(term, tree.features.extend(x).tolist(), *_taken(tree, x)):
+                return x
     return None
 
 
@@ -353,10 +363,10 @@ def _difference_of_sums(tree: Tree, other: Tree) -> np.ndarray | None:
         import z3
     except ImportError:
         raise missing_package("z3-solver", "verify", "comparing trees with sums") from None
-    raw = _raw_variables(z3, tree.features.raw)
-    sides = [sum_variables(z3, one, raw, name) for one, name in ((tree, "s"), (other, "t"))]
+    raw, limits = _raw_variables(z3, tree.features.raw), _limits(tree.features.raw, bounded=False)
+    sides = [sum_variables(z3, one, raw, limits, name) for one, name in ((tree, "s"), (other, "t"))]
     solver, is_undecided = z3.Solver(), False
-    solver.add(*_within_bounds(z3, tree.features.raw, raw, bounded=False), *sides[0][1], *sides[1][1])
+    solver.add(*_within_limits(z3, raw, limits), *sides[0][1], *sides[1][1])
     # The same sum in both trees is the same number.
     for c, total in enumerate(tree.features.derived):
         for d, same in enumerate(other.features.derived):
@@ -368,8 +378,8 @@ def _difference_of_sums(tree: Tree, other: Tree) -> np.ndarray | None:
         for twin, its_box in other.boxes() if solver.check() != z3.unsat else ():
             if other.leaf_key(twin) == tree.leaf_key(leaf):
                 continue
-            mine, of_mine = leaf_components(z3, tree, leaf, raw, "a")
-            its, of_its = leaf_components(z3, other, twin, raw, "b")
+            mine, of_mine = leaf_components(z3, tree, leaf, raw, limits, "a")
+            its, of_its = leaf_components(z3, other, twin, raw, limits, "b")
             for slack in DIFFERENCE_SLACKS:  # the last one proves; points with room survive being turned into floats
                 room = _exact(z3, slack)
                 apart = [z3.Or(a > b + room, b > a + room) for a, b in zip(mine, its, strict=True)]
