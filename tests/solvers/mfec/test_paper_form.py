@@ -8,7 +8,14 @@ import pytest
 from custard import Actions, Features
 from custard.core.errors import CustardError
 from custard.ibmdp.splits import Rules
-from custard.solvers.common.action_memory import best_stored, estimate, make_memory, write
+from custard.solvers.common.action_memory import (
+    best_actions,
+    best_stored,
+    estimate,
+    make_memory,
+    restore_memory,
+    write,
+)
 from custard.solvers.mfec.paper import (
     PaperSettings,
     choose_base_action,
@@ -111,6 +118,28 @@ def test_an_unseen_key_has_the_mean_of_its_nearest_in_the_memory_of_the_action()
     assert estimate(memory, at, 1, 2, np.nan) == 500.0
     assert estimate(memory, np.array([0.0, 0.3]), 0, 2, np.inf) == 2.0  # stored
     assert estimate(make_memory(2, 1, 10), at, 1, 2, np.nan) == 0.0
+
+
+def test_nodes_only_save_lookups():
+    """A memory with nodes answers as one without, while keys are forgotten, nodes are full, and after restoring."""
+    rng = np.random.default_rng(0)
+    plain, noded = make_memory(3, 2, 6, nodes=False), make_memory(3, 2, 6)
+    mask = np.array([True, True, True])
+    for i in range(600):
+        key, a, target = np.array([0.0, *rng.integers(0, 5, 2)]), int(rng.integers(3)), float(rng.normal())
+        write(plain, key, a, target, 0.5)
+        write(noded, key, a, target, 0.5)
+        if i == 300:
+            again = make_memory(3, 2, 6)
+            restore_memory(again, noded.keys.key[: noded.keys.size[0]])
+            for name in ("value", "older", "newer", "oldest", "newest", "size"):
+                getattr(again, name)[:] = getattr(noded, name)
+            noded = again
+        key = np.array([0.0, *rng.integers(0, 5, 2)])
+        assert best_actions(plain, key, mask, 2, np.inf) == best_actions(noded, key, mask, 2, np.inf)
+        assert best_stored(plain, key, mask) == best_stored(noded, key, mask)
+        assert estimate(plain, key, a, 2, np.nan) == estimate(noded, key, a, 2, np.nan)
+    assert (plain.size == 6).all()
 
 
 def test_nothing_is_written_before_the_episode_ends_and_every_action_is_tried_first():

@@ -36,11 +36,11 @@ from custard.solvers.common.action_memory import (
     better_of,
     estimate,
     make_memory,
+    restore_memory,
     write,
 )
 from custard.solvers.common.bounds_survey import fill_missing_bounds
 from custard.solvers.common.checkpoint import copy_arrays, restore_arrays
-from custard.solvers.common.key_table import restore_keys
 from custard.solvers.common.level_policy import LevelPolicy
 from custard.solvers.common.selection import LEARNING_BUDGET_SHARE, Selection
 from custard.solvers.mfec.runners import CONTINUES, EPISODE_OVER, STARTED, TERMINATED, default_budget, run_episodes
@@ -157,7 +157,7 @@ def make_paper_tables(rules: Rules, settings: PaperSettings, seed: int) -> Paper
         rules=compiled_rules(rules),
         width=rules.width,
         q=make_memory(actions, 2 * n + 1, s.capacity),
-        q_o=make_memory(actions, 3 * n + 1, s.capacity),
+        q_o=make_memory(actions, 3 * n + 1, s.capacity, nodes=False),
         n_steps={"one-step": 1, "n-step": s.n_steps, "episode": NEVER_BOOTSTRAP}[s.target],
         optimistic=s.optimistic,
         max_queries=int(rules.max_queries),
@@ -411,6 +411,6 @@ def _save(tables: PaperTables) -> dict[str, np.ndarray]:
 def _load(tables: PaperTables, data: dict[str, np.ndarray]) -> None:
     """Fill empty memories with what `_save` returned."""
     tables.counters[...] = data["tables.counters"]
-    restore_keys(tables.q.keys, data["q.keys"])
-    restore_keys(tables.q_o.keys, data["q_o.keys"])
+    restore_memory(tables.q, data["q.keys"])
+    restore_memory(tables.q_o, data["q_o.keys"])
     restore_arrays(_parts(tables), data)
