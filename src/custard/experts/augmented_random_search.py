@@ -28,6 +28,7 @@ LAST_SHARE = 0.2  # of both, to which they fall as the steps are used
 MIN_DIRECTIONS, MAX_DIRECTIONS = 8, 64  # the paper's N: a quarter of the parameters, within these,
 MIN_GENERATIONS = 100  # and fewer where the steps do not allow so many generations
 USED_SHARE = 0.5  # of the directions, the best of which move the policy: the paper's b / N
+MIN_DEVIATION = 1e-3  # of returns, as a share of their size: where all are as good, the policy hardly moves
 JUDGING_SHARE, MIN_JUDGE_EPISODES = 0.125, 4  # of the episodes, for judging the present policy now and then; episodes
 NEW_SHARE = 0.05  # of a generation's policy in the average of the last ones
 STATE_POLICIES = 4  # per generation, whose states are added to the statistics
@@ -207,6 +208,7 @@ def augmented_random_search(
         deviation = float(gained[best].std())
         if deviation > 0.0:
             search.is_flat = False
+            deviation = max(deviation, MIN_DEVIATION * float(np.abs(gained).mean()))
             search.table = search.table + share * STEP / (used * deviation) * (gained[best] @ [1.0, -1.0]) @ drawn[best]
         search.statistics.add(np.concatenate([result.states[:, :n] for result in results[:STATE_POLICIES]]))
         search.episode_steps = float(np.mean([result.lengths[0] for result in results]))
