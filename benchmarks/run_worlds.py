@@ -2,6 +2,7 @@
 
     python benchmarks/run_worlds.py LunarLander-v3 --time 10m --max-leaves 32 --tests axis --seeds 5 --first 100
     python benchmarks/run_worlds.py --table --first 300        # the rows of these seeds as Markdown
+    python benchmarks/run_worlds.py --calibration              # results/worlds_calibration.svg: shown against fresh
 
 Runs that the file has are passed over. Every tree is kept beside it, in results/worlds: `custard evaluate FILE` judges
 it. `shown` is the value that the run itself showed at its end with its 95 % interval; `return` is over fresh episodes
@@ -14,6 +15,7 @@ import argparse
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import NormalDist
 
 import numpy as np
 from result_rows import append_row, rows_in
@@ -94,6 +96,36 @@ def table(first: int, last: int) -> None:
     print(f"\nThe interval shown at the end agrees with the fresh mean in {covered} of {len(judged)} runs.")
 
 
+def draw_calibration() -> None:
+    """Draw by how many standard errors the value shown differs from the fresh mean in every run, in order."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "custard"
+    import matplotlib.pyplot as plt
+
+    rows = [row for row in rows_in(FILE) if row["shown_error"] not in ("", "nan")]
+    gap = np.array([float(row["shown"]) - float(row["return"]) for row in rows])
+    own, fresh = (np.array([float(row[name]) for row in rows]) for name in ("shown_error", "error"))
+    both = np.hypot(own, fresh)
+    same = gap == 0.0  # of returns that do not vary
+    z = np.sort(np.where(same, 0.0, gap / np.where(same, 1.0, both)))
+    expected = np.array([NormalDist().inv_cdf((k + 0.5) / len(z)) for k in range(len(z))])
+    within = int((np.abs(z) <= 1.96).sum())
+    figure, axis = plt.subplots(figsize=(5.2, 3.6))
+    axis.axhspan(-1.96, 1.96, color="#4477aa", alpha=0.12, lw=0)
+    axis.plot([-2.6, 2.6], [-2.6, 2.6], color="#888888", lw=0.8)
+    axis.plot(expected, z, "o", color="#4477aa", markersize=4)
+    axis.set_xlabel("expected where the value shown is unbiased", fontsize=9)
+    axis.set_ylabel("shown less fresh, in standard errors of both", fontsize=9)
+    axis.set_title(f"{len(z)} runs, {within} within 1.96", fontsize=10)
+    figure.tight_layout()
+    figure.savefig(FILE.with_name("worlds_calibration.svg"), metadata={"Date": None})
+    covered = int((np.abs(gap) <= 1.96 * own).sum())
+    print(f"{len(z)} runs: the 95 % interval shown covers the mean of the fresh episodes in {covered};")
+    print(f"the two differ by less than 1.96 standard errors of both in {within}, by {z.mean():.2f} on average.")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("env", nargs="?")
@@ -107,7 +139,11 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=100)
     parser.add_argument("--last", type=int, default=10**9, help="of the seeds in the table")
     parser.add_argument("--table", action="store_true")
+    parser.add_argument("--calibration", action="store_true")
     args = parser.parse_args()
+    if args.calibration:
+        draw_calibration()
+        return
     if args.table:
         table(args.first, args.last)
         return

@@ -1,3 +1,6 @@
+from dataclasses import replace
+from enum import IntEnum
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -5,6 +8,7 @@ from gymnasium import spaces
 
 import custard
 from custard import CustardError, Features, describe
+from custard.core.metadata import METADATA_BY_NAME
 
 
 class Still(gym.Env):
@@ -184,6 +188,51 @@ def test_unsupported_spaces_say_what_is_supported(space):
         describe(Still(space))
     with pytest.raises(CustardError, match="action space"):
         describe(Still(spaces.Discrete(2), space))
+
+
+def test_actions_are_called_what_the_environments_enumeration_calls_them():
+    env = Still(spaces.Box(0, 1, (2,)), spaces.Discrete(3))
+    env.actions = IntEnum("Actions", {"left": 0, "right": 1, "Forward": 2})
+    assert describe(env).actions.names == ("left", "right", "forward")
+    env.actions = IntEnum("Actions", ["left", "right", "forward"])  # from 1 on: they are no numbers of actions
+    assert describe(env).actions.names == ("action_0", "action_1", "action_2")
+    env.actions = ["left", "right", "forward"]
+    assert describe(env).actions.names == ("action_0", "action_1", "action_2")
+
+
+def test_every_environment_with_units_has_one_per_feature():
+    known = [metadata for metadata in METADATA_BY_NAME.values() if metadata.units]
+    assert len(known) > 6
+    for metadata in known:
+        assert len(metadata.units) == len(metadata.features) == len(set(metadata.features))
+
+
+def test_trees_whose_features_had_no_names_fit_an_environment_that_names_them_now():
+    env = gym.make("CartPole-v1")
+    base = describe(env)
+    tree = custard.Tree.stump(
+        2, 0.0, 0, 1, replace(base.features, names=("obs_0", "obs_1", "obs_2", "obs_3")), base.actions
+    )
+    assert custard.evaluate(tree, "CartPole-v1", episodes=3).mean > 5
+    other = custard.Tree.stump(
+        0, 0.0, 0, 1, replace(base.features, names=("obs_0", "x", "obs_2", "obs_3")), base.actions
+    )
+    with pytest.raises(CustardError, match="asks about"):
+        custard.evaluate(other, "CartPole-v1", episodes=3)
+
+
+def test_text_in_a_dict_is_left_out_with_a_warning():
+    space = spaces.Dict(direction=spaces.Discrete(4), image=spaces.Box(0, 9, (2,)), mission=spaces.Text(20))
+    with pytest.warns(UserWarning, match="text in observations is left out: 'mission'"):
+        base = describe(Still(space))
+    assert base.features.names == ("direction", "image_0", "image_1")
+    seen = {"direction": 2, "image": np.array([1.0, 5.0]), "mission": "get to the green goal square"}
+    assert base.observe(seen).tolist() == [2.0, 1.0, 5.0]
+
+
+def test_a_dict_of_text_alone_is_not_supported():
+    with pytest.raises(CustardError, match="is not supported"):
+        describe(Still(spaces.Dict(mission=spaces.Text(20))))
 
 
 @pytest.mark.parametrize(

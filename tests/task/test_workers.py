@@ -16,12 +16,13 @@ from custard import CustardError
 from custard.core.actions import Actions
 from custard.core.processes import Worker
 from custard.core.spaces import describe
+from custard.task import workers as workers_module
 from custard.task.episodes import EpisodeRequest, InProcess, play_episodes
 from custard.task.policies import LinearPolicy, policy_data, policy_from_data
 from custard.task.problem import Problem
 from custard.task.recipes import function_recipe, recipe_function
 from custard.task.source import episode_seeds, source
-from custard.task.workers import WorkerPool, make_runner
+from custard.task.workers import LateWorkers, WorkerPool, make_judging_runner, make_runner
 from custard.tree.tree import Tree
 
 
@@ -222,3 +223,34 @@ def echo(setup, tick):
         return {**message, "a": setup["times"] * message["a"]}
 
     return answer
+
+
+def test_judging_starts_workers_only_once_it_has_taken_long_and_changes_nothing(monkeypatch):
+    problem = replace(problem_of(), workers=2)
+    tree, seeds = policies(problem)[0], episode_seeds(3, 40)
+    request = EpisodeRequest(tree, seeds, keep_states=True)
+    here = InProcess(problem.source.make(), problem.base).run([request])[0]
+    runner = make_judging_runner(problem)
+    assert isinstance(runner, LateWorkers)
+    few = runner.run([request])[0]
+    assert runner.workers is None
+    monkeypatch.setattr(workers_module, "MAX_SECONDS_IN_PROCESS", 0.0)
+    many, nothing = runner.run([request, replace(request, seeds=seeds[:0])])
+    assert isinstance(runner.workers, WorkerPool)
+    runner.close()
+    for found in (few, many):
+        assert (found.returns == here.returns).all()
+        assert (found.states == here.states).all()
+    assert len(nothing.returns) == 0
+
+
+def test_a_method_that_learns_has_its_trees_judged_by_workers(monkeypatch):
+    from custard import learn
+
+    started = []
+    monkeypatch.setattr(workers_module, "MAX_SECONDS_IN_PROCESS", 0.0)
+    monkeypatch.setattr(WorkerPool, "_start", lambda pool, start=WorkerPool._start: started.append(1) or start(pool))
+    runs = [learn(Walk, "mfec", budget=2000, workers=count, seed=1, progress=False) for count in (0, 2)]
+    assert len(started) == 2
+    assert runs[0].tree == runs[1].tree
+    assert runs[0].steps == runs[1].steps

@@ -1,19 +1,21 @@
 """Names that Gymnasium's own environments do not carry, and the factors hidden in toy-text's single numbers.
 
 An environment of your own can state the same things itself: attributes `feature_names`, `feature_kinds`,
-`feature_units` and `action_names` on the unwrapped environment are read first.
+`feature_units` and `action_names` on the unwrapped environment are read first. Actions are called what an enumeration
+`actions` calls them, as in MiniGrid, where nothing else names them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
-__all__ = ["EnvironmentMetadata", "factor", "feature_units", "metadata_of", "representative"]
+__all__ = ["EnvironmentMetadata", "enum_names", "factor", "feature_units", "metadata_of", "representative"]
 
 
 @dataclass(frozen=True)
@@ -36,11 +38,23 @@ WALKER_FEATURES = (
 )  # fmt: skip
 GRID_FEATURES = ("row", "column")
 WALKER_METADATA = EnvironmentMetadata(WALKER_FEATURES, WALKER_JOINTS, binary=("leg1_contact", "leg2_contact"))
+HOPPER_JOINTS = ("thigh", "leg", "foot")
+CHEETAH_JOINTS = ("back_thigh", "back_shin", "back_foot", "front_thigh", "front_shin", "front_foot")
+WALKER2D_JOINTS = ("right_thigh", "right_leg", "right_foot", "left_thigh", "left_leg", "left_foot")
 LANDER_FEATURES = (
     "x", "y", "x_velocity", "y_velocity", "angle", "angular_velocity", "left_leg_contact", "right_leg_contact"
 )  # fmt: skip
 LANDER_CONTACTS = ("left_leg_contact", "right_leg_contact")
 LANDER_UNITS = ("", "", "", "", "rad", "", "", "")
+
+
+def _planar_body(joints: tuple[str, ...]) -> EnvironmentMetadata:
+    """Return the names for a body that moves in a plane: height and angles, then velocities; torques of joints."""
+    angles = "torso", *joints
+    features = "height", *(f"{name}_angle" for name in angles), "x_velocity", "z_velocity"
+    units = "m", *("rad",) * len(angles), "m/s", "m/s", *("rad/s",) * len(angles)
+    features += tuple(f"{name}_angular_velocity" for name in angles)
+    return EnvironmentMetadata(features, tuple(f"{name}_torque" for name in joints), units=units)
 
 
 def _lake_size(env: Any) -> tuple[int, ...]:
@@ -77,6 +91,59 @@ METADATA_BY_NAME = {
     ),
     "BipedalWalker": WALKER_METADATA,
     "BipedalWalkerHardcore": WALKER_METADATA,
+    "Hopper": _planar_body(HOPPER_JOINTS),
+    "HalfCheetah": _planar_body(CHEETAH_JOINTS),
+    "Walker2d": _planar_body(WALKER2D_JOINTS),
+    "Swimmer": EnvironmentMetadata(
+        (
+            "tip_angle",
+            "rotor1_angle",
+            "rotor2_angle",
+            "x_velocity",
+            "y_velocity",
+            "tip_angular_velocity",
+            "rotor1_angular_velocity",
+            "rotor2_angular_velocity",
+        ),
+        ("rotor1_torque", "rotor2_torque"),
+        units=("rad", "rad", "rad", "m/s", "m/s", "rad/s", "rad/s", "rad/s"),
+    ),
+    "InvertedPendulum": EnvironmentMetadata(
+        ("cart_position", "pole_angle", "cart_velocity", "pole_angular_velocity"),
+        ("force",),
+        units=("m", "rad", "m/s", "rad/s"),
+    ),
+    "InvertedDoublePendulum": EnvironmentMetadata(
+        (
+            "cart_position",
+            "sin_angle1",
+            "sin_angle2",
+            "cos_angle1",
+            "cos_angle2",
+            "cart_velocity",
+            "angular_velocity1",
+            "angular_velocity2",
+            "constraint_force",
+        ),
+        ("force",),
+        units=("m", "", "", "", "", "m/s", "rad/s", "rad/s", "N"),
+    ),
+    "Reacher": EnvironmentMetadata(
+        (
+            "cos_joint1",
+            "cos_joint2",
+            "sin_joint1",
+            "sin_joint2",
+            "target_x",
+            "target_y",
+            "angular_velocity1",
+            "angular_velocity2",
+            "x_from_target",
+            "y_from_target",
+        ),
+        ("joint1_torque", "joint2_torque"),
+        units=("", "", "", "", "m", "m", "rad/s", "rad/s", "m", "m"),
+    ),
     "CarRacing": EnvironmentMetadata((), ("steering", "gas", "brake")),
     "FrozenLake": EnvironmentMetadata(GRID_FEATURES, ("left", "down", "right", "up"), factors=_lake_size),
     "FrozenLake8x8": EnvironmentMetadata(GRID_FEATURES, ("left", "down", "right", "up"), factors=_lake_size),
@@ -104,6 +171,15 @@ def metadata_of(env: Any) -> EnvironmentMetadata:
     if isinstance(one.action_space, gym.spaces.Box) and f"{name}Continuous" in METADATA_BY_NAME:
         name = f"{name}Continuous"  # LunarLander with continuous=True
     return METADATA_BY_NAME.get(name, nothing)
+
+
+def enum_names(env: Any) -> tuple[str, ...]:
+    """Return the names in an environment's `actions`, where that numbers its actions: an enumeration from 0 on."""
+    actions = getattr(env, "actions", None)
+    if not (isinstance(actions, type) and issubclass(actions, Enum)):
+        return ()
+    names = {member.value: member.name.lower() for member in actions}
+    return tuple(names[k] for k in range(len(names))) if set(names) == set(range(len(names))) else ()
 
 
 def feature_units(env: Any, n: int) -> tuple[str, ...]:

@@ -6,7 +6,7 @@
 | Discrete | one integer feature; for Gymnasium's toy-text environments its factors (row, column, …) |
 | MultiBinary | binary features |
 | MultiDiscrete | integer features |
-| Tuple, Dict of these | theirs, one after the other, with prefixed names |
+| Tuple, Dict of these | theirs, one after the other, with prefixed names; text in them is left out, with a warning |
 | anything else | a `features=` function from one observation to numbers |
 
 | action space | leaves | IBMDP form |
@@ -18,6 +18,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,7 +30,7 @@ from gymnasium import spaces
 from custard.core.actions import Actions, named
 from custard.core.errors import CustardError, one_line
 from custard.core.features import BINARY, INTEGER, REAL, Features, is_expressions
-from custard.core.metadata import EnvironmentMetadata, factor, metadata_of, representative
+from custard.core.metadata import EnvironmentMetadata, enum_names, factor, metadata_of, representative
 
 __all__ = ["Base", "FeaturesArgument", "checked", "describe", "estimate_bounds"]
 
@@ -113,7 +114,7 @@ def describe(
     described = described.with_bounds(low, high)
     base = Base(
         features=described,
-        actions=_actions_of(action_space, getattr(core, "action_names", None) or metadata.actions),
+        actions=_actions_of(action_space, getattr(core, "action_names", None) or metadata.actions or enum_names(core)),
         encode=lambda observations, count: extended(read(observations, count), described),
         observe=lambda observation: extended(read_one(observation), described),
         action_space=action_space,
@@ -182,6 +183,7 @@ def _features_of(space: gym.Space, core: Any, metadata: EnvironmentMetadata) -> 
             last = np.array(sizes) - 1
             described = Features(metadata.features, np.zeros(len(sizes)), last, (INTEGER,) * len(sizes))
             return described, lambda observations, count: factor(sizes, np.asarray(observations).reshape(count))
+    _warn_of_text(space)
     names, low, high, kinds = _flatten(space, "")
     own_names = getattr(core, "feature_names", None) or metadata.features
     if len(own_names) == len(names):
@@ -239,15 +241,41 @@ def _actions_of(space: gym.Space, names: Sequence[str]) -> Actions:
     )
 
 
+def _parts(space: spaces.Tuple | spaces.Dict) -> dict[Any, gym.Space]:
+    """Return the parts of a space that become features, by their keys: all but text.
+
+    >>> list(_parts(spaces.Dict(image=spaces.Box(0, 1, (2,)), mission=spaces.Text(9))))
+    ['image']
+    """
+    parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+    return {key: part for key, part in parts if not _is_text(part)}
+
+
+def _is_text(space: gym.Space) -> bool:
+    return space.dtype is not None and np.dtype(space.dtype).kind == "U"
+
+
+def _warn_of_text(space: gym.Space) -> None:
+    """Say which parts of observations are left out."""
+    if isinstance(space, (spaces.Tuple, spaces.Dict)):
+        kept = _parts(space)
+        keys = space.spaces if isinstance(space, spaces.Dict) else range(len(space.spaces))
+        left_out = [key for key in keys if key not in kept]
+        if left_out and kept:
+            warnings.warn(
+                f"text in observations is left out: {', '.join(map(repr, left_out))}; features= can make numbers of it",
+                stacklevel=2,
+            )
+
+
 def _flatten(space: gym.Space, prefix: str) -> tuple[list[str], list[float], list[float], list[str]]:
     """Return the names, low, high and kinds of a space's entries in the order `_encode` puts them."""
-    if isinstance(space, (spaces.Tuple, spaces.Dict)):
-        parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+    if isinstance(space, (spaces.Tuple, spaces.Dict)) and (parts := _parts(space)):
         names: list[str] = []
         low: list[float] = []
         high: list[float] = []
         kinds: list[str] = []
-        for key, part in parts:
+        for key, part in parts.items():
             label = str(key) if isinstance(space, spaces.Dict) else f"item{key}"
             a, b, c, d = _flatten(part, f"{prefix}_{label}" if prefix else label)
             names, low, high, kinds = names + a, low + b, high + c, kinds + d
@@ -283,8 +311,7 @@ def _flatten(space: gym.Space, prefix: str) -> tuple[list[str], list[float], lis
 def _encode(space: gym.Space, observations: Any, count: int) -> np.ndarray:
     """Return `count` observations of a supported space as rows of numbers, widened to float64."""
     if isinstance(space, (spaces.Tuple, spaces.Dict)):
-        parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
-        return np.concatenate([_encode(part, observations[key], count) for key, part in parts], axis=1)
+        return np.concatenate([_encode(part, observations[key], count) for key, part in _parts(space).items()], axis=1)
     try:
         # A copy: an environment may hand out an array that it changes later.
         return np.array(observations, dtype=np.float64).reshape(count, -1)

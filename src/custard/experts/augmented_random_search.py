@@ -23,15 +23,15 @@ from custard.tree.leaf_actions import LeafActions
 
 __all__ = ["FeatureStatistics", "Scaling", "augmented_random_search"]
 
-NOISE_DEVIATION, STEP_SIZE = (
-    0.1,
-    0.05,
-)  # the paper's nu and alpha, in units of standardised features and half an action range
+NOISE_DEVIATION = 0.1  # the paper's nu, in units of standardised features
+STEP_SIZE = 0.05  # the paper's alpha, in the same units and half an action range
 FINAL_SHARE = 0.2  # of both, to which they fall as the steps are used
 MIN_DIRECTIONS, MAX_DIRECTIONS = 8, 64  # the paper's N: a quarter of the parameters, within these,
 MIN_GENERATIONS = 100  # and fewer where the steps do not allow so many generations
 BEST_SHARE = 0.5  # of the directions, the best of which move the policy: the paper's b / N
+MIN_DEVIATION = 1e-3  # of returns, as a share of their size: where all are as good, the policy hardly moves
 JUDGING_SHARE, MIN_JUDGE_EPISODES = 0.125, 4  # of the episodes, for judging the present policy now and then; episodes
+NEW_SHARE = 0.05  # of a generation's policy in the average of the last ones
 STATE_POLICIES = 4  # per generation, whose states are added to the statistics
 
 
@@ -98,6 +98,7 @@ class _Search:
 
     statistics: FeatureStatistics
     table: np.ndarray  # [size]: the present policy's parameters, for standardised features
+    average: np.ndarray  # [size]: of the last generations' policies, for raw features: it moves less than they do
     generation: int = 0
     steps: int = 0
     improved_at: int = 0  # steps when the best policy was found
@@ -113,6 +114,11 @@ class _Search:
     def best_generation(self) -> int:
         """The generation of the best policy."""
         return max(self.judged, key=lambda entry: entry[1], default=(0, 0.0))[0]
+
+    def present(self, actions: Actions) -> np.ndarray:
+        """Return the present policy's parameters [size] for raw features."""
+        policy = self.statistics.scaling(actions).policy(self.table)
+        return np.column_stack([policy.weights, policy.bias]).ravel()
 
     def judge(self, value: float, raw: np.ndarray, keep: int) -> None:
         """Note what the present policy returns, and keep the best policies."""
@@ -131,7 +137,7 @@ class _Search:
         return {
             "search.steps": np.array(numbers), "search.judged": np.array(self.judged).reshape(-1, 2),
             "search.lengths": np.array([self.length, self.episode_steps]), "search.table": self.table,
-            "search.count": np.array(statistics.count), "search.mean": statistics.mean,
+            "search.average": self.average, "search.count": np.array(statistics.count), "search.mean": statistics.mean,
             "search.square": statistics.square, "search.kept": np.array(list(self.best), dtype=np.int64),
             "search.best": np.array(list(self.best.values())).reshape(len(self.best), -1),
         }  # fmt: skip
@@ -145,8 +151,8 @@ class _Search:
         judged = [(int(number), float(value)) for number, value in data["search.judged"]]
         best = dict(zip(data["search.kept"].tolist(), data["search.best"], strict=True))
         return cls(
-            statistics, data["search.table"], generation, steps, improved_at, judged_at, episode_steps, bool(is_over),
-            bool(is_flat), length, judged, best,
+            statistics, data["search.table"], data["search.average"], generation, steps, improved_at, judged_at,
+            episode_steps, bool(is_over), bool(is_flat), length, judged, best,
         )  # fmt: skip
 
 
@@ -170,7 +176,7 @@ def augmented_random_search(
     nothing is a trap, and a policy that gives some of that up to earn more is found more easily. Judgements are of the
     return itself. For `runner` and what follows see `direct_search`; `settings.population` and `episodes` are not used.
     """
-    search = _Search(statistics, start) if state is None else _Search.from_arrays(state)
+    search = _Search(statistics, start, np.zeros(len(start))) if state is None else _Search.from_arrays(state)
     n = len(statistics.mean)
     referee = Referee(runner, lambda raw: raw_policy(raw, actions), settings, seed, max_steps)
 
@@ -203,28 +209,28 @@ def augmented_random_search(
         deviation = float(gained[best].std())
         if deviation > 0.0:
             search.is_flat = False
-            search.table = (
-                search.table + share * STEP_SIZE / (used * deviation) * (gained[best] @ [1.0, -1.0]) @ drawn[best]
-            )
+            deviation = max(deviation, MIN_DEVIATION * float(np.abs(gained).mean()))
+            moved_by = (gained[best] @ [1.0, -1.0]) @ drawn[best]
+            search.table = search.table + share * STEP_SIZE / (used * deviation) * moved_by
         search.statistics.add(np.concatenate([result.states[:, :n] for result in results[:STATE_POLICIES]]))
         search.episode_steps = float(np.mean([result.lengths[0] for result in results]))
+        raw = search.present(actions)
+        search.average = raw if search.generation == 1 else (1 - NEW_SHARE) * search.average + NEW_SHARE * raw
         if not referee.is_due(search.generation, search.steps - search.judged_at):
             continue
-        policy = search.statistics.scaling(actions).policy(search.table)
-        raw = np.column_stack([policy.weights, policy.bias]).ravel()
         affordable = int(JUDGING_SHARE * (search.steps - search.judged_at) / search.episode_steps)
         episodes = min(settings.judge_episodes, max(MIN_JUDGE_EPISODES, affordable))
         judged = referee.run([raw], (2, search.generation), episodes)[0]
         search.steps, search.length = search.steps + judged.steps, float(judged.lengths.mean())
         search.judged_at = search.steps
-        search.judge(float(judged.returns.mean()), raw, settings.finalists)
+        search.judge(float(judged.returns.mean()), raw, settings.finalists - 1)
         is_met = is_enough(judged.returns, threshold, beyond_threshold)
         search.is_over = is_met or search.steps - search.improved_at > settings.patience * settings.steps
         yield progress(is_flat=search.is_flat)
     if not search.best:
         yield progress(is_final=True)
         return
-    chosen, value, steps = referee.choose(list(search.best.values()), search.episode_steps)
+    chosen, value, steps = referee.choose([*search.best.values(), search.average], search.episode_steps)
     search.steps += steps
     yield SearchProgress(search.steps, value, chosen, search.arrays(), is_final=True)
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from custard.core.errors import require_least
 from custard.task.episodes import EpisodeRequest, Episodes, Runner
+from custard.task.halving import successive_halving
 from custard.task.policies import Policy
 from custard.task.source import episode_seeds
 
@@ -22,7 +23,8 @@ __all__ = ["DirectSearchSettings", "Referee", "SearchProgress", "direct_search",
 
 MAX_COVARIANCE_SIZE = 200  # parameters up to which the optimiser learns how they depend on each other
 MAX_UNJUDGED_SHARE = 0.05  # of all steps, between two judgements of the search's centre
-FINAL_SHARE, MIN_FINAL_EPISODES = 0.1, 4  # of all steps, for judging the best centres at the end; episodes of each
+FINAL_SHARE, MIN_FINAL_EPISODES = 0.1, 2  # of all steps, for judging the best centres at the end; episodes of each
+CHOOSING_SHARE = 0.75  # of these episodes, which choose among them; the others judge the one chosen
 RECENT_GENERATIONS = 5  # over which noise and differences between policies are measured
 
 
@@ -37,8 +39,8 @@ class DirectSearchSettings:
     initial_deviation: float = 0.5  # of every parameter
     judge_every: int = 5  # generations between two judgements of the search's centre, or fewer where these are long
     judge_episodes: int = 20
-    finalists: int = 4  # centres that are judged again at the end: the best ones, and the last one
-    final_episodes: int = 30  # fresh ones at the most, that choose among them, and as many that judge the chosen one
+    finalists: int = 8  # centres that are judged again at the end: the best ones, and the last one
+    final_episodes: int = 30  # fresh ones per finalist at the most, for choosing among them and judging the one chosen
     patience: float = 0.6  # share of the steps without a better centre after which the search stops
 
     def __post_init__(self) -> None:
@@ -127,23 +129,29 @@ class Referee:
         return generation % settings.judge_every == 0 or unjudged_steps > MAX_UNJUDGED_SHARE * settings.steps
 
     def final_episodes(self, length: float) -> int:
-        """Return how many episodes judge each finalist, from the steps per episode."""
+        """Return how many episodes judge the finalists, all together, from the steps per episode."""
         settings = self.settings
-        affordable = FINAL_SHARE * settings.steps / ((settings.finalists + 1) * length)
-        return min(settings.final_episodes, max(MIN_FINAL_EPISODES, int(affordable)))
+        affordable = FINAL_SHARE * settings.steps / (settings.finalists * length)
+        return settings.finalists * min(settings.final_episodes, max(MIN_FINAL_EPISODES, int(affordable)))
 
     def final_steps(self, length: float) -> float:
         """Return about how many environment steps the judgements at the end take."""
-        return (self.settings.finalists + 1) * self.final_episodes(length) * length
+        return self.final_episodes(length) * length
 
     def choose(self, finalists: Sequence[np.ndarray], length: float) -> tuple[np.ndarray, float, int]:
         """Return the best finalist on fresh episodes, its mean return on others, and the environment steps of both."""
-        chosen, steps, episodes = finalists[0], 0, self.final_episodes(length)
-        if len(finalists) > 1:
-            results = self.run(finalists, (3, 0), episodes)
-            steps = sum(result.steps for result in results)
-            chosen = finalists[int(np.argmax([result.returns.mean() for result in results]))]
-        last = self.run([chosen], (3, 1), episodes)[0]
+        total, steps = self.final_episodes(length), 0
+        rounds = int(np.log2(len(finalists)))
+
+        def returns_of(numbers: list[int], k: int) -> list[np.ndarray]:
+            nonlocal steps
+            episodes = max(1, int(CHOOSING_SHARE * total / (rounds * len(numbers))))
+            results = self.run([finalists[i] for i in numbers], (3, k), episodes)
+            steps += sum(result.steps for result in results)
+            return [result.returns for result in results]
+
+        chosen = finalists[successive_halving(returns_of, len(finalists), 1, rounds)[0]]
+        last = self.run([chosen], (4, 0), max(1, int((1 - CHOOSING_SHARE) * total)))[0]
         return chosen, float(last.returns.mean()), steps + last.steps
 
 

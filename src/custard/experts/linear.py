@@ -19,7 +19,7 @@ from custard.experts.augmented_random_search import (
     augmented_random_search,
     raw_policy,
 )
-from custard.experts.direct_search import DirectSearchSettings, SearchProgress, direct_search
+from custard.experts.direct_search import DirectSearchSettings, Referee, SearchProgress, direct_search
 from custard.experts.expert import Expert, Progress
 from custard.task.episodes import EpisodeRequest, Runner
 from custard.task.policies import LinearPolicy
@@ -68,14 +68,15 @@ class Trials:
     deviation: np.ndarray  # [n] of features
     centre: np.ndarray  # [size]: parameters that all searches begin at
     state_count: int  # of the states that showed how features are scaled
-    first_steps: int  # that these took
+    own_steps: int  # that no search counts: of the first policies, and of choosing the best of several searches'
     tried: int = 0  # how many trials are over
     searches: dict[int, dict[str, np.ndarray]] = field(default_factory=dict)  # by number: what it needs to go on
+    best_policies: dict[int, np.ndarray] = field(default_factory=dict)  # by number: weights and biases, raw, in a row
 
     @property
     def steps(self) -> int:
         """Environment steps used so far."""
-        return self.first_steps + sum(map(self.used, self.searches))
+        return self.own_steps + sum(map(self.used, self.searches))
 
     @property
     def is_decided(self) -> bool:
@@ -94,6 +95,11 @@ class Trials:
     def generations(self, number: int) -> int:
         """Return how many generations one augmented random search has had."""
         return int(self.searches[number]["search.steps"][1]) if number in self.searches else 0
+
+    def episode_steps(self, number: int) -> float:
+        """Return how long the last episodes of one search were, on average."""
+        search = self.searches[number]
+        return float(search["search.steps"][3] if self.kinds[number] == CMA else search["search.lengths"][1])
 
     def best_value(self, number: int) -> float:
         """Return the largest value that one search has found."""
@@ -129,18 +135,21 @@ class Trials:
     def arrays(self) -> dict[str, np.ndarray]:
         """Return everything as arrays."""
         data = {f"search{k}/{name}": value for k, search in self.searches.items() for name, value in search.items()}
-        names = ("kinds", "mean", "deviation", "centre", "state_count", "first_steps", "tried", "steps")
+        data |= {f"best_policies/{k}": table for k, table in self.best_policies.items()}
+        names = ("kinds", "mean", "deviation", "centre", "state_count", "own_steps", "tried", "steps")
         return data | {name: np.array(getattr(self, name)) for name in names}
 
     @classmethod
     def from_arrays(cls, data: Mapping[str, np.ndarray]) -> Trials:
         """Return the trials that `arrays` was made of."""
         arrays = data["mean"], data["deviation"], data["centre"]
-        state_count, first_steps, tried = (int(data[name]) for name in ("state_count", "first_steps", "tried"))
-        trials = cls(tuple(data["kinds"].tolist()), *arrays, state_count, first_steps, tried)
+        state_count, own_steps, tried = (int(data[name]) for name in ("state_count", "own_steps", "tried"))
+        trials = cls(tuple(data["kinds"].tolist()), *arrays, state_count, own_steps, tried)
         for key, value in data.items():
             number, slash, name = key.partition("/")
-            if slash:
+            if number == "best_policies":
+                trials.best_policies[int(name)] = value
+            elif slash:
                 trials.searches.setdefault(int(number.removeprefix("search")), {})[name] = value
         return trials
 
@@ -167,6 +176,9 @@ def search_linear_policy(
         trials = _begin(problem, runner, settings, seed, max_steps)
     actions, time_limit = problem.base.actions, problem.source.time_limit or max_steps or np.inf
     scaling = Scaling(trials.mean, trials.deviation, actions)
+
+    def of_raw(parameters: np.ndarray) -> LinearPolicy:
+        return raw_policy(parameters, actions)
 
     def policy_of(parameters: np.ndarray) -> LinearPolicy:
         return scaling.policy(trials.centre + parameters)
@@ -196,13 +208,36 @@ def search_linear_policy(
             continue
         for found, policy in search(number, steps):
             trials.searches[number] = found.state
+            if policy is not None:
+                trials.best_policies[number] = np.column_stack([policy.weights, policy.bias]).ravel()
+            if found.is_final:  # the steps are used, or every episode earns what was asked for
+                referee = Referee(runner, of_raw, settings, seed, max_steps)
+                raw, found = _best_of_all(trials, number, found, referee)
+                policy = None if raw is None else of_raw(raw)
             if shown is None or found.value >= shown.search.value or found.is_final:
                 shown = LinearProgress(found, policy, {})
             yield replace(shown, search=replace(shown.search, steps=trials.steps), state=trials.arrays())
-            if found.is_final:  # the steps are used, or every episode earns what was asked for
+            if found.is_final:
                 return
             if not is_decided and trials.trial_is_over(settings.steps):
                 break
+
+
+def _best_of_all(
+    trials: Trials, number: int, found: SearchProgress, referee: Referee
+) -> tuple[np.ndarray | None, SearchProgress]:
+    """Return the policy, for raw features, of a search that is over, or a better one of a search that was broken off.
+
+    Trials judge on few episodes, so that luck may decide which search goes on.
+    """
+    own = trials.best_policies.get(number)
+    rivals = [k for k in trials.best_policies if k != number and trials.best_value(k) >= found.value]
+    if own is None or not rivals:
+        return own, found
+    finalists = [own, *(trials.best_policies[k] for k in rivals)]
+    chosen, value, steps = referee.choose(finalists, trials.episode_steps(number))
+    trials.own_steps += steps
+    return chosen, replace(found, value=value)
 
 
 def _begin(

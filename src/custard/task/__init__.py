@@ -15,6 +15,7 @@ episodes           whole episodes of a policy in one environment that Python ste
 compiled_runner    the same in compiled environments
 vector_episodes    the same side by side in a vector environment of the user's
 chunks             requests for episodes as plain data, and what runs them elsewhere
+halving            the best of candidates whose returns are noisy
 ray_runner         the same episodes by the actors of a Ray cluster
 workers            the same in worker processes, on all cores; `make_runner` chooses
 runners            stepping: episodes of a policy, compiled or from Python

@@ -267,7 +267,8 @@ def make_episodes(
 def require_fit(tree: Tree, base: Base) -> None:
     """Raise unless a tree's features and actions are the environment's."""
     asked, given = tree.features.raw, base.features.raw
-    renamed = tree.origin.get("feature_names") and asked.n == given.n  # by the user who had it learned
+    renamed = tree.origin.get("feature_names") or _are_numbers(asked.names)  # by the user who had it learned, or since
+    renamed = renamed and asked.n == given.n
     if asked.names != given.names and not renamed:
         ours, theirs = _listed(asked.names), _listed(given.names)
         raise CustardError(f"the tree asks about {ours}, but the environment has {theirs}")
@@ -281,6 +282,11 @@ def require_fit(tree: Tree, base: Base) -> None:
         raise CustardError(
             f"the tree's actions are numbered from {tree.actions.start}, the environment's from {base.actions.start}"
         )
+
+
+def _are_numbers(names: Sequence[str]) -> bool:
+    """Return whether features are called obs_0, obs_1, …: the environment had no names for them."""
+    return all(name == f"obs_{k}" for k, name in enumerate(names))
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from custard.core.errors import CustardError
@@ -25,9 +26,11 @@ from custard.task.ray_runner import RayRunner
 from custard.task.recipes import encoder_recipe
 from custard.task.vector_episodes import VectorRunner
 
-__all__ = ["WorkerPool", "make_runner"]
+__all__ = ["LateWorkers", "WorkerPool", "make_judging_runner", "make_runner"]
 
 CHECK_SECONDS = 1.0  # between two looks at workers that do not answer
+MAX_SECONDS_IN_PROCESS = 2.0  # about what starting workers takes: a run that steps for less needs none
+EPISODES_PER_LOOK = 8  # that run here before the clock is looked at again
 
 
 class WorkerPool:
@@ -97,6 +100,48 @@ class WorkerPool:
             progress[worker] = (worker.ticks, time.monotonic())
         elif self.step_timeout is not None and time.monotonic() - since > self.step_timeout:
             raise CustardError(too_slow(self.name, self.step_timeout))
+
+
+class LateWorkers:
+    """Runs episodes in this process, and once that has taken as long as starting workers does, in worker processes.
+
+    Results are the same, so when that is changes nothing but the time.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem, self.env, self.seconds = problem, problem.source.make(), 0.0
+        self.in_process = InProcess(self.env, describe(self.env, features=problem.encoder))
+        self.workers: Runner | None = None
+
+    def run(self, requests: Sequence[EpisodeRequest]) -> list[Episodes]:
+        """Run all requests; their episodes in order."""
+        return [self._run(request) for request in requests]
+
+    def _run(self, request: EpisodeRequest) -> Episodes:
+        parts: list[Episodes] = []
+        seeds = request.seeds
+        while self.workers is None and (len(seeds) or not parts):
+            begun = time.monotonic()
+            parts += self.in_process.run([replace(request, seeds=seeds[:EPISODES_PER_LOOK])])
+            seeds = seeds[EPISODES_PER_LOOK:]
+            self.seconds += time.monotonic() - begun
+            if self.seconds > MAX_SECONDS_IN_PROCESS:
+                self.workers = make_runner(self.problem)
+        if self.workers is not None and (len(seeds) or not parts):
+            parts += self.workers.run([replace(request, seeds=seeds)])
+        return Episodes.joined(parts)
+
+    def close(self) -> None:
+        """End the workers, if any were started."""
+        if self.workers is not None:
+            self.workers.close()
+
+
+def make_judging_runner(problem: Problem) -> Runner:
+    """Return what judges trees while something else learns: worker processes only once there is much to judge."""
+    if problem.is_compiled or problem.source.vector is not None or problem.engine == "ray":
+        return make_runner(problem)
+    return LateWorkers(problem)
 
 
 def make_runner(problem: Problem) -> Runner:

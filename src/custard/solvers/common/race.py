@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from custard.task.episodes import EpisodeRequest, Episodes, Runner
+from custard.task.halving import successive_halving
 from custard.task.policies import Policy
 from custard.task.source import episode_seeds
 from custard.tree.tree import Tree
@@ -107,20 +108,13 @@ class Racer:
         return self.compare(policies, self.fresh_seeds(count), keep_states)
 
     def rank(self, trees: Sequence[Tree], keep: int, first_episodes: int, rounds: int = 3) -> list[int]:
-        """Return the numbers of the `keep` best trees, best first, by successive halving.
+        """Return the numbers of the `keep` best trees, best first: half go on to a round with twice the episodes."""
 
-        Half of the trees go on to the next round, which has twice the episodes.
-        """
-        remaining, returns = np.arange(len(trees)), [np.zeros(0)] * len(trees)
-        for k in range(rounds):
-            results = self.screen([trees[i] for i in remaining.tolist()], first_episodes * 2**k)
-            for i, result in zip(remaining.tolist(), results, strict=True):
-                returns[i] = np.append(returns[i], result.returns)
-            order = np.argsort([-float(returns[i].mean()) for i in remaining.tolist()], kind="stable")
-            remaining = remaining[order[: max(keep, len(remaining) // 2)]]
-            if len(remaining) <= keep:
-                break
-        return remaining[:keep].tolist()
+        def returns_of(numbers: list[int], k: int) -> list[np.ndarray]:
+            results = self.screen([trees[i] for i in numbers], first_episodes * 2**k)
+            return [result.returns for result in results]
+
+        return successive_halving(returns_of, len(trees), keep, rounds)
 
     def improve(self, incumbent: Tree, challengers: Sequence[Tree], episodes: int) -> Winner:
         """Return the incumbent, or a challenger that beats it on `episodes` fresh episodes, the same for both.

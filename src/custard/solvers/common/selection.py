@@ -7,6 +7,7 @@ uses; their environment steps are counted.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,10 +16,11 @@ import numpy as np
 from custard.envs.pcg64 import streams
 from custard.solvers.common.paired import paired_gain
 from custard.task.compiled_rollouts import rollouts_for, world_of
+from custard.task.episodes import EpisodeRequest
 from custard.task.problem import Problem
-from custard.task.runners import EpisodeResults, Policy, run_episodes
+from custard.task.runners import Policy, run_episodes
 from custard.task.source import episode_seeds
-from custard.tree.linear import leaf_actions
+from custard.task.workers import make_judging_runner
 from custard.tree.simplify import simplify
 from custard.tree.store import ARRAYS
 from custard.tree.tree import Tree
@@ -102,6 +104,7 @@ class Selection:
         self.seeds = episode_seeds(self.problem.seeds("selection")["selection"], self.flawless_max_episodes)
         self.compiled_env: Any = self.problem.source.make_vec(1) if is_compiled else None
         self.streams = streams(self.seeds.tolist()) if is_compiled else None
+        self.runner = None if is_compiled else make_judging_runner(self.problem)
 
     def judge(self, tree: Tree, keep: bool) -> bool:
         """Judge the policy's own tree. With `keep` the best tree counts: return whether this is it; else this one."""
@@ -205,10 +208,10 @@ class Selection:
         order, gained, done, count = np.argsort(is_perfect, kind="stable"), 0.0, 0, int((~is_perfect).sum())
         while count > 0 and done < len(order):
             index = order[done : done + count]
-            runs = self._run(simplified, self.seeds[index])
-            if len(runs.returns) < len(index):  # the budget is used
+            returns = self._run(simplified, self.seeds[index])
+            if len(returns) < len(index):  # the budget is used
                 return True
-            gained += float((runs.returns - best.returns[index]).sum())
+            gained += float((returns - best.returns[index]).sum())
             if gained <= 0.0:
                 return True
             done += count
@@ -249,51 +252,62 @@ class Selection:
             return
         least = int(is_needed and done == 0)
         if self.compiled_env is None:
-
-            def act(x: np.ndarray) -> np.ndarray:
-                leaf = judged.simplified.apply(x)
-                judged.visits += np.bincount(leaf, minlength=judged.simplified.n_nodes)
-                return leaf_actions(judged.simplified, leaf, x)
-
-            judged.returns = np.concatenate([judged.returns, self._run(act, self.seeds[done:count], least).returns])
+            returns, states = self._run_with_states(judged.simplified, self.seeds[done:count], least)
+            leaves = judged.simplified.apply(states)
+            judged.visits += np.bincount(leaves, minlength=judged.simplified.n_nodes)
+            judged.returns = np.concatenate([judged.returns, returns])
             return
         assert self.streams is not None
         world = world_of(self.compiled_env)
-        while some := max(least, self._n_affordable(count - done, world.time_limit)):
-            tree, rng = judged.simplified, self.streams[done : done + some]
+        for some in self._affordable(np.arange(done, count), least, world.time_limit):
+            tree, rng = judged.simplified, self.streams[some]
             returns, lengths, _, visits = rollouts_for(tree)(tree, world, rng)
             judged.visits += visits
             judged.returns = np.concatenate([judged.returns, returns])
             self.steps += int(lengths.sum())
-            done, least = done + some, 0
 
     def _n_affordable(self, wanted: int, cap: int) -> int:
         """Return how many episodes of at most `cap` steps may run now: at most one too many."""
         left = self.budget - self.spent - self.steps
         return int(min(wanted, max(1, left / cap))) if left > 0 else 0
 
-    def _run(self, policy: Policy, seeds: np.ndarray, least: int = 0) -> EpisodeResults:
-        """Run one episode per seed, at least `least`, fewer where the budget does not allow more; count their steps."""
-        cap, done = self.problem.episode_cap(self.budget), 0
-        parts: list[EpisodeResults] = []
-        while some := max(least, self._n_affordable(len(seeds) - done, cap)):
-            part = run_episodes(
-                policy, self.problem.source, seeds[done : done + some], features=self.problem.encoder, max_steps=cap
-            )
-            self.steps += int(part.lengths.sum())
-            parts.append(part)
-            done, least = done + some, 0
-        returns, lengths, truncated = (
-            np.concatenate([part[:3][k] for part in parts] or [np.zeros(0)]) for k in range(3)
-        )
-        return EpisodeResults(returns, lengths, truncated)
+    def _run(self, policy: Policy, seeds: np.ndarray, least: int = 0) -> np.ndarray:
+        """Run one episode per seed, at least `least`, fewer where the budget does not allow more; return the returns.
+
+        Their steps are counted.
+        """
+        problem, cap = self.problem, self.problem.episode_cap(self.budget)
+        returns = [np.zeros(0)]
+        for some in self._affordable(seeds, least, cap):
+            found = run_episodes(policy, problem.source, some, features=problem.encoder, max_steps=cap)
+            self.steps += int(found.lengths.sum())
+            returns.append(found.returns)
+        return np.concatenate(returns)
+
+    def _run_with_states(self, tree: Tree, seeds: np.ndarray, least: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """Do the same with a tree where Python steps the environment; return the states [M, n] met as well."""
+        assert self.runner is not None
+        cap = self.problem.episode_cap(self.budget)
+        returns, states = [np.zeros(0)], [np.zeros((0, tree.features.n))]
+        for some in self._affordable(seeds, least, cap):
+            found = self.runner.run([EpisodeRequest(tree, some, max_steps=cap, keep_states=True)])[0]
+            self.steps += found.steps
+            returns.append(found.returns)
+            states.append(found.states)
+        return np.concatenate(returns), np.concatenate(states)
+
+    def _affordable(self, seeds: np.ndarray, least: int, cap: int) -> Iterator[np.ndarray]:
+        """Yield the seeds in parts, each as large as the budget allows for episodes of `cap` steps."""
+        while some := max(least, self._n_affordable(len(seeds), cap)):
+            yield seeds[:some]
+            seeds, least = seeds[some:], 0
 
     def mean_return(self, policy: Policy, episodes: int) -> float:
         """Return the mean return of a policy that is no candidate over the first selection episodes; NaN without any.
 
         Their steps count, and fewer run where the budget does not allow more.
         """
-        returns = self._run(policy, self.seeds[: min(episodes, self.max_episodes)]).returns
+        returns = self._run(policy, self.seeds[: min(episodes, self.max_episodes)])
         return float(returns.mean()) if len(returns) else float("nan")
 
     # -- checkpoints ------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from custard.solvers.common.linear_trees import (
     without_coefficients,
 )
 from custard.solvers.common.mutations import trees_without_one_split
-from custard.solvers.common.race import number_count
+from custard.solvers.common.race import BudgetUsed, number_count
 from custard.solvers.direct.plain import arm_count, race_arms
 from custard.solvers.direct.state import CHANGES_PER_EVOLUTION, SUMS
 from custard.task.problem import Snapshot
@@ -40,6 +40,7 @@ MAX_SINGLE_DROPS, MAX_CLOSED = 32, 4  # coefficients that are tried without, and
 EVOLUTION_SHARE = 0.15  # of the steps left, for a search for all numbers; twice as much after one that failed
 DEVIATION = 0.3  # of such a search, in its units
 REFERENCE_FACTOR = 3  # episodes that compare a tree with the best one, per one that compares trees otherwise
+MAX_REFERENCE_PARTS, CLEAR_ERRORS = 4, 2.0  # times as many where that is unclear: within so many standard errors
 MAX_LOSSES = 2.0  # times what smaller trees may lose, after which the best tree takes their place again
 ROUNDING_DIGITS = 3, 2  # to which numbers are rounded if the return allows
 
@@ -131,17 +132,34 @@ def compare_with_reference(run: DirectSearch) -> None:
     What comparisons say that each of them lost is too little, as those won that were lucky.
     """
     state, tree = run.state, run.state.incumbents[SUMS].tree
-    best = (state.references or [tree])[0]
-    own, others = (
-        result.returns for result in run.racer.screen([tree, best], REFERENCE_FACTOR * run.comparison_episodes)
-    )
-    loss = float((others - own).mean())
+    best, most = (state.references or [tree])[0], MAX_LOSSES * run.tolerated_losses(SUMS)
+    loss = _measured_loss(run, tree, best, most)
     if loss <= 0.0:
         state.references = [tree]
-    elif loss > MAX_LOSSES * run.tolerated_losses(SUMS):
+    elif loss > most:
         run.take(SUMS, best)
         loss = 0.0
     state.losses[SUMS] = max(0.0, loss)
+
+
+def _measured_loss(run: DirectSearch, tree: Tree, best: Tree, most: float) -> float:
+    """Return what `tree` returns less than `best` on average.
+
+    More episodes run while it is not clear whether that is more than `most`: a tree that fails in one of twenty
+    episodes may fail in none of fifty.
+    """
+    losses = np.zeros(0)
+    for _ in range(MAX_REFERENCE_PARTS if tree != best else 0):
+        try:
+            results = run.racer.screen([tree, best], REFERENCE_FACTOR * run.comparison_episodes)
+        except BudgetUsed:
+            if not len(losses):
+                raise
+            break
+        losses = np.append(losses, results[1].returns - results[0].returns)
+        if abs(losses.mean() - most) >= CLEAR_ERRORS * losses.std() / np.sqrt(len(losses)):
+            break
+    return float(losses.mean()) if len(losses) else 0.0
 
 
 def smaller_trees(run: DirectSearch, tree: Tree) -> list[Tree]:
