@@ -25,11 +25,11 @@ from custard.planning.points import Points
 from custard.planning.relaxation import MIN_VISITS, DenseRelaxation, SparseRelaxation
 from custard.tree.shape import Shape
 
-__all__ = ["ConstraintSearch"]
+__all__ = ["MAX_DENSE_STATES", "ConstraintSearch"]
 
 MAX_WAITING = 400_000  # nodes kept; beyond, the least promising half is given up and its bound remembered
 MAX_TIE_ROUNDS = 4  # how often the relaxed policy follows a tree that loses nothing before a tie is branched on
-MAX_DENSE_STATES = 1200  # with more, values are iterated instead of solved for
+MAX_DENSE_STATES = 1200  # by default
 MAX_TEST_WORK = 2e7  # points looked at in one test for a tree: about 20 ms. Beyond, fewer points are asked to agree
 MIN_TEST_POINTS = 16  # points asked to agree at the least
 WORK_PER_SECOND = 5e8  # points that tests for a tree look at
@@ -51,9 +51,14 @@ class ConstraintSearch:
     depth   the largest number of splits on a path
     goal    returns what a tree must exceed to matter: the best known return plus a tolerance
     offer   is called with trees worth evaluating; their leaves are action numbers
+
+    With more than `max_dense_states` states (by default 1,200), values are iterated instead of solved for.
     """
 
-    def __init__(self, points: Points, depth: int, goal: Callable[[], float], offer: Callable[[Shape], None]) -> None:
+    def __init__(
+        self, points: Points, depth: int, goal: Callable[[], float], offer: Callable[[Shape], None],
+        max_dense_states: int | None = None,
+    ) -> None:  # fmt: skip
         self.points, self.depth, self.goal, self.offer = points, depth, goal, offer
         model = points.model
         self.full = full_words(points.count, model.reward.shape[1])
@@ -62,7 +67,8 @@ class ConstraintSearch:
         self.deadline = np.inf  # on `time.monotonic`'s clock
         self.explored = self.pushed = 0
         self.heap: list[tuple[float, int, _Node]] = []
-        is_dense = points.n_states <= MAX_DENSE_STATES and model.gamma < 1.0
+        most = MAX_DENSE_STATES if max_dense_states is None else max_dense_states
+        is_dense = points.n_states <= most and model.gamma < 1.0
         self.relaxation: DenseRelaxation | SparseRelaxation = (
             DenseRelaxation(model, points.greedy_choice, self.full)
             if is_dense

@@ -73,7 +73,6 @@ def plan_from_starts(
     >>> found.value, found.optimal, found.tree.depth
     (-101.0, True, 1)
     """
-    deadline = time.monotonic() + seconds
     if max_depth is None or int(max_depth) != max_depth or not 0 <= max_depth <= MAX_HEAP_DEPTH:
         raise CustardError(f"planning from fixed starts needs max_depth, a whole number of 0 to {MAX_HEAP_DEPTH}")
     require_whole(0, start_seed=start_seed)
@@ -82,6 +81,8 @@ def plan_from_starts(
     task = fixed_starts(source, start_seed, episodes, splits, gamma, given)
     depth = int(max_depth) if any(len(own) for own in task.thresholds) else 0
     search = TraceSearch(task.world, depth, seed)
+    search.compile_first()
+    deadline = time.monotonic() + seconds
     search.offer(0)
     for tree in given:
         search.offer(_shape_on(tree, task, depth))

@@ -22,6 +22,7 @@ from custard.core.threads import one_thread
 from custard.planning.branch import search as branch_and_bound
 from custard.planning.candidates import climb, perturbed, refits
 from custard.planning.climbing import Climber
+from custard.planning.compile_first import compile_first
 from custard.planning.constraint_search import ConstraintSearch
 from custard.planning.fixed_starts import plan_from_starts
 from custard.planning.incumbents import load_trees, shape_on
@@ -108,6 +109,7 @@ def plan(
     if max_depth is not None and (int(max_depth) != max_depth or max_depth < 0):
         raise CustardError(f"max_depth={max_depth!r} must be a whole number of at least 0, or None")
     _check_ends(mdp)
+    compile_first(mdp)
     began = time.monotonic()
     deadline = began + settings.seconds
     problem = reduce(mdp, deadline)

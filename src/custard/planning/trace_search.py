@@ -273,6 +273,15 @@ class TraceSearch:
             codes, first = np.unique(codes, axis=0, return_index=True)
             self.shape = self._shallowest(codes, _words(actions[first], self.world.n_actions))
 
+    def compile_first(self) -> None:
+        """Call what is compiled, so that compiling counts for no time limit."""
+        split, leaf = heap_of(0, self.depth, self.split_number)
+        run_heap(self.world, self.features, self.ranks, split, leaf)
+        cells_of(self.world, self.features, self.ranks, split, leaf)
+        climb_on_traces(self.world, self.features, self.ranks, split, leaf, 0.0, self.random_state, 0)
+        goals, no_work = np.full(2, -np.inf), np.zeros(1, dtype=np.int64)
+        follow_traces(self.world, new_stack(self.world, 1), 0, self.depth, 1, goals, 0.0, no_work, 1)
+
     def climb(self, until: float) -> None:
         """Change trees at random until a time on `time.monotonic`'s clock; start anew where nothing is gained."""
         tries, idle = 1, 0
