@@ -103,11 +103,15 @@ def _data(tree: Tree, config: Mapping[str, Any], steps: float | None, seconds: s
     env, kwargs = config.get("env") or tree.origin.get("env"), config.get("env_kwargs") or {}
     arguments = ", ".join(f"{key} = {value}" for key, value in kwargs.items()) if isinstance(kwargs, dict) else ""
     of = f"{env or 'the environment'}{f' ({arguments})' if arguments else ''}"
-    is_planned = certificate_of(tree) is not None and not steps
-    source = f"The exact model of {of}" if is_planned else f"Interaction with {of}"
+    certificate = certificate_of(tree)
+    is_planned = certificate is not None and not steps
+    is_traced = certificate is not None and "scope" in certificate
+    source = f"Episodes of {of} from fixed starts" if is_traced else f"The exact model of {of}"
+    source = source if is_planned else f"Interaction with {of}"
     items = [["Source", f"{source}; no data set was read."]]
     if is_planned:
-        items.append(["Amount", f"No environment step{f'; planned in {seconds}' if seconds else ''}"])
+        amount = "As many steps as the search took" if is_traced else "No environment step"
+        items.append(["Amount", f"{amount}{f'; planned in {seconds}' if seconds else ''}"])
     elif steps is not None:
         items.append(["Amount", f"{int(steps):,} environment steps{f' in {seconds}' if seconds else ''}"])
     if steps_back := config.get("history") or tree.origin.get("history"):
