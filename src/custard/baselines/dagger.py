@@ -12,6 +12,7 @@ from custard.core.errors import CustardError
 from custard.experts import dqn
 from custard.experts.expert import Expert
 from custard.experts.kinds import experts
+from custard.task.episodes import affordable_parts
 from custard.task.problem import Problem, Snapshot
 from custard.task.runners import run_episodes, visited_states
 from custard.task.settings import settings_for
@@ -73,7 +74,7 @@ class Rollouts:
         start = self.problem.base.actions.start
         act = policy.predict if isinstance(policy, Tree) else lambda x: policy.act(x) + start
         visited_parts = []
-        for part in self._affordable(seeds, min_rollouts=1):
+        for part in self._affordable(seeds, 1):
             # Cut where the budget ends: states count, not returns.
             max_steps = max(1, int(min(self.max_episode_steps, self.budget - self.steps)))
             visited, results = visited_states(act, self.problem, part, max_steps)
@@ -93,19 +94,16 @@ class Rollouts:
         """Return a policy's returns, one per seed that the budget allows; where `is_needed`, at least one."""
         source, features = self.problem.source, self.problem.encoder
         returns = [np.zeros(0)]
-        for part in self._affordable(seeds, min_rollouts=int(is_needed)):
+        for part in self._affordable(seeds, int(is_needed)):
             results = run_episodes(policy.predict, source, part, features=features, max_steps=self.max_episode_steps)
             self.steps += int(results.lengths.sum())
             returns.append(results.returns)
         return np.concatenate(returns)
 
     def _affordable(self, seeds: np.ndarray, min_rollouts: int) -> Iterator[np.ndarray]:
-        """Yield the seeds in parts, each as large as the budget allows for the longest rollouts."""
-        cap = self.problem.source.time_limit or self.max_episode_steps
-        while len(seeds) and (self.steps < self.budget or min_rollouts):
-            count = int(min(len(seeds), max(1, (self.budget - self.steps) / cap)))
-            yield seeds[:count]
-            seeds, min_rollouts = seeds[count:], 0
+        """Return the seeds in parts, each as large as the budget allows for the longest rollouts."""
+        longest = self.problem.source.time_limit or self.max_episode_steps
+        return affordable_parts(seeds, lambda: self.budget - self.steps, longest, min_rollouts)
 
 
 class LabelledStates:

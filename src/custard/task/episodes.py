@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
@@ -16,8 +16,8 @@ from custard.tree.leaf_actions import LeafActions
 from custard.tree.tree import Tree
 
 __all__ = [
-    "EpisodeRequest", "Episodes", "InProcess", "Runner", "action_mask", "joined_masks", "mask_rows", "observer",
-    "play_episodes", "random_action", "raw_act",
+    "EpisodeRequest", "Episodes", "InProcess", "Runner", "action_mask", "affordable_parts", "joined_masks", "mask_rows",
+    "observer", "play_episodes", "random_action", "raw_act",
 ]  # fmt: skip
 
 MAX_CACHED_OBSERVATIONS = 100_000
@@ -135,6 +135,26 @@ def play_episodes(
         returns[k], lengths[k], terminated[k], truncated[k] = total, t, over, cut
     met = np.array(states).reshape(-1, base.features.n)
     return Episodes(returns, lengths, terminated, truncated, forbidden, met, mask_rows(masks))
+
+
+def affordable_parts(
+    episodes: np.ndarray, steps_left: Callable[[], float], longest: int, min_episodes: int = 0
+) -> Iterator[np.ndarray]:
+    """Yield episodes in parts, each as large as the steps that are left allow for the longest ones.
+
+    episodes      their seeds, or numbers
+    steps_left    called before each part: environment steps that may still be taken
+    longest       steps of an episode, at most
+    min_episodes  1: an episode runs even where no steps are left
+
+    >>> budget = iter([25.0, 25.0, 5.0, 5.0, -3.0])
+    >>> [part.tolist() for part in affordable_parts(np.arange(9), lambda: next(budget), 10)]
+    [[0, 1], [2]]
+    """
+    while len(episodes) and (steps_left() > 0 or min_episodes):
+        count = int(min(len(episodes), max(1, steps_left() / longest)))
+        yield episodes[:count]
+        episodes, min_episodes = episodes[count:], 0
 
 
 def mask_rows(masks: Sequence[Any]) -> np.ndarray:

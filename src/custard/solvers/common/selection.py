@@ -7,7 +7,6 @@ uses; their environment steps are counted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,7 +15,7 @@ import numpy as np
 from custard.envs.pcg64 import streams
 from custard.solvers.common.paired import paired_gain
 from custard.task.compiled_rollouts import rollouts_for, world_of
-from custard.task.episodes import EpisodeRequest
+from custard.task.episodes import EpisodeRequest, affordable_parts
 from custard.task.problem import Problem
 from custard.task.runners import Policy, run_episodes
 from custard.task.source import episode_seeds
@@ -250,57 +249,51 @@ class Selection:
         count = min(count, self.max_episodes)
         if count <= done:
             return
-        least = int(is_needed and done == 0)
+        min_episodes = int(is_needed and done == 0)
         if self.compiled_env is None:
-            returns, states = self._run_with_states(judged.simplified, self.seeds[done:count], least)
+            returns, states = self._run_with_states(judged.simplified, self.seeds[done:count], min_episodes)
             leaves = judged.simplified.apply(states)
             judged.visits += np.bincount(leaves, minlength=judged.simplified.n_nodes)
             judged.returns = np.concatenate([judged.returns, returns])
             return
         assert self.streams is not None
         world = world_of(self.compiled_env)
-        for some in self._affordable(np.arange(done, count), least, world.time_limit):
-            tree, rng = judged.simplified, self.streams[some]
+        for numbers in affordable_parts(np.arange(done, count), self._steps_left, world.time_limit, min_episodes):
+            tree, rng = judged.simplified, self.streams[numbers]
             returns, lengths, _, visits = rollouts_for(tree)(tree, world, rng)
             judged.visits += visits
             judged.returns = np.concatenate([judged.returns, returns])
             self.steps += int(lengths.sum())
 
-    def _n_affordable(self, wanted: int, cap: int) -> int:
-        """Return how many episodes of at most `cap` steps may run now: at most one too many."""
-        left = self.budget - self.spent - self.steps
-        return int(min(wanted, max(1, left / cap))) if left > 0 else 0
+    def _steps_left(self) -> float:
+        """Return the environment steps that the budget has left."""
+        return self.budget - self.spent - self.steps
 
-    def _run(self, policy: Policy, seeds: np.ndarray, least: int = 0) -> np.ndarray:
-        """Run one episode per seed, at least `least`, fewer where the budget does not allow more; return the returns.
-
-        Their steps are counted.
-        """
+    def _run(self, policy: Policy, seeds: np.ndarray) -> np.ndarray:
+        """Run one episode per seed, fewer where the budget does not allow more, and count their steps; return the
+        returns."""
         problem, cap = self.problem, self.problem.episode_cap(self.budget)
         returns = [np.zeros(0)]
-        for some in self._affordable(seeds, least, cap):
-            found = run_episodes(policy, problem.source, some, features=problem.encoder, max_steps=cap)
-            self.steps += int(found.lengths.sum())
-            returns.append(found.returns)
+        for part in affordable_parts(seeds, self._steps_left, cap):
+            results = run_episodes(policy, problem.source, part, features=problem.encoder, max_steps=cap)
+            self.steps += int(results.lengths.sum())
+            returns.append(results.returns)
         return np.concatenate(returns)
 
-    def _run_with_states(self, tree: Tree, seeds: np.ndarray, least: int = 0) -> tuple[np.ndarray, np.ndarray]:
-        """Do the same with a tree where Python steps the environment; return the states [M, n] met as well."""
+    def _run_with_states(self, tree: Tree, seeds: np.ndarray, min_episodes: int) -> tuple[np.ndarray, np.ndarray]:
+        """Do the same with a tree where Python steps the environment; return the states [M, n] met as well.
+
+        At least `min_episodes` run, whatever the budget.
+        """
         assert self.runner is not None
         cap = self.problem.episode_cap(self.budget)
         returns, states = [np.zeros(0)], [np.zeros((0, tree.features.n))]
-        for some in self._affordable(seeds, least, cap):
-            found = self.runner.run([EpisodeRequest(tree, some, max_steps=cap, keep_states=True)])[0]
-            self.steps += found.steps
-            returns.append(found.returns)
-            states.append(found.states)
+        for part in affordable_parts(seeds, self._steps_left, cap, min_episodes):
+            episodes = self.runner.run([EpisodeRequest(tree, part, max_steps=cap, keep_states=True)])[0]
+            self.steps += episodes.steps
+            returns.append(episodes.returns)
+            states.append(episodes.states)
         return np.concatenate(returns), np.concatenate(states)
-
-    def _affordable(self, seeds: np.ndarray, least: int, cap: int) -> Iterator[np.ndarray]:
-        """Yield the seeds in parts, each as large as the budget allows for episodes of `cap` steps."""
-        while some := max(least, self._n_affordable(len(seeds), cap)):
-            yield seeds[:some]
-            seeds, least = seeds[some:], 0
 
     def mean_return(self, policy: Policy, episodes: int) -> float:
         """Return the mean return of a policy that is no candidate over the first selection episodes; NaN without any.
