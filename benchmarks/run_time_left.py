@@ -173,8 +173,8 @@ def page(rows: list[dict[str, str]]) -> str:
         f"- Of the {len(long)} runs of more than {LONG:g} s, {len(silent)} show nothing at half time.",
         f"- The value shown exceeds the fresh evaluation by more than {MAX_NOISE:g} standard errors in {len(high)} of "
         f"{len(rows)} runs.", "",
-        "| method | environment | seconds | shown | limit | left | factor | value | fresh | noise | stopped |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "| method | environment | seconds | shown | limit | left | factor | value | fresh | noise | load | stopped |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]  # fmt: skip
     for row in rows:
         error = "" if row["error"] == "nan" else f" ± {float(row['error']):.3g}"
@@ -183,7 +183,8 @@ def page(rows: list[dict[str, str]]) -> str:
         lines.append(
             f"| {row['method']} | {row['env']} | {float(row['seconds']):.1f} | {shown} | {limit} "
             f"| {float(row['left_true']):.1f} | {row['factor'] or '–'} | {float(row['value']):.4g}{error} "
-            f"| {float(row['fresh']):.4g} ± {float(row['fresh_error']):.3g} | {row['noise']} | {row['message']} |"
+            f"| {float(row['fresh']):.4g} ± {float(row['fresh_error']):.3g} | {row['noise']} "
+            f"| {row['load']} | {row['message']} |"
         )
     return "\n".join(lines) + "\n"
 

@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from threading import Timer
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from custard.lab.run import Run
 
 __all__ = ["Command"]
+
+LOADING_SECONDS = 2.5  # before it is said that packages load, as on a machine that never loaded them
 
 #: Settings of some methods that have options of their own.
 _OPTIONAL = (
@@ -137,6 +140,15 @@ class Command:
 
     def run(self) -> int:
         """Learn, evaluate, save, print; the exit code is that of an interrupt if there was one."""
+        said = Timer(LOADING_SECONDS, lambda: self.json or print("custard: loading packages", file=sys.stderr))
+        said.start()
+        try:
+            return self._train(said)
+        finally:
+            said.cancel()
+
+    def _train(self, said: Timer) -> int:
+        """Run, and cancel what is said while packages load, once they are."""
         from custard.commands import INTERRUPTED
         from custard.commands.common import assignments, feature_function, print_json, with_settings
         from custard.core.errors import CustardError, require_whole
@@ -148,6 +160,7 @@ class Command:
 
         require_whole(0, MAX_EPISODES, episodes=self.episodes)
         name, module = method(self.method)
+        said.cancel()
         suffix = "" if self.seeds is None else f"+{self.seeds}"
         out = self.out or Path("runs") / f"{self.env.replace('/', '-').replace(':', '-')}-{name}-{self.seed}{suffix}"
         kwargs = assignments(self.env_args, "--env-args")

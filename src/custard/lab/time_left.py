@@ -48,7 +48,8 @@ class TimeLeft:
     until it ends if it finds no better tree (`Snapshot.quiet_end`).
 
     The time before the first snapshot does not count: code was compiled then. Phases whose steps are slower than most
-    (`Snapshot.slow_until`) have a speed of their own; while one lasts whose end is not known, neither is the time left.
+    (`Snapshot.slow_until`) have a speed of their own; while one lasts whose end is not known, neither is the time left,
+    nor while what is to come is of another kind (`Snapshot.is_foreseeable`).
     For a method that may stop early the longest of the estimates since half of the time that has passed is a limit.
 
     >>> left = TimeLeft(may_stop_early=False)
@@ -63,6 +64,9 @@ class TimeLeft:
     >>> left.note(Snapshot(steps=800, tree=None, value=0.0, budget=1000), 66.0)
     >>> left.seconds(66.0)
     2.0
+    >>> left.note(Snapshot(steps=900, tree=None, value=0.0, budget=1000, is_foreseeable=False), 67.0)
+    >>> left.seconds(67.0), left.expected(67.0)
+    (None, None)
     >>> left = TimeLeft(may_stop_early=True)
     >>> left.note(Snapshot(steps=0, tree=None, value=0.0, budget=1000), 0.0)
     >>> left.note(Snapshot(steps=100, tree=None, value=0.0, budget=1000, quiet_end=300), 4.0)
@@ -88,12 +92,12 @@ class TimeLeft:
             speed = self._speed if snapshot.slow_until is None else self._slow_speed
             speed.add(seconds - self._last[0], snapshot.steps - self._last[1])
         self._last = (seconds, snapshot.steps)
-        limit = self._seconds_until(snapshot, snapshot.budget or 0)
+        limit = self._seconds_until(snapshot, snapshot.budget or 0) if snapshot.is_foreseeable else None
         self._is_known = limit is not None
         if limit is not None:
             self._ends.append((seconds, seconds + limit))
         ends = [snapshot.budget, snapshot.quiet_end if self.may_stop_early else None]
-        is_told = not self.may_stop_early or snapshot.quiet_end is not None
+        is_told = snapshot.is_foreseeable and (not self.may_stop_early or snapshot.quiet_end is not None)
         expected = self._seconds_until(snapshot, min([end for end in ends if end is not None], default=0))
         self._expected_end = seconds + expected if is_told and expected is not None else None
         while len(self._ends) > 1 and self._ends[0][0] < seconds / 2:

@@ -94,8 +94,8 @@ def test_phases_are_named_and_no_time_is_foretold_before_networks():
     assert {"searching an expert", "imitating the expert", "racing trees", "judging"} <= {one.message for one in found}
     assert not any("inf" in one.message for one in found)
     begins = next(k for k, one in enumerate(found) if one.message == "imitating the expert")
-    assert {one.slow_until for one in found[:begins]} == {np.inf}  # compiled steps take no time beside what follows
-    assert found[-1].slow_until is None
+    assert not any(one.is_foreseeable for one in found[:begins])  # compiled steps take no time beside what follows
+    assert all(one.is_foreseeable for one in found[begins:])
     assert {one.quiet_end for one in found} == {20_000}
 
 
