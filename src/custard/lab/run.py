@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from custard.core.errors import CustardError, one_line
-from custard.core.files import load_arrays, make_directory, remove_leftovers, write_atomically
+from custard.core.files import load_arrays, make_directory, remove_leftovers, require_possible_name, write_atomically
 from custard.core.locks import Lock
 from custard.core.number_format import format_numbers, html_table
 from custard.task.problem import Snapshot
@@ -86,6 +86,7 @@ class RunDirectory:
     """The files of one run."""
 
     def __init__(self, path: str | Path) -> None:
+        require_possible_name(path)
         self.path = Path(path)
         self.rows: list[dict[str, float]] = []
         self._lock: Lock | None = None
