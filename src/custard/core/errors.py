@@ -72,7 +72,7 @@ def require_positive(**given: object) -> None:
     custard.core.errors.CustardError: step_timeout=-1 must be a number above 0
     """
     for name, value in given.items():
-        if value is not None and (not isinstance(value, Real) or isinstance(value, bool) or not value > 0):
+        if value is not None and (not isinstance(value, Real) or isinstance(value, bool) or not float(value) > 0):
             raise CustardError(f"{name}={value!r} must be a number above 0")
 
 

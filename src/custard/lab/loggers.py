@@ -119,7 +119,7 @@ def logger_names(log: str | Sequence[str] | None) -> list[str]:
     >>> logger_names("wandb"), logger_names(None)
     (['wandb'], [])
     """
-    names = [] if log is None else list(log) if isinstance(log, (list, tuple)) else [log]
+    names: list[Any] = [] if log is None else list(log) if isinstance(log, (list, tuple)) else [log]
     for name in names:
         if not isinstance(name, str) or name not in LOGGERS:
             raise CustardError(one_of("logger", name, LOGGERS))
