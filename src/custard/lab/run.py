@@ -183,6 +183,9 @@ class RunDirectory:
             snapshot.tree.save(self.path / "checkpoint" / "tree.json")
         if snapshot.state is None and not finished:
             return
+        if snapshot.ended and snapshot.final is not None:
+            snapshot.final.save(self.path / "final.json")
+        finished = finished or snapshot.ended
         progress = {"steps": snapshot.steps, "seconds": seconds, "metrics": self.rows, "finished": finished}
         given = snapshot.state() if snapshot.state is not None else {}
         state = {key: np.asarray(value) for key, value in {**given, "progress": json.dumps(progress)}.items()}
