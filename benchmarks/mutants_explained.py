@@ -32,4 +32,102 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
     ("planning/relaxation", "Sub to Add", "drift = max(drift, abs(mine - policy.values[s]))"):
         "the inverse is computed anew once more than needed",
     ("planning/relaxation", "condition negated", "s = n - 1 - k if sweep % 2 == 0 else k"): "the order of the states",
+    **dict.fromkeys(
+        [
+            ("tree/simplify", change, text)
+            for change in ("1 to 2", "0.0 to 1.0")
+            for text in ("stack: list[tuple[int, int, float]] = [(0, -1, 0.0)]",
+                         "stack.append((kids[0][node], -1, 0.0))",
+                         "stack.append((kids[1][node], -1, 0.0))", "stack.append((goes[node], -1, 0.0))",
+                         "stack.append((node, 2, 0.0))")
+        ],
+        "any mark but 0, 1 and 2 means that a node is met first, and a bound is read with the marks 0 and 1 only",
+    ),
+    ("tree/simplify", "any to all", "elif not seen.any() and visits[node] >= at_least:"):
+        "where one of the two is seen the branch before is taken",
+    ("tree/simplify", "1 to 2",
+     "level = goes[np.stack([tree.children_left[at], tree.children_right[at]], axis=1).reshape(-1)]"):
+        "reshape reads -2 like -1",
+    ("tree/explain", "Lt to LtE", "if key not in best or (distance, leaf) < (best[key].distance, best[key].leaf):"):
+        "no leaf comes twice",
+    ("tree/explain", "Lt to LtE",
+     "if near_point is not None and (key not in best or near_point[1] < best[key].distance):"):
+        "of leaves of one action that are as near, either may be named",
+    ("tree/verify", "1 to 2",
+     "array[0] for array in rules.thresholds(lower[k : k + 1], upper[k : k + 1], numbers[[k]], v[[k]])"):
+        "the first row alone is read",
+    ("tree/verify", "zeros to ones",
+     'v = np.asarray(answer["v"], dtype=np.float64).reshape(len(level)) if parameterised else np.zeros(len(level))'):
+        "v is not read in the discrete form",
+    ("tree/verify", "True to False", "fraction = model.eval(real, model_completion=True).as_fraction()"):
+        "every feature has conditions, so that a model holds a number for it",
+    ("tree/verify", "GtE to Gt", "return z3.If(parts[0] >= 0, parts[0], -parts[0])"): "zero is its own negative",
+    **dict.fromkeys(
+        [
+            ("tree/verify", "condition negated",
+             'flipped = Term("or" if inner.kind == "and" else "and", tuple(Term("not", (p,)) for p in inner.parts))'),
+            ("tree/verify", "Eq to NotEq",
+             'flipped = Term("or" if inner.kind == "and" else "and", tuple(Term("not", (p,)) for p in inner.parts))'),
+            ("tree/verify", "condition negated",
+             'turned = Term("<=" if inner.kind == "<" else "<", (inner.parts[1], inner.parts[0]))'),
+            ("tree/verify", "Eq to NotEq",
+             'turned = Term("<=" if inner.kind == "<" else "<", (inner.parts[1], inner.parts[0]))'),
+            ("tree/verify", "0 to 1",
+             'turned = Term("<=" if inner.kind == "<" else "<", (inner.parts[1], inner.parts[0]))'),
+            ("tree/verify", "IsNot to Is",
+             'if term.kind == "not" and slack is not None:  # push negations in, so that they meet the inequalities'),
+            ("tree/verify", "Add to Sub",
+             'return parts[0] + room < parts[1] if kind == "<" else parts[0] + room <= parts[1]'),
+            ("tree/verify", "Add to Sub",
+             "above = [reals[c] > _exact(z3, low) + slack for c, (low, _) in box.items() if np.isfinite(low)]"),
+            ("tree/verify", "Add to Sub",
+             "apart = [z3.Or(a > b + room, b > a + room) for a, b in zip(mine, its, strict=True)]"),
+        ],
+        "of the question for a point with room: what it gives is confirmed by the tree, and the question without room, "
+        "which proves, is another",
+    ),
+    ("tree/verify", "0.0 to 1.0",
+     "return np.where(np.isfinite(last), last, np.where(first > -MAX_FLOAT64, first, 0.0))"):
+        "of a feature that may have any value",
+    ("task/evaluate", "zeros to ones",
+     "time_limited, traversal_limited = np.zeros(episodes, dtype=bool), np.zeros(episodes, dtype=bool)"):
+        "both are set in every episode",
+    **dict.fromkeys(
+        [
+            ("planning/evaluate", "1 to 2",
+             "row = sparse.csr_array((mdp.start > 0).astype(float).reshape(1, -1))"),
+            ("planning/evaluate", "1 to 2", "into = sparse.csr_array(ends.astype(float).reshape(1, -1))"),
+            ("planning/reach", "1 to 2",
+             "into = sparse.hstack([sparse.csr_array(goal.astype(float).reshape(1, -1)), sparse.csr_array((1, 1))])"),
+        ],
+        "reshape reads -2 like -1",
+    ),
+    ("planning/reach", "1.0 to 2.0", "return float(mdp.start @ np.clip(probability, 0.0, 1.0))"):
+        "a probability exceeds 1 by rounding at most",
+    ("planning/evaluate", "0 to 1", "count = p.shape[0]"): "the matrix is square",
+    ("planning/evaluate", "1 to 2", "signs = np.zeros(label.max() + 1)"): "one more class that has no states",
+    ("planning/evaluate", "1 to 2", "leaves = np.zeros(label.max() + 1, dtype=bool)"):
+        "one more class that has no states",
+    ("planning/evaluate", "zeros to ones", "signs = np.zeros(label.max() + 1)"): "only infinities are read",
+    ("planning/evaluate", "1.0 to 2.0", "target[-1] = 1.0"): "only the sign of the mean reward is read",
+    ("planning/evaluate", "Gt to GtE", "signs[part] = np.inf if gain > 1e-12 else -np.inf"):
+        "a mean reward of exactly 1e-12 may be either",
+    **dict.fromkeys(
+        [
+            ("planning/evaluate", change,
+             "if mdp.n_states > MAX_UNFILTERED_STATES:  # of a million states a policy may visit ten")
+            for change in ("Gt to GtE", "Gt to LtE", "condition negated")
+        ],
+        "the same visits, faster or slower",
+    ),
+    **dict.fromkeys(
+        [
+            ("planning/evaluate", change, "largest = max(1.0, float(np.abs(mdp.rewards).max()))")
+            for change in ("1.0 to 2.0", "max to min")
+        ],
+        "an accuracy far below what returns are compared with",
+    ),
+    ("planning/evaluate", "0.0 to 1.0",
+     "return np.where(mdp.terminal, 0.0, mdp.rewards[np.arange(mdp.n_states), choice])"):
+        "nothing acts in terminal states",
 }  # fmt: skip

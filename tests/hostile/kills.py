@@ -40,7 +40,7 @@ RUNS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "tpi": ("CartPole-v1", "tpi", {"budget": 300_000, "max_depth": 2}),
     "random": ("custard/PotholeWorld-v0", "random", {"budget": 300_000, "max_depth": 2}),
     "plan": ("custard/PrereqWorld-v0", "plan", {"env_kwargs": {"m": 6}, "max_depth": 3}),
-    "plan/discounted": ("FrozenLake8x8-v1", "plan", {"max_depth": 3, "gamma": 0.99}),
+    "plan/discounted": ("FrozenLake-v1", "plan", {"max_depth": 2, "gamma": 0.99}),
     "viper-bi": ("custard/PrereqWorld-v0", "viper-bi", {"env_kwargs": {"m": 5}, "iterations": 8}),
     "cqi": ("custard/PrereqWorld-v0", "cqi", {"env_kwargs": {"m": 3}, "budget": 10_000}),
     "pyeatt": ("custard/PrereqWorld-v0", "pyeatt", {"env_kwargs": {"m": 3}, "budget": 10_000}),

@@ -191,3 +191,22 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_later(tmp_path, monkeypatch
     assert not list((tmp_path / "run").rglob("*.custard-part"))
     rest = custard.learn("custard/PrereqWorld-v0", "mfec", out=tmp_path / "run", resume=True, **given)
     assert (rest.tree, rest.steps, rest.value) == (whole.tree, whole.steps, whole.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"step_timeout": -1}, "step_timeout=-1 must be a number above 0"), ({"step_timeout": 0}, "above 0"),
+        ({"step_timeout": "x"}, "above 0"), ({"step_timeout": float("nan")}, "above 0"),
+        ({"feature_names": 3}, "feature_names must be a list"), ({"feature_names": "has_0"}, "must be a list"),
+        ({"log": 3}, "3"), ({"log": [3]}, "3"), ({"seeds": "ab"}, "seeds='a' must be a whole number"),
+        ({"seeds": [0, 1.5]}, "seeds=1.5"), ({"out": 3}, "no file can be named '3'"),
+        ({"out": "x" * 5000}, "no file can be named"), ({"env_kwargs": 3}, "env_kwargs must be a dictionary"),
+        ({"env_kwargs": {3: 4}}, "env_kwargs must be a dictionary"),
+    ],
+)  # fmt: skip
+def test_arguments_of_the_wrong_kind_are_one_line(given, message):
+    with pytest.raises(CustardError) as caught:
+        custard.learn("custard/PrereqWorld-v0", "mfec", **{"budget": 500, **given})
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)

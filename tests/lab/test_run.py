@@ -51,6 +51,25 @@ def test_an_interrupted_run_goes_on_as_if_it_had_not_been(tmp_path, monkeypatch)
     np.testing.assert_equal(plain, expected)
 
 
+@pytest.mark.parametrize("preset", ["tuned", "paper"])
+def test_a_run_that_is_stopped_after_its_last_tree_has_nothing_left_to_do(tmp_path, monkeypatch, preset):
+    """Its last snapshot is stored before it is known to be finished: going on from there must add nothing."""
+    monkeypatch.setattr(learning, "CHECKPOINT_SECONDS", 0.0)
+    given = dict(**WORLD, preset=preset, budget=20_000)
+    whole = custard.learn("custard/PrereqWorld-v0", "mfec", out=tmp_path / "whole", **given)
+    count = len(whole.metrics)
+
+    def stops(progress, seen=[]):  # noqa: B006
+        seen.append(progress)
+        return len(seen) >= count
+
+    custard.learn("custard/PrereqWorld-v0", "mfec", out=tmp_path / "part", on_progress=stops, **given)
+    resumed = custard.learn("custard/PrereqWorld-v0", "mfec", out=tmp_path / "part", resume=True, **given)
+    assert (resumed.tree, resumed.steps, resumed.value) == (whole.tree, whole.steps, whole.value)
+    assert (resumed.final is None) == (whole.final is None)
+    assert len(resumed.metrics) == count
+
+
 @pytest.mark.parametrize("method", ["mfec", "tpi", "dqn", "ppo"])
 def test_a_checkpoint_of_another_version_is_one_line(tmp_path, monkeypatch, method):
     monkeypatch.setattr(learning, "Display", Interrupting)

@@ -39,6 +39,34 @@ def test_what_is_not_proved_says_so(tree: custard.Tree) -> None:
     assert f"no tree of depth ≤ 1 returns more than {stored['bound']:.9g}" in str(certificate_text(loose))
 
 
+def told(tree: custard.Tree, **changed: Any) -> tuple[str, dict[str, str], bool]:
+    other = tree.with_origin(certificate={**tree.origin["certificate"], **changed})
+    return str(certificate_text(other)), dict(certificate_items(other)), is_discounted(other)
+
+
+def test_what_kind_of_return_it_is_is_said(tree: custard.Tree) -> None:
+    _, items, discounted = told(tree, gamma=0.9, horizon=None, zeta=0.0)
+    assert discounted
+    assert "the exact expected return, discounted by 0.9 per step; no episode" in items["Value"]
+    _, items, discounted = told(tree, gamma=1.0, horizon=None, zeta=0.0)
+    assert not discounted
+    assert "the exact expected return; no episode" in items["Value"]
+    _, items, discounted = told(tree, gamma=0.9, horizon=7, zeta=-0.25)
+    assert not discounted  # episodes end
+    assert "discounted by 0.9 per step, less 0.25 per question asked; no" in items["Value"]
+
+
+def test_only_what_is_proved_is_claimed(tree: custard.Tree) -> None:
+    text, items, _ = told(tree, proved=True, fewest_leaves=True)
+    assert "returns more, and none of fewer leaves as much" in text
+    assert items["Gap"].endswith("returns more, and none of fewer leaves as much")
+    text, items, _ = told(tree, proved=True, fewest_leaves=False)
+    assert "none of fewer leaves" not in text + items["Gap"]
+    assert "Gap" not in told(tree, proved=False, value=None)[1]
+    assert "Gap" not in told(tree, proved=False, bound=None)[1]
+    assert told(tree, proved=False, max_depth=None)[1]["Bound"].endswith("no tree of any depth has more")
+
+
 def test_show_prints_it(tree: custard.Tree, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     tree.save(tmp_path / "tree.json")
     code, out, _ = call(capsys, "show", tmp_path / "tree.json")

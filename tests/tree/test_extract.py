@@ -217,3 +217,45 @@ def test_an_endless_policy_of_many_features_is_one_line():
     env = IBMDP(gym.make("Acrobot-v1"), splits=1, max_depth=1)
     with pytest.raises(CustardError, match=r"asks for ever: at depth 1 \(.*, …\)"):
         extract(lambda bounds, mask: np.full(len(bounds), env.rules.n_base), env)
+
+
+def test_one_wrong_answer_among_several_is_refused():
+    """Others in the batch may be right."""
+    env = cartpole(splits=1, max_depth=2)
+    first = env.rules.n_base
+
+    def second_level(answers):
+        return lambda bounds, mask: np.array([first]) if len(bounds) == 1 else np.array(answers)
+
+    for wrong, message in (([0, -1], "outside 0…"), ([0, 99], "outside 0…"), ([0.0, 0.5], "must be whole")):
+        with pytest.raises(CustardError, match=message):
+            extract(second_level(wrong), env)
+
+
+def test_leaves_have_no_threshold_and_a_fallback_is_the_action():
+    env = cartpole(splits=1, max_depth=1)
+    first = env.rules.n_base
+
+    def never_acts(bounds, mask):
+        return np.full(len(bounds), first)
+
+    with pytest.warns(UserWarning, match="asked for ever"):
+        tree = extract(never_acts, env, fallback=1)
+    assert tree.threshold[tree.leaves()].tolist() == [0.0] * tree.n_leaves
+    assert set(tree.value[tree.leaves()].tolist()) == {1}
+
+
+def test_a_policy_is_asked_again_with_base_actions_only():
+    env, masks = cartpole(splits=1, max_depth=1), []
+    first = env.rules.n_base
+
+    def obeys_the_second_time(bounds, mask):
+        masks.append(mask.copy())
+        return np.where(mask[:, first:].any(axis=1) | (len(masks) == 2), first, 1)
+
+    with pytest.warns(UserWarning, match="asked for ever"):
+        tree = extract(obeys_the_second_time, env)
+    assert tree.depth == 1
+    assert len(masks) == 3
+    assert not masks[2][:, first:].any()
+    assert masks[2][:, :first].all()

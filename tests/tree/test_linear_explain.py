@@ -30,6 +30,15 @@ def test_the_nearest_change_is_the_foot_of_the_perpendicular():
     assert tree.act(change.observation) == 0
 
 
+@pytest.mark.parametrize(("level", "distance"), [(5.5, 0.1), (6.0, 0.2), (7.0, 0.2), (7.5, 0.1)])
+def test_of_two_leaves_of_one_action_the_nearer_one_is_named(level, distance):
+    """Left at most 5 and above 8, right in between; the perpendicular is 5 long per unit of distance."""
+    tree = Tree([3, -1, 3, -1, -1], [5.0, 0, 8.0, 0, 0], [1, -1, 3, -1, -1], [2, -1, 4, -1, -1], [0, 0, 0, 1, 0],
+                lean().features, Actions("discrete", ("left", "right")))  # fmt: skip
+    (change,) = counterfactuals(tree, [3 * level / 25, 4 * level / 25, 0.0], scale=1.0)
+    assert change.distance == pytest.approx(distance)
+
+
 def test_fixed_features_and_bounds_are_kept():
     (change,) = counterfactuals(lean(), [3.0, 4.0, 7.0], scale=1.0, fixed=["x"])
     assert change.observation == pytest.approx([3.0, -1.0, 7.0])

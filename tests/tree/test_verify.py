@@ -393,6 +393,8 @@ def test_actions_are_named_by_the_number_they_begin_with(start: int) -> None:
     assert verify(tree, "pole_angle <= 0 -> push_left").holds
     assert verify(tree, "pole_angle > 0 -> push_left").holds is False
     assert verify(tree, "pole_angle > -0.1 -> push_right").holds is False
+    assert verify(tree, "pole_angle > 0 -> not push_right").holds is False
+    assert verify(tree, "not push_left").holds is False
 
 
 def test_a_certificate_counts_actions_from_where_they_begin() -> None:

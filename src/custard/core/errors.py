@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from numbers import Integral
+from numbers import Integral, Real
 
 __all__ = [
     "MAX_MESSAGE_CHARACTERS", "CustardError", "from_interrupt", "one_line", "one_of", "require_least", "require_shares",
@@ -62,6 +62,18 @@ def require_whole(minimum: int, maximum: int | None = None, **given: object) -> 
             raise CustardError(f"{name}={value!r} must be a whole number of at least {minimum}")
         if value is not None and maximum is not None and int(value) > maximum:  # type: ignore[call-overload]
             raise CustardError(f"{name}={value!r} must be at most {maximum:,}")
+
+
+def require_positive(**given: object) -> None:
+    """Raise unless every value that is given (not None) is a number above zero.
+
+    >>> require_positive(step_timeout=-1)
+    Traceback (most recent call last):
+    custard.core.errors.CustardError: step_timeout=-1 must be a number above 0
+    """
+    for name, value in given.items():
+        if value is not None and (not isinstance(value, Real) or isinstance(value, bool) or not float(value) > 0):
+            raise CustardError(f"{name}={value!r} must be a number above 0")
 
 
 def require_least(settings: object, minimum: float, *names: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import tempfile
 import warnings
@@ -26,8 +27,13 @@ def require_possible_name(path: str | Path) -> None:
     """
     try:
         is_possible = b"\0" not in os.fsencode(path)
-    except UnicodeEncodeError:
+    except (UnicodeEncodeError, TypeError):
         is_possible = False
+    if is_possible:
+        try:
+            os.lstat(path)
+        except OSError as error:
+            is_possible = error.errno != errno.ENAMETOOLONG
     if not is_possible:
         raise CustardError(f"no file can be named {str(path)!a}")
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, Unpack, overload
 import numpy as np
 
 from custard.core.clusters import require_engine
-from custard.core.errors import CustardError, from_interrupt, one_line, one_of, require_whole
+from custard.core.errors import CustardError, from_interrupt, one_line, one_of, require_positive, require_whole
 from custard.core.features import is_expressions
 from custard.core.history import require_history
 from custard.core.metadata import representative
@@ -109,6 +109,9 @@ def learn(
     (2, 3, -2.0)
     """
     require_whole(0, seed=seed, max_depth=max_depth)
+    require_positive(step_timeout=step_timeout)
+    if feature_names is not None and not isinstance(feature_names, (list, tuple, np.ndarray)):
+        raise CustardError(f"feature_names must be a list of names, not {feature_names!r}")
     require_engine(engine, address)
     if on_progress is not None and not callable(on_progress):
         raise CustardError(f"on_progress must be a function of one argument, not {type(on_progress).__name__}")
@@ -120,6 +123,9 @@ def learn(
         if not isinstance(seeds, Iterable):
             require_whole(1, seeds=seeds)
             seeds = range(seed, seed + seeds)
+        seeds = list(seeds)
+        for each in seeds:
+            require_whole(0, seeds=each)
         given = {
             **feature_options.plain_data(), "max_depth": max_depth, "budget": budget, "preset": preset,
             "env_kwargs": env_kwargs, "resume": resume, "time": time, "step_timeout": step_timeout, "log": names,

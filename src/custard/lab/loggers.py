@@ -119,9 +119,9 @@ def logger_names(log: str | Sequence[str] | None) -> list[str]:
     >>> logger_names("wandb"), logger_names(None)
     (['wandb'], [])
     """
-    names = [] if log is None else [log] if isinstance(log, str) else list(log)
+    names: list[Any] = [] if log is None else list(log) if isinstance(log, (list, tuple)) else [log]
     for name in names:
-        if name not in LOGGERS:
+        if not isinstance(name, str) or name not in LOGGERS:
             raise CustardError(one_of("logger", name, LOGGERS))
     return list(dict.fromkeys(names))
 

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from custard.core.errors import CustardError, one_line
-from custard.core.files import load_arrays, make_directory, remove_leftovers, write_atomically
+from custard.core.files import load_arrays, make_directory, remove_leftovers, require_possible_name, write_atomically
 from custard.core.locks import Lock
 from custard.core.number_format import format_numbers, html_table, passed_time
 from custard.task.problem import Snapshot
@@ -86,6 +86,7 @@ class RunDirectory:
     """The files of one run."""
 
     def __init__(self, path: str | Path) -> None:
+        require_possible_name(path)
         self.path = Path(path)
         self.rows: list[dict[str, float]] = []
         self._lock: Lock | None = None
@@ -182,6 +183,9 @@ class RunDirectory:
             snapshot.tree.save(self.path / "checkpoint" / "tree.json")
         if snapshot.state is None and not finished:
             return
+        if snapshot.ended and snapshot.final is not None:
+            snapshot.final.save(self.path / "final.json")
+        finished = finished or snapshot.ended
         progress = {"steps": snapshot.steps, "seconds": seconds, "metrics": self.rows, "finished": finished}
         given = snapshot.state() if snapshot.state is not None else {}
         state = {key: np.asarray(value) for key, value in {**given, "progress": json.dumps(progress)}.items()}

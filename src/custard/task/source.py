@@ -89,6 +89,8 @@ def source(env: Any, kwargs: Mapping[str, Any] | None = None) -> Source:
     >>> source("custard/PrereqWorld-v0", {"m": 4}).make_vec(3).num_envs
     3
     """
+    if kwargs is not None and not (isinstance(kwargs, Mapping) and all(isinstance(name, str) for name in kwargs)):
+        raise CustardError(f"env_kwargs must be a dictionary from names to values, not {kwargs!r}")
     kwargs = dict(kwargs or {})
     if isinstance(env, Source):
         return env

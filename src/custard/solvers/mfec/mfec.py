@@ -402,7 +402,7 @@ class Learner:
         state = self._state()
         return Snapshot(
             progress.steps, best.tree, best.mean, self.budget, metrics, final, self.message, lambda: state,
-            quiet_end=self._quiet_end(),
+            quiet_end=self._quiet_end(), ended=bool(self.message),
         )  # fmt: skip
 
     def _state(self) -> dict[str, np.ndarray]:

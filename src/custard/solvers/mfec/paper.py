@@ -386,7 +386,7 @@ def solve(problem: Problem, settings: PaperSettings, state: dict[str, np.ndarray
         kept = {**_save(tables), **copy_arrays(episodes.arrays()), **selection.state(), "steps": np.array(steps)}
         yield Snapshot(
             steps, best.tree if best else final, best.mean if best else float("nan"), budget, metrics, final, message,
-            lambda kept=kept: kept,  # type: ignore[misc]
+            lambda kept=kept: kept, ended=bool(message),  # type: ignore[misc]
         )  # fmt: skip
 
 
