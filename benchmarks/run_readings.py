@@ -1,16 +1,18 @@
 """Run the readings of the paper's MFEC that its text leaves open, for results/readings.md.
 
-    python benchmarks/run_readings.py [seeds] [first seed]
+    python benchmarks/run_readings.py [seeds] [first seed] [all]
     python benchmarks/run_readings.py table
 
-Writes results/readings.csv, one row per trial, as trials finish; the same command again runs what is missing. `table`
-prints the page's table from the rows that are there.
+Writes results/readings.csv, one row per trial, as trials finish; the same command again runs what is missing. `all`
+runs the whole factorial, otherwise only the readings that a few trials left in question. `table` prints the page's
+table from the rows that are there.
 """
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -21,24 +23,33 @@ from custard.lab.trials import Trial
 
 OUT = Path(__file__).parents[1] / "results" / "readings.csv"
 BUDGETS = {"CartPole": 200_000, "PrereqWorld": 100_000, "PotholeWorld": 60_000}  # environment steps
-APPENDIX = {"first_epsilon": 0.5, "epsilon": 0.05}  # the appendix's schedule for DQN
-MFEC = {"first_epsilon": 0.005, "epsilon": 0.005}  # Blundell et al. (2016)
+EXPLORATIONS: dict[str, dict[str, Any]] = {
+    "0.5 to 0.05": {"first_epsilon": 0.5, "epsilon": 0.05, "epsilon_steps": 200_000},  # the appendix's for DQN
+    "0.005": {"first_epsilon": 0.005, "epsilon": 0.005, "epsilon_steps": 200_000},  # Blundell et al. (2016)
+    "0.5 to 0.005": {"first_epsilon": 0.5, "epsilon": 0.005, "epsilon_steps": 200_000},  # from the one to the other
+    "1 to 0.005": {"first_epsilon": 1.0, "epsilon": 0.005, "epsilon_steps": 10_000},  # MFEC as others program it
+}
 FACTORIAL = [
     {"optimistic": optimistic, **exploration, "target": target}
     for optimistic in (True, False)
-    for exploration in (APPENDIX, MFEC)
+    for exploration in EXPLORATIONS.values()
     for target in ("one-step", "n-step", "episode")
 ]
-BEST_OF_20 = [{"optimistic": True, **APPENDIX, "target": "one-step", "keep": True, "evaluations": 20}]
+BEST_OF_20 = [{**FACTORIAL[0], "keep": True, "evaluations": 20}]
+ASKED = [reading for reading in FACTORIAL if reading["target"] == "one-step" and reading["optimistic"]]
+ASKED.append({**FACTORIAL[0], "optimistic": False})
+ASKED_ON_CARTPOLE = [{**ASKED[i], "target": "n-step"} for i in (0, 2, 4)]
 
 
-def trials(seeds: range, worlds: tuple[str, ...] = tuple(WORLDS)) -> list[Trial]:
-    """Return the factorial and the reading that reports the best of 20 trees; seeds are outermost, to fill evenly."""
+def trials(seeds: range, everything: bool = False) -> list[Trial]:
+    """Return the factorial and the reading that reports the best of 20 trees, or only the readings in `ASKED`; seeds
+    are outermost, to fill evenly.
+    """
     return [
         Trial(world.env, "mfec", seed, world.kwargs, "paper", world.max_depth,
               {"budget": BUDGETS[name], "evaluations": 5, **reading}, experiment="readings")
         for seed in seeds for reading in FACTORIAL + BEST_OF_20 for name, world in WORLDS.items()
-        if name in worlds
+        if everything or reading in ASKED or (name == "CartPole" and reading in ASKED_ON_CARTPOLE)
     ]  # fmt: skip
 
 
@@ -73,16 +84,17 @@ def table() -> str:
     return markdown(header, [*lines, ["the paper", *published, ""]])
 
 
-def _words(reading: dict) -> str:
+def _words(reading: dict[str, Any]) -> str:
     """Return a reading in words."""
-    epsilon = "0.5 to 0.05" if reading["first_epsilon"] == 0.5 else "0.005"
+    names = (name for name, exploration in EXPLORATIONS.items() if exploration.items() <= reading.items())
     first = "untried first" if reading["optimistic"] else "neighbours' mean"
-    return f"{reading['target']}, ε {epsilon}, {first}" + (", best of 20 trees" if reading.get("keep") else "")
+    return f"{reading['target']}, ε {next(names)}, {first}" + (", best of 20 trees" if reading.get("keep") else "")
 
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["table"]:
         print(table())
     else:
-        count, first = (int(word) for word in (sys.argv[1:] + ["2", "0"][len(sys.argv) - 1 :]))
-        sweep(trials(range(first, first + count)), OUT, workers=0, show=False)
+        words = [word for word in sys.argv[1:] if word != "all"]
+        count, first = (int(word) for word in words + ["2", "0"][len(words) :])
+        sweep(trials(range(first, first + count), "all" in sys.argv), OUT, workers=0, show=False)
