@@ -310,13 +310,14 @@ def test_a_function_acts_in_an_environment_that_python_steps():
 def test_workers_are_called_if_the_other_episodes_take_long(monkeypatch, left, share, single):
     """By the time the first took: one second too little calls none, and an environment that exists is run here."""
     took = share * module.MIN_SECONDS_FOR_WORKERS / left * module.FIRST_EPISODES
-    clock, called = iter([100.0, 100.0 + took]), []
+    clock, called = iter(took * k / module.FIRST_EPISODES for k in range(module.FIRST_EPISODES + 1)), []
 
     def make_runner(problem):
         called.append(problem.workers)
         raise CustardError("workers were called")
 
     monkeypatch.setattr(module, "make_runner", make_runner)
+    monkeypatch.setattr(module, "FIRST_SECONDS", np.inf)
     monkeypatch.setattr(module.time, "perf_counter", lambda: next(clock))
     base = describe(Counter())
     tree, count = Tree.leaf(0, base.features, base.actions), module.FIRST_EPISODES + left

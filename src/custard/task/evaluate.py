@@ -251,11 +251,11 @@ def _with_workers(
         return Episodes.joined(
             [runner.run([replace(request, seeds=seeds[part])])[0] for part in pace.parts(FIRST_PART)]
         )
-    found, begun, seconds = [], time.monotonic(), 0.0
+    found, begun, seconds = [], time.perf_counter(), 0.0
     while pace.done < min(len(seeds), FIRST_EPISODES) and seconds < FIRST_SECONDS:
         for part in pace.parts(1, end=pace.done + 1):
             found.append(play_episodes(env, base, replace(request, seeds=seeds[part])))
-        seconds = time.monotonic() - begun
+        seconds = time.perf_counter() - begun
     seconds *= (len(seeds) - pace.done) / pace.done  # that the others will take
     if seconds > MIN_SECONDS_FOR_WORKERS and not where.is_single_instance:
         runner = make_runner(Problem(where, base, encoder=features, workers=workers))
