@@ -72,7 +72,10 @@ def test_a_checkpoint_with_other_arrays_than_were_written_is_one_line(run):
     assert "checksum" in whole
     for name in sorted(set(whole) - {"checksum"}):
         array = whole[name]
-        for other in (array[..., None], np.zeros(0), array.astype(str), np.array(f"{array}x")):
+        as_text = [] if array.dtype.names else [array.astype(str)]
+        for other in (array[..., None], np.zeros(0), np.array(f"{array}x"), *as_text):
+            if (other.dtype, other.shape) == (array.dtype, array.shape) and other.tobytes() == array.tobytes():
+                continue
             np.savez(file, **{**whole, name: other})
             with pytest.raises(CustardError, match="cannot be read: it does not hold what was written"):
                 learn(run, resume=True)

@@ -287,7 +287,7 @@ class Selection:
         """
         assert self.runner is not None
         cap = self.problem.episode_cap(self.budget)
-        returns, states = [np.zeros(0)], [np.zeros((0, tree.features.n))]
+        returns, states = [np.zeros(0)], [np.zeros((0, self.problem.base.features.n))]
         for part in affordable_parts(seeds, self._steps_left, cap, min_episodes):
             episodes = self.runner.run([EpisodeRequest(tree, part, max_steps=cap, keep_states=True)])[0]
             self.steps += episodes.steps
