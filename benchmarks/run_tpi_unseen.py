@@ -1,21 +1,22 @@
 """Tree policy iteration on unseen tasks with no settings, beside rules made by hand: results/tpi_unseen.csv.
 
-    python benchmarks/run_tpi_unseen.py --seeds 3 --first 30
+    python benchmarks/run_tpi_unseen.py --seeds 3 --first 40 --budget 500000 --experts auto
 
-One row a run, written as it ends; runs that the file has are passed over. `expert` is what the search began from:
+One row per run, written as it ends; runs that the file has are passed over. `expert` is what the search began from:
 `auto` is the default, `none` a search by itself. Returns are means over 1,000 fresh episodes.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
-import time
+import gc
+import resource
 from collections.abc import Callable
 from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
+from result_rows import append_row, rows_in
 
 import custard
 
@@ -146,41 +147,37 @@ TASKS: dict[str, tuple[type[gym.Env], Callable[[np.ndarray], np.ndarray]]] = {
 }
 
 
+def cpu_seconds() -> float:
+    """Return the processor seconds of this process and of the workers that have ended."""
+    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first", type=int, default=30)
+    parser.add_argument("--budget", type=int, help="environment steps; by default what about five minutes allow")
+    parser.add_argument("--experts", nargs="+", choices=["auto", "none"], default=["auto", "none"])
     args = parser.parse_args()
-    columns = ("task", "expert", "seed", "return", "leaves", "depth", "steps", "cpu_seconds", "by_hand")
-    done = set()
-    if FILE.exists():
-        with FILE.open() as text:
-            done = {(row["task"], row["expert"], int(row["seed"])) for row in csv.DictReader(text)}
-    else:
-        FILE.write_text(",".join(columns) + "\n")
+    columns = ("task", "expert", "seed", "return", "leaves", "depth", "steps", "cpu_seconds", "by_hand", "budget")
+    done = {(row["task"], row["expert"], row["seed"], row["budget"]) for row in rows_in(FILE)}
     by_hand = {name: custard.evaluate(rule, make, 1000, seed=1).mean for name, (make, rule) in TASKS.items()}
     for seed in range(args.first, args.first + args.seeds):
         for name, (make, _) in TASKS.items():
-            for expert in ("auto", "none"):
-                if (name, expert, seed) in done:
+            for expert in args.experts:
+                if (name, expert, str(seed), str(args.budget or "")) in done:
                     continue
-                begun = time.process_time()
-                run = custard.learn(make, seed=seed, expert=None if expert == "auto" else expert)
-                seconds = time.process_time() - begun
-                mean = custard.evaluate(run.tree, make, 1000, seed=1).mean
-                row = (
-                    name,
-                    expert,
-                    seed,
-                    round(mean, 3),
-                    run.tree.n_leaves,
-                    run.tree.depth,
-                    run.steps,
-                    round(seconds, 1),
-                )
-                with FILE.open("a", newline="") as text:
-                    csv.writer(text, lineterminator="\n").writerow([*row, round(by_hand[name], 3)])
-                print(*row, by_hand[name], flush=True)
+                begun = cpu_seconds()
+                run = custard.learn(make, seed=seed, budget=args.budget, expert=None if expert == "auto" else expert)
+                gc.collect()  # ends the workers, so that their seconds are known
+                row = {
+                    "task": name, "expert": expert, "seed": seed, "leaves": run.tree.n_leaves, "depth": run.tree.depth,
+                    "steps": run.steps, "cpu_seconds": round(cpu_seconds() - begun, 1),
+                    "return": round(custard.evaluate(run.tree, make, 1000, seed=1).mean, 3),
+                    "by_hand": round(by_hand[name], 3), "budget": args.budget or "",
+                }  # fmt: skip
+                append_row(FILE, columns, row)
 
 
 if __name__ == "__main__":
