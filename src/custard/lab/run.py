@@ -211,7 +211,8 @@ def _checksum(state: Mapping[str, np.ndarray]) -> str:
     for name in sorted(state):
         array = state[name]
         found.update(f"{name} {array.dtype.str} {array.shape} ".encode())
-        for part in [array] if array.dtype.names is None else [array[field] for field in array.dtype.names]:
+        columns = array.dtype.names
+        for part in [array] if columns is None else [array[column] for column in columns]:
             found.update(part.tobytes())  # records have gaps between their fields, which hold anything
     return found.hexdigest()
 
