@@ -35,7 +35,7 @@ from custard.task.source import Source, source
 from custard.tree.balance import balance
 
 OUT = Path(__file__).parents[1] / "results" / "mfec_curves.csv"
-STEPS = {"PrereqWorld": 1_500_000, "CartPole": 600_000, "PotholeWorld": 200_000}
+STEPS = {"PrereqWorld": 1_900_000, "CartPole": 600_000, "PotholeWorld": 200_000}
 REACHING_EPISODES = 50
 
 
@@ -83,7 +83,8 @@ def table(rows: list[dict[str, Any]]) -> str:
         lines.append([
             name, str(seed), f"{int(last['episodes']):,}", *(f"{moment:.2f}" for moment in moments),
             f"{last['raw_depth']}, {last['raw_leaves']}", f"{last['depth']}, {last['leaves']}",
-            f"{last['reached_depth']}, {last['reached_leaves']}", f"{np.median(returns):.2f}", last["cpu_seconds"],
+            f"{last['reached_depth']}, {last['reached_leaves']}" if last["reached_depth"] else "–",
+            f"{np.median(returns):.2f}", last["cpu_seconds"],
         ])  # fmt: skip
     header = ["world", "seed", "episodes", "return at a quarter", "half", "three quarters", "the end",
               "depth, leaves at the end", "balanced", "reached", "median of twenty", "CPU seconds"]  # fmt: skip

@@ -78,7 +78,8 @@ def table() -> str:
                     distances.append(abs(mean - cell.mean) / scale)  # type: ignore[operator]
                     line.append(f"{mean:.2f}" if column == "return" else f"{mean:.1f}")
             line[-1] += f" ({len(rows)})"
-        lines.append([*line, f"{np.mean(distances):.2f}" if len(distances) == 5 else "–"])
+        if distances:
+            lines.append([*line, f"{np.mean(distances):.2f}" if len(distances) == 5 else "–"])
     published = [str(cell) for name in WORLDS for cell in PAPER_TABLE1["mfec"][name] if cell is not None]
     header = ["reading", "CartPole reward", "PrereqWorld reward", "depth", "PotholeWorld reward", "depth", "distance"]
     return markdown(header, [*lines, ["the paper", *published, ""]])
