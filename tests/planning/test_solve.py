@@ -106,7 +106,7 @@ def test_states_that_cannot_end_are_worth_minus_infinity() -> None:
 
 
 def test_gaining_for_ever_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("custard.planning.solve.MAX_SWEEPS", 3000)
+    monkeypatch.setattr("custard.planning.solve.MAX_VALUE_ITERATION_SWEEPS", 3000)
     mdp = random_mdp(2, 2, seed=0, gamma=1.0, ending=0.0)
     with pytest.raises(custard.CustardError, match="does not settle"):
         value_iteration(mdp)

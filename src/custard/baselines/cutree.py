@@ -42,7 +42,8 @@ __all__ = [
 
 SPLIT_TESTS = ("ks", "variance")
 DEFAULT_PHASES = 40  # per run, unless the length of a phase is given
-MAX_SWEEPS, SWEEP_TOLERANCE = 2000, 1e-5  # of value iteration; the tolerance is a share of the largest value
+MAX_VALUE_ITERATION_SWEEPS = 2000
+SWEEP_TOLERANCE = 1e-5  # share of the largest value by which the last sweep may change any
 MAX_SPLIT_ROUNDS = 30  # of splitting, per phase
 
 
@@ -208,7 +209,7 @@ def _plan(tables: Tables, count: int, gamma: float) -> tuple[np.ndarray, np.ndar
     has_transitions = np.asarray(tried.any(axis=1))
     q = tree.q[leaf_nodes].copy()
     value = q.max(axis=1)
-    for _ in range(MAX_SWEEPS):
+    for _ in range(MAX_VALUE_ITERATION_SWEEPS):
         new_q = (rewards + gamma * (model @ value)).reshape(-1, n_actions)
         new_value = np.where(tried, new_q, -np.inf).max(axis=1)
         new_value = np.where(has_transitions, new_value, value)

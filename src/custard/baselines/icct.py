@@ -36,7 +36,7 @@ __all__ = ["PRESETS", "ControlTree", "Settings", "act_crisply", "crisp_tree", "l
 MIN_LOG_DEVIATION, MAX_LOG_DEVIATION = -5.0, 0.5  # of exploration, in half ranges of the action
 FIRST_DEVIATION = 0.5
 UPDATES_PER_CALL = 32  # in one compiled call
-MAX_CACHED_UPDATES = 8  # compiled updates kept, of the settings used last
+MAX_COMPILED_UPDATES = 8  # compiled updates kept, of the settings used last
 SURVEY_BUDGET_SHARE = 0.1  # at most, for the random steps before the first update
 
 
@@ -195,7 +195,7 @@ def action_range(actions: Actions) -> tuple[np.ndarray, np.ndarray]:
 # -- the run -----------------------------------------------------------------------------------------------------------
 
 
-@lru_cache(MAX_CACHED_UPDATES)
+@lru_cache(MAX_COMPILED_UPDATES)
 def _compiled_updates(form: tuple[str, int, int | None], count: int, config: SACConfig) -> Any:
     """Return the compiled updates of trees of a form (`paths_of`), the same for all runs with these settings."""
     paths = paths_of(*form)

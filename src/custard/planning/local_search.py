@@ -20,7 +20,7 @@ __all__ = [
 ]  # fmt: skip
 
 MAX_HEAP_DEPTH = 10  # up to here trees are climbed as arrays of 2**depth leaves
-MAX_SWEEPS = 100_000
+MAX_EVALUATION_SWEEPS = 100_000
 MAX_DIRECT_STATES = 160  # up to here a linear system is solved instead of iterating
 
 
@@ -55,7 +55,7 @@ def evaluate_choice(model, choice, values, cutoff):
         return np.dot(model.start, values)
     new = np.empty(n)
     total = 0.0
-    for _ in range(MAX_SWEEPS):
+    for _ in range(MAX_EVALUATION_SWEEPS):
         low, high, leaks = np.inf, -np.inf, False
         for s in range(n):
             a = choice[model.point[s]]

@@ -26,7 +26,8 @@ from custard.core.numba_tools import njit
 __all__ = ["backward_bound", "can_finish", "endless_reward", "reachable", "relaxed_bound", "rising_bound"]
 
 MAX_IDLE_SWEEPS = 30  # sweeps without effect on the start after which a bound that holds anyway is good enough
-SWEEPS_BEFORE_GATHERING = 4  # most bounds are low enough by then; for others, copying the allowed actions saves time
+#: Most bounds are low enough by then; for the others, copying the allowed actions saves time.
+SWEEPS_BEFORE_COPYING_ACTIONS = 4
 
 
 @njit(cache=True)
@@ -100,11 +101,11 @@ def relaxed_bound(pointer, successor, probability, reward, start, allowed, price
     first, begin, earned, after, weight = gather(pointer, successor, probability, reward, allowed[:0], price, gamma)
     for sweep in range(max_sweeps):
         change = 0.0
-        if sweep == SWEEPS_BEFORE_GATHERING:
+        if sweep == SWEEPS_BEFORE_COPYING_ACTIONS:
             first, begin, earned, after, weight = gather(pointer, successor, probability, reward, allowed, price, gamma)
         for k in range(n):
             s = n - 1 - k if sweep % 2 == 0 else k
-            if sweep >= SWEEPS_BEFORE_GATHERING:
+            if sweep >= SWEEPS_BEFORE_COPYING_ACTIONS:
                 best = backup_gathered(first, begin, earned, after, weight, values, s)
             else:
                 best = backup(pointer, successor, probability, reward, allowed, price, values, gamma, s)

@@ -16,7 +16,7 @@ from custard.planning.evaluate import policy_value, state_values
 
 __all__ = ["backward_induction", "can_end", "optimal_value", "policy_iteration", "value_iteration"]
 
-MAX_SWEEPS = 200_000
+MAX_VALUE_ITERATION_SWEEPS = 200_000
 MIN_NARROWING = 0.5  # by which solving for the greedy policy's values must narrow the bracket to be tried again
 MAX_SOLVER_STEPS = 60  # towards those values
 MAX_JACOBI_STATES = 2_000  # beyond, undiscounted values are iterated in place
@@ -50,7 +50,7 @@ def value_iteration(
     settling_sweeps = 2 * mdp.n_states + 1000
     # From zero, values then only fall or only rise: sweeps in place go the same way, faster.
     is_swept = mdp.horizon is None and mdp.n_states > MAX_JACOBI_STATES and (rewards.max() <= 0 or rewards.min() >= 0)
-    for sweep in range(mdp.horizon if mdp.horizon is not None else MAX_SWEEPS):
+    for sweep in range(mdp.horizon if mdp.horizon is not None else MAX_VALUE_ITERATION_SWEEPS):
         if is_swept and not lost.any():
             values = values.copy()
             for _ in range(SWEEPS_PER_BRACKET):

@@ -34,7 +34,7 @@ __all__ = ["begin", "improve", "round_numbers", "search"]
 FIRST_EPISODES = 4  # of the linear policy: which actions it takes, and where features lie
 MAX_LINEAR_LEAVES, GROWN_TREES = 4, 4  # leaves that trees with linear leaves grow to, and ways that are tried at a time
 MAX_RANDOM_ARMS, MAX_RANDOM_NUMBERS = 8, 200  # random trees that race, and the numbers that one may have
-RANDOM_DEVIATION = 1.0  # of the search for their numbers, in its units
+RANDOM_TREE_SEARCH_DEVIATION = 1.0  # of the search for their numbers, in its units
 PRUNED_SHARES = 0.2, 0.4  # of all coefficients, before all numbers are searched for again
 MAX_SINGLE_DROPS, MAX_CLOSED = 32, 4  # coefficients that are tried without, and splits
 EVOLUTION_SHARE = 0.15  # of the steps left, for a search for all numbers; twice as much after one that failed
@@ -93,7 +93,7 @@ def race_random_trees(run: DirectSearch) -> Iterator[Snapshot]:
         state.has_raced_sums, state.race_end = True, end
         run.save()
     yield from race_arms(
-        run, SUMS, state.race_end, "racing trees with linear leaves", RANDOM_DEVIATION, moves_sums=True
+        run, SUMS, state.race_end, "racing trees with linear leaves", RANDOM_TREE_SEARCH_DEVIATION, moves_sums=True
     )
 
 

@@ -109,7 +109,7 @@ UPDATES_PER_ROUND = 32  # updates of Q
 MIN_ROUNDS = 20  # however small the budget
 SPLIT_PRICE_SHARE = 0.03  # -zeta as a share of what splits can gain
 MAX_CACHED_NODES = 50_000
-MAX_TREE_STATES = 20_000  # states kept that were visited while following the tree
+MAX_STATES_OF_TREE_EPISODES = 20_000  # states kept that were visited while following the tree
 MIN_TREE_STATES = 500  # of them before nodes are drawn for them
 MAX_GRADIENT_NORM = 10.0
 
@@ -181,7 +181,7 @@ class Learner:
             "ended": np.zeros((), bool),
         }  # fmt: skip
         self.memory = Replay(min(settings.buffer, budget), row)
-        self.tree_states = Replay(MAX_TREE_STATES, {"x": np.zeros(n)})  # visited while following the tree
+        self.tree_states = Replay(MAX_STATES_OF_TREE_EPISODES, {"x": np.zeros(n)})  # visited while following the tree
         self.nodes = make_node_cache(rules, q, self.frequencies, streams([seeds["nodes"]])[0], MAX_CACHED_NODES)
         self.episodes = make_episodes(
             problem.with_scaled_rewards, seeds["environment"], max_steps=problem.episode_cap(budget),

@@ -17,13 +17,13 @@ from custard.solvers.common.key_table import NONE, find, insert, nearest
 from custard.solvers.mfec.bounds_table import child_node, greedy_base_action, learning_rate, root_node, update_node
 from custard.solvers.mfec.runners import CONTINUES, EPISODE_OVER, STARTED, TERMINATED
 from custard.solvers.mfec.tables import (
-    DISCOVERING,
-    EXPLORING,
-    FOLLOWING,
+    EPISODE_DISCOVERS,
+    EPISODE_EXPLORES,
+    EPISODE_FOLLOWS_TREE,
+    EPISODE_UNDECIDED,
     MAX_OUTCOMES,
     MAX_RECORDED_STEPS,
     MAX_STEPS_WITHOUT_CHANGE,
-    UNDECIDED,
 )
 from custard.task.compiled_episodes import start_episode, step_episode
 from custard.tree.compiled import leaf_of
@@ -134,12 +134,12 @@ def learn_episode(tables, x, terminated, is_over, k):
     counters.recorded_steps = 0
     if is_over:
         counters.episode += 1
-        if counters.episode_kind == FOLLOWING:
+        if counters.episode_kind == EPISODE_FOLLOWS_TREE:
             counters.followed_episodes += 1
             counters.followed_returns += counters.episode_return
         counters.episode_return = 0.0
         counters.steps_without_change = 0
-        counters.episode_kind = UNDECIDED
+        counters.episode_kind = EPISODE_UNDECIDED
 
 
 @njit(cache=True)
@@ -257,13 +257,17 @@ def choose_base_action(tables, x, k):
     """Update Q over bounds in a base state x [n] and return the base action to take there."""
     episode, counters, schedule, rng = tables.episode, tables.counters[0], tables.schedule[0], tables.rng
     row = base_state_row(tables, x, k)
-    if counters.episode_kind == UNDECIDED:
-        kind = EXPLORING if uniform(rng, 0.0, 1.0) < 0.5 else DISCOVERING
-        counters.episode_kind = kind if uniform(rng, 0.0, 1.0) < schedule.explore_share else FOLLOWING
+    if counters.episode_kind == EPISODE_UNDECIDED:
+        kind = EPISODE_EXPLORES if uniform(rng, 0.0, 1.0) < 0.5 else EPISODE_DISCOVERS
+        counters.episode_kind = kind if uniform(rng, 0.0, 1.0) < schedule.explore_share else EPISODE_FOLLOWS_TREE
         counters.random_action_share = uniform(rng, 0.0, 1.0) ** 3  # mostly few random actions, sometimes all
     # A tree must serve the states it leads to, not those that random actions lead to; each once per episode, so that
     # waiting in one state does not outweigh the others.
-    if counters.episode_kind == FOLLOWING and schedule.learns_tree and tables.state_episode[row] != counters.episode:
+    if (
+        counters.episode_kind == EPISODE_FOLLOWS_TREE
+        and schedule.learns_tree
+        and tables.state_episode[row] != counters.episode
+    ):
         update_bounds_table(tables, x, row)
         for c in range(len(x)):
             tables.moments[0, c] += 1.0
@@ -282,9 +286,9 @@ def choose_base_action(tables, x, k):
         intended = np.int64(guide_action) if guide_action >= 0 else _best_action(tables.q_star, row, tables.priority)
     # Half of the exploring episodes deviate from the intended actions, the other half from the best known ones.
     action = intended
-    if counters.episode_kind == DISCOVERING:
+    if counters.episode_kind == EPISODE_DISCOVERS:
         action = _best_action(tables.q_star, row, tables.priority)
-    if counters.episode_kind != FOLLOWING and uniform(rng, 0.0, 1.0) < counters.random_action_share:
+    if counters.episode_kind != EPISODE_FOLLOWS_TREE and uniform(rng, 0.0, 1.0) < counters.random_action_share:
         action = _least_tried_action(tables.tries, row, rng)
     tables.tries[row, action] += 1
     t = counters.recorded_steps

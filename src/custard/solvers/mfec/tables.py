@@ -40,7 +40,7 @@ TEACHER_END = 0.6  # from here on episodes follow the tree alone, where there is
 PRICE_BEGIN, PRICE_END = 0.3, 0.6  # in between the reward of a split falls from 0 to zeta
 RANDOM_SPLITS_END, RANDOM_SPLITS_FALL = 0.7, 0.6  # where their share has fallen to epsilon; over how long it falls
 DEFAULT_EPSILON, DEFAULT_EPSILON_LIMITED = 0.1, 0.5  # without and with a depth limit
-UNDECIDED, FOLLOWING, EXPLORING, DISCOVERING = -1, 0, 1, 2  # kinds of episode
+EPISODE_UNDECIDED, EPISODE_FOLLOWS_TREE, EPISODE_EXPLORES, EPISODE_DISCOVERS = -1, 0, 1, 2  # kinds of episode
 
 SCHEDULE = np.dtype(
     [
@@ -196,7 +196,7 @@ def make_tables(rules: Rules, grid: np.ndarray, scale: np.ndarray, capacity: int
         counters=np.zeros(1, dtype=COUNTERS).view(np.recarray),
         rng=streams([seed])[0],
     )
-    tables.counters[0].episode_kind = UNDECIDED
+    tables.counters[0].episode_kind = EPISODE_UNDECIDED
     return tables
 
 
