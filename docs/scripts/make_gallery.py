@@ -216,7 +216,8 @@ def write_pages(rows: dict[str, dict[str, str]]) -> None:
 
 One tree per environment, each learned by the command on its page: a single run with seed 0, so another seed may give a
 better or a worse tree. Returns are means over fresh episodes that were not used for learning or choosing. Beside each
-stands the mean return of random actions on 200 episodes.
+stands the mean return of random actions on 200 episodes. The version that learned a tree is in its file, under
+`origin`; a later one may learn another tree by the same command.
 
 All pages are made by `python docs/scripts/make_gallery.py`; the numbers are in `docs/gallery/gallery.csv`.
 

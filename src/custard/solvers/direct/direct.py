@@ -61,7 +61,7 @@ MAX_FAILURES = 3  # searches for all numbers in a row without a better tree befo
 MIN_WORTH = 0.5  # share of the best tree's gain over constants that a policy must have to be improved further
 #: Standard errors, and share of the gain over constants, by which the form with more numbers must return more.
 CHOICE_MARGIN, CHOICE_GAIN = 2.0, 0.03
-BEFORE_NETWORKS = ("constants", "expert", "linear tree")  # phases
+PHASES_BEFORE_NETWORKS = ("constants", "expert", "linear tree")  # phases
 #: What a phase does, shown when it begins.
 PHASE_MESSAGES = {
     "constants": "trying constant actions", "expert": "searching an expert", "linear tree": "building a tree of sums",
@@ -449,7 +449,7 @@ class DirectSearch:
         facts = {"judged": len(judged), "leaves": incumbent.tree.n_leaves, "expert": state.expert_return}
         facts["error"] = float(judged.std(ddof=1)) / np.sqrt(len(judged)) if len(judged) > 1 else np.nan
         # Compiled steps take no time beside networks and imitation, which are still to come.
-        is_before_networks = self.problem.is_compiled and state.phase in BEFORE_NETWORKS
+        is_before_networks = self.problem.is_compiled and state.phase in PHASES_BEFORE_NETWORKS
         return Snapshot(
             self.racer.steps, centre_integer_thresholds(incumbent.tree), incumbent.mean, self.budget,
             {name: float(fact) for name, fact in facts.items()}, message=message, state=lambda: saved,
