@@ -21,7 +21,6 @@ use. The state between two units of work is plain data (`state`), so that a run 
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -37,7 +36,7 @@ from custard.solvers.common.race import BudgetUsed, Racer, Winner, number_count
 from custard.solvers.direct import experts, plain, sums
 from custard.solvers.direct.state import CHANGES_PER_EVOLUTION, PLAIN, SUMS, Ends, Forms, Incumbent, SearchState
 from custard.task.budget import budget_for
-from custard.task.episodes import Episodes, Runner
+from custard.task.episodes import Runner
 from custard.task.problem import Problem, Snapshot
 from custard.task.workers import make_runner
 from custard.tree.leaf_actions import LeafActions
@@ -48,9 +47,8 @@ from custard.tree.tree import Tree
 __all__ = ["PRESETS", "Settings", "budget_for_time", "is_state", "solve"]
 
 DEFAULT_MAX_LEAVES = 32
-SEARCH_END, CHOICE_END = 0.91, 0.95  # shares of the budget; judging has the rest
+CHOICE_END = 0.95  # share of the budget; judging has the rest
 MAX_OVERRUN, MAX_IMITATION_OVERRUN = 0.15, 0.3  # shares of the budget by which phases may exceed their ends
-CONSTANT_EPISODES, MAX_CONSTANTS, CONSTANTS_SHARE = 8, 8, 0.03
 COMPARISON_SHARE, MIN_COMPARISON, MAX_COMPARISON = 0.01, 8, 64  # of the budget for one tree's episodes; episodes
 GENERATIONS = 30  # that a search should have: where the budget allows fewer, they are made smaller
 MAX_KEPT_STATES = 4000  # that show where thresholds may lie
@@ -169,7 +167,7 @@ class DirectSearch:
         else:
             self.state = SearchState.from_arrays(data, problem.base)
         self.budget = self.state.budget
-        cap, limit = problem.episode_cap(self.budget), int(SEARCH_END * self.budget)
+        cap, limit = problem.episode_cap(self.budget), int(self.ends.search * self.budget)
         self.racer = Racer(runner, self.seed, cap, limit, settings.gamma)
         self.racer.steps, self.racer.draws, self.racer.longest = self.state.counts
         self.racer.recent_length = self.state.recent_length
@@ -179,7 +177,7 @@ class DirectSearch:
     def run(self) -> Iterator[Snapshot]:
         """Run the phases that are left."""
         phases: dict[str, Callable[[], Iterator[Snapshot]]] = {
-            "constants": self.try_constants, "expert": lambda: experts.search(self),
+            "constants": lambda: plain.try_constants(self), "expert": lambda: experts.search(self),
             "linear tree": lambda: sums.begin(self),
             "imitation": lambda: plain.imitate(self), "race": lambda: plain.race(self),
             "sums": lambda: sums.search(self), "refinement": self.refine, "masks": lambda: plain.prefer_allowed(self),
@@ -197,7 +195,7 @@ class DirectSearch:
                     yield self.snapshot(PHASE_MESSAGES[names[at]])
                 yield from phases[names[at]]()
             except BudgetUsed:
-                if self.steps_left(SEARCH_END) <= 0:  # what is left is for choosing and judging
+                if self.steps_left(self.ends.search) <= 0:  # what is left is for choosing and judging
                     at = max(at, names.index("choice") - 1)
             at += 1
         yield self.snapshot(message=self.closing_message())
@@ -208,42 +206,14 @@ class DirectSearch:
             return CHOICE_END if phase == "choice" else 1.0
         if phase == "imitation":  # of the race's share: without trees to race there is nothing to spend it on
             return min(self.ends.imitation + MAX_IMITATION_OVERRUN, self.ends.race)
-        return min(SEARCH_END, getattr(self.ends, phase, 1.0) + MAX_OVERRUN)
+        return min(self.ends.search, getattr(self.ends, phase, 1.0) + MAX_OVERRUN)
 
     # -- phases -----------------------------------------------------------------------------------------------------
 
-    def try_constants(self) -> Iterator[Snapshot]:
-        """Judge trees of one leaf."""
-        rng, base, leaf_actions = np.random.default_rng([self.seed, 0]), self.problem.base, self.leaf_actions
-        actions = (
-            np.array([leaf_actions.low, (leaf_actions.low + leaf_actions.high) / 2, leaf_actions.high])
-            if leaf_actions.all is None
-            else leaf_actions.all
-        )
-        if base.actions.kind == "multi":
-            actions = np.rint(actions).astype(np.int64)
-        chosen = [actions[i] for i in rng.permutation(len(actions))[:MAX_CONSTANTS]]
-        trees = [Tree.leaf(action, base.features, base.actions) for action in chosen]
-        self.state.incumbents[PLAIN] = Incumbent(trees[0])
-        affordable = CONSTANTS_SHARE * self.budget / (len(trees) * (self.racer.max_steps or 1))
-        episodes = int(np.clip(affordable, 2, CONSTANT_EPISODES))
-        results = self.racer.screen(trees, episodes, keep_states=True)
-        self.warn_of_endless_episodes(results)
-        means = [float(result.returns.mean()) for result in results]
-        self.state.constant_return = max(means)
-        self.state.has_masks = any(result.masks.shape[1] > 0 for result in results)
-        never_forbidden = [not result.forbidden.any() for result in results]
-        self.keep_states(np.concatenate([result.states for result in results]))
-        self.take(PLAIN, trees[max(range(len(trees)), key=lambda k: (never_forbidden[k], means[k]))])
-        self.challenge(PLAIN, [arm.tree for arm in self.state.arms])
-        yield self.snapshot("trying constant actions")
-
     def refine(self) -> Iterator[Snapshot]:
         """Improve the better form, and the other if it is not far behind."""
-        incumbents, can_be_plain = (
-            self.state.incumbents,
-            self.forms.has_plain and min(self.max_depth + 1, self.max_leaves) > 1,
-        )
+        incumbents = self.state.incumbents
+        can_be_plain = self.forms.has_plain and min(self.max_depth + 1, self.max_leaves) > 1
         while self.steps_left(self.ends.refinement) > 0:
             forms = [form for form in incumbents if (form == SUMS or can_be_plain) and not self.is_stuck(form)]
             forms = [form for form in forms if self.is_worth_improving(incumbents[form].mean)]
@@ -252,9 +222,11 @@ class DirectSearch:
             yield from self.improve(max(forms, key=lambda form: incumbents[form].mean), self.ends.refinement)
 
     def choose_form(self) -> Iterator[Snapshot]:
-        """Choose between plain tests and sums, on fresh episodes."""
+        """Choose between plain tests and sums, and between the trees of sums, on fresh episodes."""
         incumbents = self.state.incumbents
-        if len(incumbents) == 1 or (not self.forms.has_plain and SUMS in incumbents):
+        is_chosen = len(incumbents) == 1 or (not self.forms.has_plain and SUMS in incumbents)
+        sums.compare_finally(self, (0.8 if is_chosen else 0.4) * self.steps_left(CHOICE_END))
+        if is_chosen:
             self.state.chosen_form = SUMS if SUMS in incumbents else next(iter(incumbents))
         else:
             simple, other = sorted(incumbents, key=lambda form: number_count(incumbents[form].tree))
@@ -360,16 +332,6 @@ class DirectSearch:
     def tolerated_losses(self, form: str) -> float:
         """Return what all smaller trees together may lose."""
         return TOLERATED_LOSSES * max(0.0, self.state.incumbents[form].mean - self.state.constant_return)
-
-    def warn_of_endless_episodes(self, results: list[Episodes]) -> None:
-        """Say where episodes are cut, if the environment declares no time limit and ended none of them."""
-        is_cut = all((result.lengths >= (self.racer.max_steps or np.inf)).all() for result in results)
-        if is_cut and self.problem.source.time_limit is None and not any(r.terminated.any() for r in results):
-            warnings.warn(
-                f"{self.problem.source.name} declares no time limit and episodes of constant actions do not end: trees "
-                f"are compared on episodes of {self.racer.max_steps} steps (max_episode_steps sets another limit)",
-                stacklevel=2,
-            )
 
     def keep_states(self, states: np.ndarray) -> None:
         """Keep some of the states that were met."""

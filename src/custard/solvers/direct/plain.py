@@ -1,7 +1,8 @@
-"""Trees with plain tests and constant leaves: imitated, raced, changed, given allowed actions, made smaller."""
+"""Trees with plain tests and constant leaves: of one leaf, imitated, raced, changed, given allowed actions, smaller."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -19,7 +20,8 @@ from custard.solvers.common.mutations import (
 from custard.solvers.common.race import BudgetUsed
 from custard.solvers.direct import experts
 from custard.solvers.direct.imitate import Teacher, imitations
-from custard.solvers.direct.state import PLAIN
+from custard.solvers.direct.state import PLAIN, Incumbent
+from custard.task.episodes import Episodes
 from custard.task.problem import Snapshot
 from custard.tree.leaf_actions import LeafActions
 from custard.tree.shape import build_tree, shape_of, tree_of
@@ -29,8 +31,12 @@ from custard.tree.tree import Tree
 if TYPE_CHECKING:
     from custard.solvers.direct.direct import DirectSearch
 
-__all__ = ["arm_count", "imitate", "improve", "prefer_allowed", "race", "race_arms", "shrink", "with_allowed_leaves"]
+__all__ = [
+    "arm_count", "imitate", "improve", "prefer_allowed", "race", "race_arms", "shrink", "try_constants",
+    "with_allowed_leaves",
+]  # fmt: skip
 
+CONSTANT_EPISODES, MAX_CONSTANTS, CONSTANTS_SHARE = 8, 8, 0.03  # of trees of one leaf; such trees; of the budget
 IMITATION_SHARE = 0.3  # of the steps left for imitation, for one teacher
 FINALISTS, FINALISTS_PER_SIZE = 80, 3  # imitating trees that are compared: the best ones, and the best of each size
 MIN_FINALISTS, RANKING_ROUNDS = 8, 4  # the worse half drops out in each round
@@ -45,6 +51,44 @@ MAX_RANDOM_TREES, RANDOM_TREE_EPISODES, RANDOM_DEPTH = 32, 6, 3  # where there i
 MAX_CLOSED = 8  # smaller trees without one split that are compared at a time
 CHALLENGERS = 24  # changed trees that are compared with the present one at a time
 SECOND_CHANGE_SHARE = 0.3  # share of them with a further change
+
+
+def try_constants(run: DirectSearch) -> Iterator[Snapshot]:
+    """Judge trees of one leaf."""
+    rng, base, leaf_actions = np.random.default_rng([run.seed, 0]), run.problem.base, run.leaf_actions
+    actions = (
+        np.array([leaf_actions.low, (leaf_actions.low + leaf_actions.high) / 2, leaf_actions.high])
+        if leaf_actions.all is None
+        else leaf_actions.all
+    )
+    if base.actions.kind == "multi":
+        actions = np.rint(actions).astype(np.int64)
+    chosen = [actions[i] for i in rng.permutation(len(actions))[:MAX_CONSTANTS]]
+    trees = [Tree.leaf(action, base.features, base.actions) for action in chosen]
+    run.state.incumbents[PLAIN] = Incumbent(trees[0])
+    affordable = CONSTANTS_SHARE * run.budget / (len(trees) * (run.racer.max_steps or 1))
+    episodes = int(np.clip(affordable, 2, CONSTANT_EPISODES))
+    results = run.racer.screen(trees, episodes, keep_states=True)
+    _warn_of_endless_episodes(run, results)
+    means = [float(result.returns.mean()) for result in results]
+    run.state.constant_return = max(means)
+    run.state.has_masks = any(result.masks.shape[1] > 0 for result in results)
+    never_forbidden = [not result.forbidden.any() for result in results]
+    run.keep_states(np.concatenate([result.states for result in results]))
+    run.take(PLAIN, trees[max(range(len(trees)), key=lambda k: (never_forbidden[k], means[k]))])
+    run.challenge(PLAIN, [arm.tree for arm in run.state.arms])
+    yield run.snapshot("trying constant actions")
+
+
+def _warn_of_endless_episodes(run: DirectSearch, results: list[Episodes]) -> None:
+    """Say where episodes are cut, if the environment declares no time limit and ended none of them."""
+    is_cut = all((result.lengths >= (run.racer.max_steps or np.inf)).all() for result in results)
+    if is_cut and run.problem.source.time_limit is None and not any(r.terminated.any() for r in results):
+        warnings.warn(
+            f"{run.problem.source.name} declares no time limit and episodes of constant actions do not end: trees "
+            f"are compared on episodes of {run.racer.max_steps} steps (max_episode_steps sets another limit)",
+            stacklevel=2,
+        )
 
 
 def imitate(run: DirectSearch) -> Iterator[Snapshot]:

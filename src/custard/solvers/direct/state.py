@@ -68,16 +68,17 @@ class Ends(NamedTuple):
     race: float
     sums: float
     refinement: float
+    search: float  # what is left is for choosing, up to CHOICE_END, and for judging
 
     @classmethod
     def of(cls, forms: Forms, is_discrete: bool) -> Ends:
         """Return the shares for what is searched; action vectors need more refinement."""
         if not forms.has_plain:
-            return cls(0.4, 0.4, 0.4, 0.88, 0.88)
+            return cls(0.4, 0.4, 0.4, 0.85, 0.85, 0.89)
         if forms.has_sums:
-            return cls(0.4, 0.46, 0.56, 0.72, 0.88)
+            return cls(0.4, 0.46, 0.56, 0.72, 0.85, 0.89)
         race = 0.78 if is_discrete else 0.58
-        return cls(0.3, 0.4, race, race, 0.88)
+        return cls(0.3, 0.4, race, race, 0.88, 0.91)
 
 
 @dataclass(eq=False)
@@ -105,7 +106,7 @@ class SearchState:
     has_masks: bool = False  # whether the environment says which actions are allowed
     states: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))  # [M, n_raw]: some that were met
     incumbents: dict[str, Incumbent] = field(default_factory=dict)  # by form
-    references: list[Tree] = field(default_factory=list)  # at most one: the best tree of sums, however large
+    references: list[Tree] = field(default_factory=list)  # the first tree of sums and the best since, however large
     chosen_form: str = ""  # at the end
     linear_search: dict[str, np.ndarray] = field(default_factory=dict)  # of the search for a linear policy
     linear_plan: dict[str, Any] = field(default_factory=dict)  # its settings
@@ -136,8 +137,8 @@ class SearchState:
             data |= {f"arm{k}.search/{key}": entry for key, entry in arm.search.items()}
         for form, incumbent in self.incumbents.items():
             data |= {f"judged/{form}": incumbent.judged, **_tree_arrays(f"incumbent.{form}", incumbent.tree)}
-        for tree in self.references:
-            data |= _tree_arrays("reference", tree)
+        for k, tree in enumerate(self.references):
+            data |= _tree_arrays(f"reference{k}", tree)
         data |= {f"linear_search/{key}": entry for key, entry in self.linear_search.items()}
         for name in ("linear_plan", "rounds", "losses", "failures"):
             data |= {f"{name}/{key}": np.array(entry) for key, entry in getattr(self, name).items()}
@@ -158,8 +159,9 @@ class SearchState:
             setattr(state, name, {key: entry.item() for key, entry in _below(f"{name}/", data).items()})
         for form, judged in _below("judged/", data).items():
             state.incumbents[form] = Incumbent(_tree(f"incumbent.{form}", data, base), judged)
-        if _below("reference/", data):
-            state.references = [_tree("reference", data, base)]
+        state.references = [
+            _tree(name, data, base) for name in ("reference0", "reference1") if _below(f"{name}/", data)
+        ]
         for k, (seed, steps) in enumerate(data["arm_counts"].tolist()):
             start, tree = (_tree(f"arm{k}.{part}", data, base) for part in ("start", "tree"))
             state.arms.append(Arm(start, tree, seed, steps, _below(f"arm{k}.search/", data)))

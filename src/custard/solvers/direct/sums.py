@@ -29,7 +29,7 @@ from custard.tree.tree import Tree
 if TYPE_CHECKING:
     from custard.solvers.direct.direct import DirectSearch
 
-__all__ = ["begin", "improve", "round_numbers", "search"]
+__all__ = ["begin", "compare_finally", "improve", "round_numbers", "search"]
 
 FIRST_EPISODES = 4  # of the linear policy: which actions it takes, and where features lie
 MAX_LINEAR_LEAVES, GROWN_TREES = 4, 4  # leaves that trees with linear leaves grow to, and ways that are tried at a time
@@ -41,6 +41,7 @@ EVOLUTION_SHARE = 0.15  # of the steps left, for a search for all numbers; twice
 DEVIATION = 0.3  # of such a search, in its units
 REFERENCE_FACTOR = 3  # episodes that compare a tree with the best one, per one that compares trees otherwise
 MAX_REFERENCE_PARTS, CLEAR_ERRORS = 4, 2.0  # times as many where that is unclear: within so many standard errors
+MIN_FINAL_EPISODES, MAX_FINAL_EPISODES = 8, 400  # that compare the result with these trees at the end
 MAX_LOSSES = 2.0  # times what smaller trees may lose, after which the best tree takes their place again
 ROUNDING_DIGITS = 3, 2  # to which numbers are rounded if the return allows
 
@@ -127,19 +128,41 @@ def improve(run: DirectSearch, number: int, end: float) -> Iterator[Snapshot]:
 
 
 def compare_with_reference(run: DirectSearch) -> None:
-    """Measure what smaller trees have lost against the best tree so far, on episodes that chose none of them.
+    """Measure what smaller trees have lost against the best tree of late, on episodes that chose none of them.
 
     What comparisons say that each of them lost is too little, as those won that were lucky.
     """
     state, tree = run.state, run.state.incumbents[SUMS].tree
-    best, most = (state.references or [tree])[0], MAX_LOSSES * run.tolerated_losses(SUMS)
+    best, most = (state.references or [tree])[-1], MAX_LOSSES * run.tolerated_losses(SUMS)
     loss = _measured_loss(run, tree, best, most)
     if loss <= 0.0:
-        state.references = [tree]
+        state.references = [*state.references[:1], tree]
     elif loss > most:
         run.take(SUMS, best)
         loss = 0.0
     state.losses[SUMS] = max(0.0, loss)
+
+
+def compare_finally(run: DirectSearch, steps: float) -> None:
+    """Measure once more, in so many steps, what the tree loses against the first and the best: one of them may return.
+
+    A tree that fails in one of ten episodes fails in none of thirty now and then, and among many that are compared it
+    is such a one that wins.
+    """
+    state = run.state
+    if SUMS not in state.incumbents:
+        return
+    tree = state.incumbents[SUMS].tree
+    others = [each for each in state.references if each != tree]
+    episodes = min(MAX_FINAL_EPISODES, int(steps / ((1 + len(others)) * run.racer.recent_length)))
+    if not others or episodes < MIN_FINAL_EPISODES:
+        return
+    own, *results = run.racer.screen([tree, *others], episodes)
+    losses = [result.returns - own.returns for result in results]
+    best = max(range(len(others)), key=lambda k: losses[k].mean())
+    loss, error = float(losses[best].mean()), float(losses[best].std()) / np.sqrt(episodes)
+    if loss > MAX_LOSSES * run.tolerated_losses(SUMS) and loss > error:
+        run.take(SUMS, others[best])
 
 
 def _measured_loss(run: DirectSearch, tree: Tree, best: Tree, most: float) -> float:
@@ -178,7 +201,7 @@ def smaller_trees(run: DirectSearch, tree: Tree) -> list[Tree]:
 
 
 def round_numbers(run: DirectSearch) -> Iterator[Snapshot]:
-    """Round the numbers of the tree of sums, if the return allows; all that was taken away is measured once more."""
+    """Round the numbers of the tree of sums, if the return allows."""
     if SUMS not in run.state.incumbents:
         return
     for digits in ROUNDING_DIGITS if run.settings.digits is None else (run.settings.digits,):
@@ -186,5 +209,3 @@ def round_numbers(run: DirectSearch) -> Iterator[Snapshot]:
         short = with_named_sums(with_rounded_numbers(tree, digits))
         run.accept(SUMS, run.racer.simplest(tree, [short], 2 * run.comparison_episodes, run.tolerance(SUMS)))
         yield run.snapshot("rounding")
-    compare_with_reference(run)
-    yield run.snapshot("rounding")
