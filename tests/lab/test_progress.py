@@ -151,9 +151,9 @@ def test_no_time_left_is_shown_before_two_seconds_were_measured():
 
 def test_what_the_value_is_the_mean_of():
     returns = np.array([8.0, 10.0, 12.0])
-    judged = Snapshot(10, stump(), 10.0, state=lambda: {"best.returns": returns})
+    judged = Snapshot(10, stump(), 10.0, state=lambda: {"best.shown": returns})
     assert judging_of(judged) == (2.0 / math.sqrt(3), 3)
-    other = Snapshot(10, stump(), 9.0, state=lambda: {"best.returns": returns})  # the value is of other episodes
+    other = Snapshot(10, stump(), 9.0, state=lambda: {"best.shown": returns})  # the value is of other episodes
     assert math.isnan(judging_of(other)[0])
     assert judging_of(Snapshot(10, stump(), 9.0, metrics={"error": 0.5, "judged": 16.0})) == (0.5, 16)
 

@@ -390,6 +390,9 @@ def run_learner(
             metrics = {"tree_return": selection.last_mean, **metrics, **learner.further_metrics(selection)}
         used, best = int(progress[0]) + selection.steps, selection.best
         assert best is not None
-        kept = {**copy_arrays(arrays), **selection.state()}
         message = "budget used" if used >= learning_budget else ""
-        yield Snapshot(used, best.tree, best.mean, budget, metrics, tree, message, lambda kept=kept: kept)  # type: ignore[misc]
+        value = selection.show(is_last=bool(message))
+        kept = {**copy_arrays(arrays), **selection.state()}
+        yield Snapshot(
+            used + selection.shown_steps, best.tree, value, budget, metrics, tree, message, lambda kept=kept: kept
+        )  # type: ignore[misc]

@@ -129,6 +129,7 @@ def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | N
             selection.judge(latest, s.keep)
         used, best = rollouts.steps + selection.steps, selection.best
         assert best is not None
+        value = selection.show(is_last)
         metrics = {
             "iteration": iteration, "samples": len(data.x), "accuracy": accuracy, "disagreement": disagreement,
             "tree_return": selection.last_mean, "leaves": latest.n_leaves, "depth": latest.depth,
@@ -141,7 +142,8 @@ def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | N
             "moet.expert": stored_expert, **selection.state(),
         }  # fmt: skip
         message = f"{iteration + 1} iterations, expert: {expert.name}"
-        yield Snapshot(used, best.tree, best.mean, budget, metrics, latest, message, lambda kept=kept: kept)  # type: ignore[misc]
+        used += selection.shown_steps
+        yield Snapshot(used, best.tree, value, budget, metrics, latest, message, lambda kept=kept: kept)  # type: ignore[misc]
 
 
 def _fitting(problem: Problem, settings: Settings) -> Fitting:

@@ -50,24 +50,25 @@ def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | N
     seeds = problem.seeds("trees", "behaviour")
     x, steps = _random_states(problem, seeds["behaviour"], budget)
     features, leaf_actions = problem.base.features, LeafActions(problem.base.actions)
-    selection, drawn = Selection(problem, budget=budget), 0
+    selection, drawn, message = Selection(problem, budget=budget, spent=steps), 0, ""
     if state is not None:
         selection.restore(state)
         drawn = int(state["drawn"])
-    while steps + selection.steps < budget:
+    while not message:
         rng = np.random.default_rng([seeds["trees"], drawn])
         for _ in range(TREES_PER_SNAPSHOT):
             shape = random_shape(rng, x, leaf_actions, int(rng.integers(max_depth + 1)))
             selection.consider(build_tree(shape, features, problem.base.actions))
             drawn += 1
-            if steps + selection.steps >= budget:
+            if selection.is_over:
+                message = "budget used"
                 break
         assert selection.best is not None
-        used = steps + selection.steps
+        value = selection.show(is_last=bool(message))
         kept = {**selection.state(), "drawn": np.array(drawn)}
         yield Snapshot(
-            used, selection.best.tree, selection.best.mean, budget, {"trees": drawn},
-            message="budget used" if used >= budget else "", state=lambda kept=kept: kept,  # type: ignore[misc]
+            steps + selection.steps + selection.shown_steps, selection.best.tree, value, budget, {"trees": drawn},
+            message=message, state=lambda kept=kept: kept,  # type: ignore[misc]
         )  # fmt: skip
 
 

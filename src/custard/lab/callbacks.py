@@ -157,12 +157,12 @@ class Callbacks:
 def judging_of(snapshot: Snapshot) -> tuple[float, int]:
     """Return the standard error of a snapshot's value and the number of judging episodes; NaN and 0 if unknown.
 
-    Methods give them as metrics, or keep the best tree's returns for resuming (`custard.solvers.common.selection`).
+    Methods give them as metrics, or keep the returns shown for resuming (`custard.solvers.common.selection`).
     """
     error, episodes = snapshot.metrics.get("error", math.nan), snapshot.metrics.get("judged", 0.0)
     if math.isfinite(error) and episodes:
         return float(error), int(episodes)
-    returns = snapshot.state().get("best.returns") if snapshot.state is not None else None
+    returns = snapshot.state().get("best.shown") if snapshot.state is not None else None
     if returns is None or len(returns) < 2 or not math.isclose(returns.mean(), snapshot.value):
         return math.nan, 0
     return float(returns.std(ddof=1)) / math.sqrt(len(returns)), len(returns)

@@ -223,7 +223,8 @@ def _ranked_facts(snapshot: Snapshot, short: bool = False) -> list[tuple[int, st
         leaves = f"{tree.n_leaves} {plural('leaf', tree.n_leaves)}"
         if tree.is_linear:
             leaves += f", {tree.n_coefficients} {plural('coefficient', tree.n_coefficients)}"
-        parts += [(1, f"best tree {value}{_interval_text(snapshot)}"), (4, f"depth {tree.depth}"), (5, leaves)]
+        judged = f"{value}{_interval_text(snapshot)}" if math.isfinite(snapshot.value) else "not judged yet"
+        parts += [(1, f"best tree {judged}"), (4, f"depth {tree.depth}"), (5, leaves)]
         if plans:
             bound, gap = format_numbers(snapshot.metrics["bound"], snapshot.metrics["gap"])
             parts[1:1] = [(2, f"bound {bound}"), (2, f"gap {gap}")]

@@ -2,16 +2,19 @@
 
 Learning over bounds oscillates between trees, so the last one is rarely the best one. Every method that extracts trees
 while it learns can hand them to a `Selection`. All trees run the same selection episodes, whose seeds no evaluation
-uses; their environment steps are counted.
+uses. The best tree's mean over them is the largest of many noisy numbers, so what a run shows is its mean over further
+episodes, which choose nothing. The environment steps of both are counted.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from custard.core.errors import CustardError
 from custard.envs.pcg64 import streams
 from custard.solvers.common.paired import paired_gain
 from custard.task.compiled_rollouts import rollouts_for, world_of
@@ -30,6 +33,9 @@ LEARNING_BUDGET_SHARE = 0.97  # of a budget; then the last trees are judged and 
 
 COMPILED_BUDGET_DIVISOR, STEPPED_BUDGET_DIVISOR = 4, 10  # judging one tree takes at most budget / divisor steps
 FLAWLESS_EPISODES_FACTOR = 8  # times as many compiled episodes for a best tree that never fails where others do
+#: Of the budget: for the episodes that a run shows, and for those of them that are kept for the last tree.
+SHOWN_SHARE, LAST_SHOWN_SHARE = 0.03, 0.01
+FIRST_SHOWN, MAX_SHOWN = 8, 200  # such episodes of a new best tree, twice as many at each snapshot, and at most
 CLEAR_ERRORS = 2.0  # standard errors by which a tree is clearly worse than another, or clearly above a threshold
 MAX_SAME_EPISODES = 64  # after which a tree that is no smaller and returned the same as the best is given up
 
@@ -42,6 +48,7 @@ class Judged:
     simplified: Tree
     returns: np.ndarray
     visits: np.ndarray  # [n_nodes of simplified] base states that reached each leaf
+    shown: np.ndarray = field(default_factory=lambda: np.zeros(0))  # returns of episodes that chose nothing
 
     @property
     def n_reached_leaves(self) -> int:
@@ -90,6 +97,8 @@ class Selection:
     budget: float = np.inf  # environment steps of the whole run; judging exceeds it by at most one episode
     spent: int = 0  # environment steps of the run besides those of judging, which the method keeps up to date
     steps: int = 0  # environment steps spent on judging
+    shown_steps: int = 0  # environment steps of the episodes that a run shows
+    longest: int = 0  # steps of the longest episode so far
     best: Judged | None = None
     last_mean: float = float("nan")  # mean return of the tree judged last
     returns_vary: bool = False  # whether the episodes of any one tree ever differed in return
@@ -100,7 +109,9 @@ class Selection:
         is_compiled = self.problem.is_compiled and self.problem.base.actions.discrete
         self.usual_max_episodes = self.max_episodes  # of trees that do not return the same in every episode
         self.flawless_max_episodes = self.max_episodes * (FLAWLESS_EPISODES_FACTOR if is_compiled else 1)
-        self.seeds = episode_seeds(self.problem.seeds("selection")["selection"], self.flawless_max_episodes)
+        seeds = self.problem.seeds("selection", "shown")
+        self.seeds = episode_seeds(seeds["selection"], self.flawless_max_episodes)
+        self.shown_seeds = episode_seeds(seeds["shown"], MAX_SHOWN)
         self.compiled_env: Any = self.problem.source.make_vec(1) if is_compiled else None
         self.streams = streams(self.seeds.tolist()) if is_compiled else None
         self.runner = None if is_compiled else make_judging_runner(self.problem)
@@ -111,6 +122,29 @@ class Selection:
             return self.consider(tree)
         self.replace(tree)
         return False
+
+    def show(self, is_last: bool = False) -> float:
+        """Run episodes of the best tree that choose nothing and return their mean: what the run shows.
+
+        While the run learns they are few, and none where their share of the budget is used: then the mean is not known
+        (NaN). The last tree has what the budget has left, at least one episode.
+        """
+        best = self.best
+        if best is None:
+            return float("nan")
+
+        def steps_left() -> float:
+            if is_last:
+                return self.budget - self.spent - self.steps - self.shown_steps
+            return (SHOWN_SHARE - LAST_SHOWN_SHARE) * self.budget - self.shown_steps
+
+        done = len(best.shown)
+        seeds = self.shown_seeds[done : MAX_SHOWN if is_last else max(FIRST_SHOWN, 2 * done)]
+        rng = streams(seeds.tolist()) if self.compiled_env is not None else None
+        for returns, _, steps in self._play(best.simplified, seeds, rng, steps_left, int(is_last and done == 0)):
+            best.shown = np.concatenate([best.shown, returns])
+            self.shown_steps += steps
+        return float(best.shown.mean()) if len(best.shown) else float("nan")
 
     def consider(self, tree: Tree) -> bool:
         """Judge a tree, and make it the best if it is better; return whether it is."""
@@ -171,6 +205,11 @@ class Selection:
                 break
 
     @property
+    def is_over(self) -> bool:
+        """Whether no environment steps are left for choosing."""
+        return self._steps_left() <= 0
+
+    @property
     def best_has_splits(self) -> bool:
         """Whether the best tree has a split; a single leaf may only mean that nothing was learned yet."""
         return self.best is not None and self.best.simplified.n_leaves > 1
@@ -186,7 +225,7 @@ class Selection:
         self.extend(self.best, self.screening_episodes, is_needed=True)
         self._limit_episodes_to_budget(self.best)
         self.extend(self.best, 8 * self.screening_episodes)
-        self.last_mean = self.best.mean
+        self.last_mean, self.best.shown = self.best.mean, self.best.returns  # which chose nothing
 
     @property
     def is_nearly_perfect(self) -> bool:
@@ -218,6 +257,7 @@ class Selection:
         if gained > 0.0:
             self.replace(tree)
             assert self.best is not None
+            self.best.shown = np.zeros(0)
             self.extend(self.best, len(best.returns))
             self.n_improvements += 1
             self._extend_flawless_best()
@@ -249,25 +289,44 @@ class Selection:
         count = min(count, self.max_episodes)
         if count <= done:
             return
+        rng = self.streams[done:count] if self.streams is not None else None
         min_episodes = int(is_needed and done == 0)
-        if self.compiled_env is None:
-            returns, states = self._run_with_states(judged.simplified, self.seeds[done:count], min_episodes)
-            leaves = judged.simplified.apply(states)
-            judged.visits += np.bincount(leaves, minlength=judged.simplified.n_nodes)
+        played = self._play(judged.simplified, self.seeds[done:count], rng, self._steps_left, min_episodes)
+        for returns, visits, steps in played:
             judged.returns = np.concatenate([judged.returns, returns])
-            return
-        assert self.streams is not None
-        world = world_of(self.compiled_env)
-        for numbers in affordable_parts(np.arange(done, count), self._steps_left, world.time_limit, min_episodes):
-            tree, rng = judged.simplified, self.streams[numbers]
-            returns, lengths, _, visits = rollouts_for(tree)(tree, world, rng)
             judged.visits += visits
-            judged.returns = np.concatenate([judged.returns, returns])
-            self.steps += int(lengths.sum())
+            self.steps += steps
+
+    def _play(
+        self, tree: Tree, seeds: np.ndarray, rng: np.ndarray | None, steps_left: Callable[[], float], min_episodes: int
+    ) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
+        """Run episodes of a tree in parts that the steps left allow; yield returns, visits of nodes and steps of each.
+
+        seeds         of the episodes
+        rng           the streams that they give where the environment is compiled
+        steps_left    called before each part
+        min_episodes  1: an episode runs even where no steps are left
+        """
+        if self.compiled_env is None:
+            assert self.runner is not None
+            cap = self.problem.episode_cap(self.budget)
+            for part in affordable_parts(seeds, steps_left, cap, min_episodes):
+                episodes = self.runner.run([EpisodeRequest(tree, part, max_steps=cap, keep_states=True)])[0]
+                visits = np.bincount(tree.apply(episodes.states), minlength=tree.n_nodes)
+                self.longest = max(self.longest, int(episodes.lengths.max()))
+                yield episodes.returns, visits, episodes.steps
+            return
+        assert rng is not None
+        world = world_of(self.compiled_env)
+        for numbers in affordable_parts(np.arange(len(seeds)), steps_left, world.time_limit, min_episodes):
+            returns, lengths, _, visits = rollouts_for(tree)(tree, world, rng[numbers])
+            self.longest = max(self.longest, int(lengths.max()))
+            yield returns, visits, int(lengths.sum())
 
     def _steps_left(self) -> float:
-        """Return the environment steps that the budget has left."""
-        return self.budget - self.spent - self.steps
+        """Return the environment steps that the budget has left for choosing: one episode at least is to be shown."""
+        for_choosing = (1.0 - LAST_SHOWN_SHARE) * self.budget - self.longest
+        return for_choosing - self.spent - self.steps - self.shown_steps
 
     def _run(self, policy: Policy, seeds: np.ndarray) -> np.ndarray:
         """Run one episode per seed, fewer where the budget does not allow more, and count their steps; return the
@@ -279,21 +338,6 @@ class Selection:
             self.steps += int(results.lengths.sum())
             returns.append(results.returns)
         return np.concatenate(returns)
-
-    def _run_with_states(self, tree: Tree, seeds: np.ndarray, min_episodes: int) -> tuple[np.ndarray, np.ndarray]:
-        """Do the same with a tree where Python steps the environment; return the states [M, n] met as well.
-
-        At least `min_episodes` run, whatever the budget.
-        """
-        assert self.runner is not None
-        cap = self.problem.episode_cap(self.budget)
-        returns, states = [np.zeros(0)], [np.zeros((0, self.problem.base.features.n))]
-        for part in affordable_parts(seeds, self._steps_left, cap, min_episodes):
-            episodes = self.runner.run([EpisodeRequest(tree, part, max_steps=cap, keep_states=True)])[0]
-            self.steps += episodes.steps
-            returns.append(episodes.returns)
-            states.append(episodes.states)
-        return np.concatenate(returns), np.concatenate(states)
 
     def mean_return(self, policy: Policy, episodes: int) -> float:
         """Return the mean return of a policy that is no candidate over the first selection episodes; NaN without any.
@@ -308,9 +352,8 @@ class Selection:
     def state(self) -> dict[str, Any]:
         """Return everything a checkpoint stores, as arrays."""
         keys = list(self.known_means)
-        numbers = [self.steps, self.n_improvements, self.returns_vary, self.max_episodes, self.usual_max_episodes]
         data: dict[str, Any] = {
-            "selection.numbers": np.array(numbers),
+            "selection.numbers": np.array(self._numbers()),
             "selection.last": np.array(self.last_mean),
             "selection.names": np.frombuffer(b"".join(keys), dtype=np.uint8).copy(),
             "selection.lengths": np.array([len(key) for key in keys], dtype=np.int64),
@@ -321,14 +364,23 @@ class Selection:
             data |= {"best.low": self.best.tree.features.low, "best.high": self.best.tree.features.high}
             data |= _linear_arrays(self.best.tree, len(self.problem.base.features.derived))
             data |= {"best.returns": self.best.returns, "best.visits": self.best.visits.copy()}
+            data["best.shown"] = self.best.shown
         return data
+
+    def _numbers(self) -> list[int]:
+        """Return the whole numbers that change."""
+        return [
+            self.steps, self.n_improvements, int(self.returns_vary), self.max_episodes, self.usual_max_episodes,
+            self.shown_steps, self.longest,
+        ]  # fmt: skip
 
     def restore(self, data: dict[str, Any]) -> None:
         """Continue from what `state` returned."""
-        self.steps, self.n_improvements, vary, self.max_episodes, self.usual_max_episodes = (
-            int(number) for number in data["selection.numbers"]
-        )
-        self.returns_vary = bool(vary)
+        numbers = [int(number) for number in data["selection.numbers"]]
+        if len(numbers) != len(self._numbers()):
+            raise CustardError("the checkpoint is of an earlier version of custard: start the run anew")
+        self.steps, self.n_improvements, vary, self.max_episodes, self.usual_max_episodes = numbers[:5]
+        self.returns_vary, (self.shown_steps, self.longest) = bool(vary), numbers[5:]
         self.last_mean = float(data["selection.last"])
         text, lengths = data["selection.names"].tobytes(), data["selection.lengths"].tolist()
         ends = np.cumsum(lengths).tolist()
@@ -342,7 +394,8 @@ class Selection:
             parts = [data[f"best.{part}"] for part in ARRAYS]
             gains = data.get("best.gains")
             tree = Tree(*parts, features=features, actions=self.problem.base.actions, gains=gains)
-            self.best = Judged(tree, simplify(tree), data["best.returns"], data["best.visits"].copy())
+            returns, visits, shown = data["best.returns"], data["best.visits"].copy(), data["best.shown"]
+            self.best = Judged(tree, simplify(tree), returns, visits, shown)
 
 
 def _key_of(tree: Tree) -> bytes:

@@ -128,6 +128,7 @@ class Judge:
         assert best is not None
         assert final is not None
         now = time.perf_counter()
+        value = self.selection.show(is_last=bool(self.message))
         speed = (self.steps - self.clock[1]) / (now - self.clock[0])
         self.clock = (now, self.steps)
         metrics = {**tree_metrics(self.selection, final, self.final_return), **learner.metrics()}
@@ -135,8 +136,8 @@ class Judge:
         numbers = (self.steps, self.snapshots, self.snapshots_without_progress, self.improved_before)
         state = {"judge": np.array(numbers), **self.selection.state(), **learner.state()}
         return Snapshot(
-            self.steps, best.tree, best.mean, self.budget, metrics, final, self.message, lambda: state,
-            quiet_end=self._quiet_end(),
+            self.steps + self.selection.shown_steps, best.tree, value, self.budget, metrics, final,
+            self.message, lambda: state, quiet_end=self._quiet_end() + self.selection.shown_steps,
         )  # fmt: skip
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:

@@ -399,10 +399,11 @@ class Learner:
         for name in ("followed_returns", "followed_episodes", "hits", "misses", "node_visits"):
             counters[name] = 0
         self.clock, self.learning_steps = seconds, 0
-        state = self._state()
+        value, quiet_end = self.selection.show(is_last=bool(self.message)), self._quiet_end()
+        state, shown_steps = self._state(), self.selection.shown_steps
         return Snapshot(
-            progress.steps, best.tree, best.mean, self.budget, metrics, final, self.message, lambda: state,
-            quiet_end=self._quiet_end(), ended=bool(self.message),
+            progress.steps + shown_steps, best.tree, value, self.budget, metrics, final, self.message, lambda: state,
+            quiet_end=quiet_end and quiet_end + shown_steps, ended=bool(self.message),
         )  # fmt: skip
 
     def _state(self) -> dict[str, np.ndarray]:

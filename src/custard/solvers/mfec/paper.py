@@ -383,9 +383,10 @@ def solve(problem: Problem, settings: PaperSettings, state: dict[str, np.ndarray
             "traversal_limit": int(counters.traversals_cut),
         }  # fmt: skip
         counters.returns, counters.episodes = 0.0, 0
+        value = selection.show(is_last=bool(message))
         kept = {**_save(tables), **copy_arrays(episodes.arrays()), **selection.state(), "steps": np.array(steps)}
         yield Snapshot(
-            steps, best.tree if best else final, best.mean if best else float("nan"), budget, metrics, final, message,
+            steps + selection.shown_steps, best.tree if best else final, value, budget, metrics, final, message,
             lambda kept=kept: kept, ended=bool(message),  # type: ignore[misc]
         )  # fmt: skip
 

@@ -352,10 +352,11 @@ class Learner:
             "rows_per_second": self.rows_learned / (seconds - self.clock),
         }  # fmt: skip
         finished[:], self.clock, self.rows_learned = 0.0, seconds, 0
-        state, steps = self._state(), self.survey_steps + self.steps
+        value = self.selection.show(is_last=bool(self.message))
+        state, shown_steps = self._state(), self.selection.shown_steps
         return Snapshot(
-            steps, best.tree, best.mean, self.budget, metrics, greedy, self.message, lambda: state,
-            quiet_end=self._quiet_end(),
+            self.survey_steps + self.steps + shown_steps, best.tree, value, self.budget, metrics, greedy,
+            self.message, lambda: state, quiet_end=self._quiet_end() + shown_steps,
         )  # fmt: skip
 
     def _state(self) -> dict[str, np.ndarray]:
