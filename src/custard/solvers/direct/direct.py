@@ -58,7 +58,7 @@ TOLERATED_LOSS, TOLERATED_LOSSES = 0.006, 0.012
 MAX_FAILURES = 3  # searches for all numbers in a row without a better tree before a form is left as it is
 MIN_WORTH = 0.5  # share of the best tree's gain over constants that a policy must have to be improved further
 #: Standard errors, and share of the gain over constants, by which the form with more numbers must return more.
-CHOICE_MARGIN, CHOICE_GAIN = 2.0, 0.03
+CHOICE_MARGIN, CHOICE_GAIN = 2.0, 0.01
 PHASES_BEFORE_NETWORKS = ("constants", "expert", "linear tree")  # phases
 #: What a phase does, shown when it begins.
 PHASE_MESSAGES = {
