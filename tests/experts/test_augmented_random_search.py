@@ -9,6 +9,7 @@ from custard.experts.augmented_random_search import (
     STEP_SIZE,
     FeatureStatistics,
     Scaling,
+    _best_directions,
     augmented_random_search,
 )
 from custard.experts.direct_search import DirectSearchSettings
@@ -58,7 +59,19 @@ def test_one_generation_follows_the_formula():
         / (len(best) * returns[best].std())
         * sum((returns[k, 0] - returns[k, 1]) * directions[k] for k in best)
     )
-    assert np.isclose(first.state["search.table"][1], moved)
+    assert np.isclose(first.parameters[1], moved)
+
+
+def test_new_statistics_leave_the_policy_as_it_is():
+    old = Scaling(np.array([4.0, -1.0]), np.array([2.0, 0.5]), PUSH)
+    new = Scaling(np.array([3.0, 7.0]), np.array([0.1, 5.0]), PUSH)
+    policy, x = old.policy(np.array([0.3, -2.0, 0.7])), np.random.default_rng(0).normal(size=(20, 2))
+    assert np.allclose(new.policy(new.parameters(policy)).scores(x), policy.scores(x))
+
+
+def test_of_directions_that_are_as_good_the_one_that_may_fail_says_most():
+    gained = np.array([[9.0, 9.0], [9.1, 9.0], [9.0, 1.0], [12.0, 2.0], [3.0, 0.0]])
+    assert _best_directions(gained, 0.5).tolist() == [3, 2, 1, 0, 4]
 
 
 def test_statistics_are_those_of_all_states():

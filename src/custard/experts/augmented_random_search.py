@@ -2,9 +2,10 @@
 
 Each generation draws directions. The policy moved a little along a direction and the one moved the other way run the
 same fresh episode, and the policy moves along the best directions, in proportion to these differences of return.
-Features are standardised by all states met so far, so that the search goes on where better policies reach new states;
-this is the paper's version V2-t. The state of a search is its present policy, so it can stop and go on after any
-judgement.
+Features are standardised by all states met so far, so that the search goes on where better policies reach new states:
+this is the paper's version V2-t. It departs from the paper in two ways: new statistics change the directions alone, not
+the policy, and of directions that are as good those come first along which a policy may fail. The state of a search is
+its present policy, so it can stop and go on after any judgement.
 """
 
 from __future__ import annotations
@@ -59,6 +60,15 @@ class Scaling:
             half, middle = (box.high - box.low) / 2, (box.high + box.low) / 2
             weights, bias = weights * half[:, None], bias * half + middle
         return LinearPolicy(weights, bias, self.actions)
+
+    def parameters(self, policy: LinearPolicy) -> np.ndarray:
+        """Return the parameters [size] of which `policy` makes this policy."""
+        weights, bias = policy.weights, policy.bias
+        if not self.actions.discrete:
+            box = LeafActions(self.actions)
+            half, middle = (box.high - box.low) / 2, (box.high + box.low) / 2
+            weights, bias = weights / half[:, None], (bias - middle) / half
+        return np.column_stack([weights * self.deviation, bias + weights @ self.mean]).ravel()
 
 
 @dataclass(eq=False)
@@ -205,14 +215,17 @@ def augmented_random_search(
         ])  # fmt: skip
         search.steps += sum(result.steps for result in results)
         gained = np.array([result.returns[0] - step_price * result.lengths[0] for result in results]).reshape(-1, 2)
-        best = np.argsort(-gained.max(axis=1), kind="stable")[:used]
+        least = MIN_DEVIATION * float(np.abs(gained).mean())
+        best = _best_directions(gained, least)[:used]
         deviation = float(gained[best].std())
         if deviation > 0.0:
             search.is_flat = False
-            deviation = max(deviation, MIN_DEVIATION * float(np.abs(gained).mean()))
+            deviation = max(deviation, least)
             moved_by = (gained[best] @ [1.0, -1.0]) @ drawn[best]
             search.table = search.table + share * STEP_SIZE / (used * deviation) * moved_by
+        policy = scaling.policy(search.table)
         search.statistics.add(np.concatenate([result.states[:, :n] for result in results[:STATE_POLICIES]]))
+        search.table = search.statistics.scaling(actions).parameters(policy)
         search.episode_steps = float(np.mean([result.lengths[0] for result in results]))
         raw = search.present(actions)
         search.average = raw if search.generation == 1 else (1 - NEW_SHARE) * search.average + NEW_SHARE * raw
@@ -233,6 +246,19 @@ def augmented_random_search(
     chosen, value, steps = referee.choose([*search.best.values(), search.average], search.episode_steps)
     search.steps += steps
     yield SearchProgress(search.steps, value, chosen, search.arrays(), is_final=True)
+
+
+def _best_directions(gained: np.ndarray, least: float) -> np.ndarray:
+    """Return the order of directions by the better of the two returns in `gained` [directions, 2].
+
+    Of those that are as good, within `least`, the ones with the larger difference come first: once most policies do as
+    well as possible, what is left to learn from is where the other one fails.
+
+    >>> _best_directions(np.array([[9.0, 9.1], [4.0, 8.0], [9.0, 1.0]]), least=0.5).tolist()
+    [2, 0, 1]
+    """
+    better = np.rint(gained.max(axis=1) / least) if least > 0.0 else np.zeros(len(gained))
+    return np.lexsort((-np.abs(np.diff(gained)[:, 0]), -better))
 
 
 def raw_policy(raw: np.ndarray, actions: Actions) -> LinearPolicy:

@@ -31,10 +31,10 @@ from custard.tree.leaf_actions import LeafActions
 __all__ = ["Guide", "LinearProgress", "fitted_policy", "search_linear_policy", "train"]
 
 CMA, AUGMENTED, PRICED = "CMA-ES", "augmented random search", "augmented random search, steps priced"
-SEARCHES = CMA, AUGMENTED, PRICED  # in the order of their trials
-TRIAL_SHARES = {CMA: 0.1, AUGMENTED: 0.3, PRICED: 0.3}  # of all steps
-AUGMENTED_GENERATIONS = 25  # that augmented random search needs before it is compared, too
-MIN_AUGMENTED_GENERATIONS, MAX_TRIAL_SHARE = 8, 0.5  # without which it is not tried, in at most this share of all steps
+TRIAL_SHARES = {CMA: 0.1, AUGMENTED: 0.4, PRICED: 0.3}  # of all steps, for all searches of a kind
+AUGMENTED_GENERATIONS = 12  # that augmented random search needs before it is compared, too
+MAX_AUGMENTED_SEARCHES = 3  # with other random numbers: some get stuck early
+MIN_AUGMENTED_GENERATIONS, MAX_TRIAL_SHARE = 5, 0.5  # without which it is not tried, in at most this share of all steps
 MAX_STANDSTILL_GAIN = (
     0.05  # share of its return that a search gains in the second half of its trial, if it stands still
 )
@@ -112,7 +112,9 @@ class Trials:
             return used >= TRIAL_SHARES[kind] * steps
         left = steps - self.steps + used  # of which the best search should have a part afterwards
         needed = AUGMENTED_GENERATIONS / max(1, self.generations(self.tried)) * used
-        return used >= min(max(TRIAL_SHARES[kind] * steps, needed), MAX_TRIAL_SHARE * left)
+        own_share = TRIAL_SHARES[kind] / self.kinds.count(kind)
+        most = MAX_TRIAL_SHARE * left / self.kinds[self.tried :].count(kind)
+        return used >= min(max(own_share * steps, needed), most)
 
     def end_trial(self, time_limit: float) -> None:
         """Go on to the next search; one with priced steps is tried only where the one before stands still."""
@@ -121,11 +123,12 @@ class Trials:
             self.kinds = self.kinds[: self.tried]
 
     def step_price(self, time_limit: float) -> float:
-        """Return what a step earns if the last search has found a policy that never fails and nothing better since.
+        """Return what a step earns if the best search has found a policy that never fails and nothing better since.
 
         Otherwise nothing.
         """
-        search = self.searches[SEARCHES.index(AUGMENTED)]
+        augmented = [number for number, kind in enumerate(self.kinds) if kind == AUGMENTED]
+        search = self.searches[max(augmented, key=self.best_value)]
         judged, length = search["search.judged"][:, 1], float(search["search.lengths"][0])
         if not len(judged) or length < time_limit:
             return 0.0
@@ -265,7 +268,10 @@ def _begin(
 def _affordable_searches(settings: DirectSearchSettings, episode_steps: float) -> tuple[str, ...]:
     """Return the kinds of searches whose trials can have enough generations."""
     generations = MAX_TRIAL_SHARE * settings.steps / (2 * MIN_DIRECTIONS * episode_steps)
-    return SEARCHES if generations >= MIN_AUGMENTED_GENERATIONS else SEARCHES[:1]
+    if generations < MIN_AUGMENTED_GENERATIONS:
+        return (CMA,)
+    starts = int(np.clip(generations / AUGMENTED_GENERATIONS, 1, MAX_AUGMENTED_SEARCHES))
+    return CMA, *starts * (AUGMENTED,), PRICED
 
 
 def _begin_near(guide: Guide, problem: Problem) -> Trials:
@@ -283,7 +289,7 @@ def _begin_near(guide: Guide, problem: Problem) -> Trials:
     if actions.discrete:  # only differences between scores matter, and not their size
         table = table - table.mean(axis=0)
         table /= np.sqrt((table**2).mean()) or 1.0
-    return Trials(SEARCHES[:2], mean, deviation, table.ravel(), len(states), 0)
+    return Trials((CMA, AUGMENTED), mean, deviation, table.ravel(), len(states), 0)
 
 
 def fitted_policy(guide: Guide, problem: Problem) -> LinearPolicy:
