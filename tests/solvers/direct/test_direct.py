@@ -63,10 +63,13 @@ def test_constant_leaves_and_plain_tests_where_asked_for():
 
 def test_discrete_actions_with_sums_and_without():
     for tests in ("linear", "axis"):
-        tree = custard.learn(Choose, seed=1, budget=20_000, workers=0, tests=tests, max_depth=3).tree
-        assert tree.depth <= 3
-        assert custard.evaluate(tree, Choose, 200, seed=5).mean > -2.6
-        assert bool(tree.n_coefficients) <= (tests == "linear")
+        found = [
+            custard.learn(Choose, seed=seed, budget=20_000, workers=0, tests=tests, max_depth=3).tree
+            for seed in (1, 2, 3)
+        ]
+        assert all(tree.depth <= 3 for tree in found)
+        assert np.mean([custard.evaluate(tree, Choose, 200, seed=5).mean for tree in found]) > -2.3
+        assert all(bool(tree.n_coefficients) <= (tests == "linear") for tree in found)
 
 
 @pytest.mark.parametrize("given", [{"tests": "axis"}, {"tests": "linear"}, {"expert": "none", "tests": "axis"}])

@@ -115,6 +115,7 @@ def improve(run: DirectSearch, number: int, end: float) -> Iterator[Snapshot]:
     failures = state.failures.get(SUMS, 0)
     found = coefficients(tree, state.states)
     pruned = [without_coefficients(tree, found[: int(share * len(found))], state.states) for share in PRUNED_SHARES]
+    pruned += closed_trees(run, tree)[:1]
     pruned = [each for each in pruned if failures == 0 and number_count(each) < number_count(tree)]
     trees = [*starts, *pruned]
     arms = [Arm.begin(start, run.seed, 6, number, k) for k, start in enumerate(trees)]
@@ -189,15 +190,22 @@ def smaller_trees(run: DirectSearch, tree: Tree) -> list[Tree]:
     """Return trees without one split, and trees without several coefficients: those that a few episodes need least."""
     states = run.state.states
     singles = coefficients(tree, states)[:MAX_SINGLE_DROPS]
-    closed = [with_named_sums(each) for each in trees_without_one_split(tree)]
-    trees = [without_coefficients(tree, [each], states) for each in singles] + closed
-    results = run.racer.screen(trees, max(2, run.comparison_episodes // 6))
-    means = np.array([result.returns.mean() for result in results])
-    by_return = np.argsort(-means[: len(singles)], kind="stable")
+    by_return = _best_first(run, [without_coefficients(tree, [each], states) for each in singles])
     counts = [2**k for k in range(len(singles).bit_length()) if 2**k < len(singles)]
     fewer = [without_coefficients(tree, [singles[i] for i in by_return[:count]], states) for count in counts]
-    best_closed = np.argsort(-means[len(singles) :], kind="stable")[:MAX_CLOSED]
-    return fewer + [closed[i] for i in best_closed]
+    return fewer + closed_trees(run, tree)[:MAX_CLOSED]
+
+
+def closed_trees(run: DirectSearch, tree: Tree) -> list[Tree]:
+    """Return the trees without one split, those first that return most on a few episodes."""
+    trees = [with_named_sums(each) for each in trees_without_one_split(tree)]
+    return [trees[i] for i in _best_first(run, trees)]
+
+
+def _best_first(run: DirectSearch, trees: list[Tree]) -> list[int]:
+    """Return the numbers of trees in descending order of what they return on a few common episodes."""
+    results = run.racer.screen(trees, max(2, run.comparison_episodes // 6))
+    return np.argsort([-result.returns.mean() for result in results], kind="stable").tolist()
 
 
 def round_numbers(run: DirectSearch) -> Iterator[Snapshot]:
