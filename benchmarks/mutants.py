@@ -59,10 +59,14 @@ TARGETS = {
     "planning/relaxation": ["tests/planning/test_relaxation.py"],
     "planning/reduced": ["tests/planning/test_reduced.py"],
     "planning/constraint_search": ["tests/planning/test_relaxation.py"],
+    "planning/return_bounds": ["tests/planning/test_return_bounds.py"],
     "task/evaluate": ["tests/task/test_evaluate.py", "tests/task/test_vector_episodes.py"],
 }  # fmt: skip
 #: Modules whose compiled functions are the proof: they run as Python here, and are changed too.
-COMPILED = {"planning/agreement", "planning/relaxation", "planning/reduced", "planning/constraint_search"}
+COMPILED = {
+    "planning/agreement", "planning/relaxation", "planning/reduced", "planning/constraint_search",
+    "planning/return_bounds",
+}  # fmt: skip
 #: Processor seconds of one test under a change, at the least; eight times what it takes without one if that is more.
 #: Beyond, the change made it run on and counts as noticed.
 MIN_SECONDS = 2.0
