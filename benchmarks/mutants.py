@@ -54,7 +54,7 @@ TARGETS = {
     "planning/optimal_tree": ["tests/planning/test_optimal_tree.py"],
     "planning/evaluate": ["tests/planning/test_evaluate.py"], "planning/solve": ["tests/planning/test_solve.py"],
     "planning/reach": ["tests/planning/test_reach.py"],
-    "planning/points": ["tests/planning/test_relaxation.py"],
+    "planning/points": ["tests/planning/test_points.py"],
     "planning/agreement": ["tests/planning/test_agreement.py"],
     "planning/relaxation": ["tests/planning/test_relaxation.py"],
     "planning/reduced": ["tests/planning/test_reduced.py"],
