@@ -130,4 +130,123 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
     ("planning/evaluate", "0.0 to 1.0",
      "return np.where(mdp.terminal, 0.0, mdp.rewards[np.arange(mdp.n_states), choice])"):
         "nothing acts in terminal states",
+    **dict.fromkeys(
+        [
+            ("planning/reduced", change,
+             "max_sweeps = 4 * self.n + 200 if gamma == 1.0 else MAX_BOUND_WORK // max(1, len(self.successor)) + 1")
+            for change in ("1 to 2", "4 to 5", "200 to 201", "max to min", "Mult to Add", "Add to Sub",
+                           "FloorDiv to Mult")
+        ],
+        "how many sweeps are made: what they leave is a bound after each",
+    ),
+    **dict.fromkeys(
+        [
+            ("planning/reduced", change, "if most * horizon <= cutoff + 4 * self.tolerance:")
+            for change in ("Mult to Add", "Add to Sub", "4 to 5", "LtE to Lt")
+        ],
+        "which of two bounds is returned",
+    ),
+    ("planning/reduced", "100000 to 100001",
+     "return rising_bound(*arrays, allowed, price, values, 100_000) + self.tolerance / 10"): "the number of sweeps",
+    ("planning/reduced", "10 to 11",
+     "return rising_bound(*arrays, allowed, price, values, 100_000) + self.tolerance / 10"):
+        "room for rounding, a little less of it",
+    ("planning/reduced", "10 to 11", "values + tolerance / 10, optimum, tolerance,"):
+        "room for rounding, a little less of it",
+    **dict.fromkeys(
+        [
+            ("planning/reduced", change, "changed, residual, largest = False, 0.0, max(1.0, np.abs(values).max())")
+            for change in ("1.0 to 2.0", "max to min")
+        ],
+        "by how much an action must be better to be taken: what is lost by that is added to the bound",
+    ),
+    ("planning/reduced", "zeros to ones", "choice, values = np.zeros(n, np.int64), np.zeros(n)"):
+        "the values are solved for before they are read",
+    ("planning/reduced", "1 to 2", "place = np.full(mdp.n_states, -1)"): "states out of reach have no place to be read",
+    ("planning/reduced", "1 to 2", "row = sparse.csr_array((mdp.start > 0).astype(float).reshape(1, -1))"):
+        "reshape reads -2 like -1",
+    ("planning/reduced", "zeros to ones",
+     "choice, depth = np.zeros(self.n, dtype=np.int64), np.zeros(self.n, dtype=np.int64)"):
+        "every state comes to a leaf, which sets both",
+    ("planning/reduced", "zeros to ones", "full = np.zeros(self.mdp.n_states, dtype=np.int64)"):
+        "what is done in states out of reach, and in terminal ones",
+    ("planning/reduced", "zeros to ones", "counts = np.zeros((len(states), n_actions), dtype=np.int64)"):
+        "each column is set",
+    ("planning/reduced", "1 to 2", "reached = np.zeros(count + 1, dtype=bool)"): "one more entry that is not read",
+    ("planning/reduced", "Gt to GtE",
+     "losing = gamma == 1.0 and bound > cutoff and np.isfinite(bound) and bool((self.reward < 0).all())"):
+        "a bound at the cutoff is as good as minus infinity",
+    ("planning/reduced", "LtE to Lt", "splits.append((c, middle if below <= middle < above else below))"):
+        "either way it is the lower number",
+    **dict.fromkeys(
+        [
+            ("planning/reduced", change,
+             "optimum = -np.inf if np.isneginf(values[start > 0]).any() else "
+             "float(start[start > 0] @ values[start > 0])")
+            for change in ("any to all", "0 to 1")
+        ],
+        "a mean with minus infinity in it is minus infinity as well",
+    ),
+    **dict.fromkeys(
+        [
+            ("planning/reduced", change,
+             "if mdp.gamma < 1.0 and mdp.horizon is None and len(states) <= MAX_DIRECT_STATES:")
+            for change in ("LtE to Lt", "LtE to Gt")
+        ],
+        "the same values in another way",
+    ),
+    ("planning/reduced", "Gt to GtE", "if q > best:"): "of two equal actions either may be taken",
+    **dict.fromkeys(
+        [("planning/reduced", change, "for _ in range(10 * n + 10):") for change in ("10 to 11", "Mult to Add")],
+        "how many rounds it may take before another bound is given",
+    ),
+    **dict.fromkeys(
+        [("planning/return_bounds", "Gt to GtE", text)
+         for text in ("if total > best:", "if best - values[s] > change:", "if abs(best - values[s]) > change:",
+                      "if values[s] - best > change:")],
+        "the larger of two equal numbers",
+    ),
+    ("planning/return_bounds", "Lt to LtE", "if best < values[s]:"): "set to what it is",
+    **dict.fromkeys(
+        [("planning/return_bounds", change, "s = n - 1 - k if sweep % 2 == 0 else k")
+         for change in ("2 to 3", "Mod to FloorDiv", "0 to 1", "Eq to NotEq", "condition negated")],
+        "the order of the states",
+    ),
+    **dict.fromkeys(
+        [("planning/return_bounds", "Lt to LtE", text)
+         for text in ("if change < 1e-13:", "if bound <= cutoff or change < max(1e-13, 1e-15 * abs(bound)):",
+                      "if change < 1e-14 or (losing and (bound <= cutoff or idle_sweeps > MAX_IDLE_SWEEPS)):",
+                      "if mass < 1.0 - 1e-12:", "if safe and (near or mass < 1.0 - 1e-12):")],
+        "a number that is exactly the limit may count either way",
+    ),
+    ("planning/return_bounds", "max to min",
+     "if bound <= cutoff or change < max(1e-13, 1e-15 * abs(bound)):"): "it goes on until less changes",
+    ("planning/return_bounds", "Sub to Add", "change = best - values[s]"): "it goes on until nothing changes at all",
+    ("planning/return_bounds", "GtE to Gt", "if sweep >= SWEEPS_BEFORE_COPYING_ACTIONS:"):
+        "both ways give the same numbers",
+    **dict.fromkeys(
+        [("planning/return_bounds", change, "if sweep == SWEEPS_BEFORE_COPYING_ACTIONS:")
+         for change in ("Eq to NotEq", "condition negated")],
+        "copied in other sweeps, too",
+    ),
+    ("planning/return_bounds", "0 to 1",
+     "first, begin, earned, after, weight = "
+     "gather(pointer, successor, probability, reward, allowed[:0], price, gamma)"):
+        "copied again before it is read",
+    ("planning/return_bounds", "Gt to GtE",
+     "if change < 1e-14 or (losing and (bound <= cutoff or idle_sweeps > MAX_IDLE_SWEEPS)):"):
+        "ends a sweep earlier, with a bound",
+    ("planning/return_bounds", "1 to 2", "first, earned = np.zeros(n + 1, np.int64), np.empty(n * n_actions)"):
+        "one more entry that is not read",
+    ("planning/return_bounds", "1 to 2", "begin = np.zeros(n * n_actions + 1, np.int64)"):
+        "one more entry that is not read",
+    ("planning/return_bounds", "0 to 1", "idle_sweeps = idle_sweeps + 1 if bound == before else 0"):
+        "ends a sweep earlier, with a bound",
+    **dict.fromkeys(
+        [("planning/return_bounds", change, "bound, idle_sweeps = 0.0, 0") for change in ("0.0 to 1.0", "0 to 1")],
+        "ends a sweep earlier or later, with a bound",
+    ),
+    ("planning/return_bounds", "0.0 to 1.0", "bound = 0.0"): "set in every sweep",
+    ("planning/return_bounds", "zeros to ones", "new = np.zeros(n)"): "set in every sweep",
+    ("planning/return_bounds", "0.0 to 1.0", "change = 0.0"): "it goes on though nothing changes",
 }  # fmt: skip

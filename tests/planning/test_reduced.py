@@ -16,7 +16,7 @@ from custard.core.mdp import FiniteMDP
 from custard.planning import reduced
 from custard.planning.evaluate import policy_value
 from custard.planning.reduced import ReducedMDP, action_values, reduce, separating_splits
-from custard.planning.solve import optimal_value
+from custard.planning.solve import optimal_value, value_iteration
 from custard.tree.shape import Split
 from tests.planning.random_mdp import random_mdp
 
@@ -111,6 +111,10 @@ def test_a_shape_decides_and_is_as_deep_as_its_splits() -> None:
     assert choice.tolist() == wanted.tolist()
     assert depth.tolist() == np.where(x[:, 0] <= 0.5, 1, 2).tolist()
     assert [int(problem.tree(shape).act(row)) for row in x] == (wanted + problem.mdp.actions.start).tolist()
+    mirrored = Split(1, 0.5, Split(0, 0.5, 0, 1), 2)
+    choice, depth = problem.decide(mirrored)
+    assert choice.tolist() == np.where(x[:, 1] > 0.5, 2, np.where(x[:, 0] <= 0.5, 0, 1)).tolist()
+    assert depth.tolist() == np.where(x[:, 1] > 0.5, 1, 2).tolist()
     assert problem.only(choice).sum(axis=1).tolist() == [1] * problem.n
     assert problem.only(choice)[np.arange(problem.n), choice].all()
 
@@ -242,6 +246,18 @@ def test_rising_bounds_hold_to_the_last_bit_and_are_close() -> None:
         assert best <= float(problem.start @ problem.top) <= best + problem.tolerance
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_best_values_are_those_of_the_model(kind: dict) -> None:
+    for seed in range(4):
+        mdp = random_mdp(2, 2, seed, **kind)
+        mdp = dataclasses.replace(mdp, rewards=mdp.rewards - 3.0 * ~mdp.terminal[:, None])
+        problem = reduce(mdp)
+        values, _ = value_iteration(mdp)
+        assert problem.optimum == pytest.approx(optimal_value(mdp), abs=1e-8)
+        assert (problem.top >= values[problem.states]).all()
+        assert problem.top == pytest.approx(values[problem.states], abs=1e-7)
+
+
 def one_state(rewards: list[float], gamma: float) -> FiniteMDP:
     """A state that is never left."""
     n_actions = len(rewards)
@@ -263,6 +279,15 @@ def test_the_best_values_are_bounds_where_the_gain_is_too_small_to_change_the_po
         assert problem.optimum == pytest.approx(value, abs=1e-12)
         assert value <= problem.top[0] <= value + problem.tolerance
         assert problem.tolerance == pytest.approx(1e-9 * abs(value), abs=1e-15)
+
+
+def test_a_single_state_that_is_left_now_and_then() -> None:
+    mdp = FiniteMDP.from_entries(
+        np.array([(0, 0, 0, 0.5), (0, 0, 1, 0.5), (0, 1, 1, 1.0)]), np.array([[3.0], [0.0]]),
+        terminal=np.array([False, True]), start=np.array([1.0, 0.0]), gamma=0.5, x=np.zeros((2, 1)),
+        features=Features(("x",), [0], [1]), actions=Actions("discrete", ("a",)),
+    )  # fmt: skip
+    assert reduce(mdp).optimum == pytest.approx(4.0, abs=1e-12)
 
 
 def test_actions_may_be_numbered_from_another_number_than_zero() -> None:

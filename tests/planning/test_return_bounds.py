@@ -150,16 +150,14 @@ def test_backward_induction_within_the_actions(kind: dict, horizon: int) -> None
 
 
 def test_values_that_rise_slowly_are_waited_for() -> None:
-    """The first and the last state do not change at all, those between them very little from sweep to sweep."""
-    pointer, successor = np.array([0, 1, 3, 5, 6]), np.array([0, 1, 2, 1, 2, 3])
-    probability = np.array([0.5, 0.45, 0.5, 0.5, 0.45, 0.5])
-    reward, allowed = np.array([[0.0], [1.0], [2.0], [0.0]]), np.ones((4, 1), dtype=bool)
+    """The first and the last state have their values at once, those between them rise little from sweep to sweep."""
+    pointer, successor = np.array([0, 0, 2, 4, 4]), np.array([1, 2, 1, 2])
+    probability, reward = np.array([0.45, 0.5, 0.5, 0.45]), np.array([[5.0], [1.0], [2.0], [5.0]])
     start, values = np.array([0.0, 0.5, 0.5, 0.0]), np.zeros(4)
-    bound = return_bounds.rising_bound(
-        pointer, successor, probability, reward, start, allowed, np.zeros(4), values, 10**5
-    )
+    rest = (start, np.ones((4, 1), dtype=bool), np.zeros(4), values, 10**5)
+    bound = return_bounds.rising_bound(pointer, successor, probability, reward, *rest)
     wanted = np.linalg.solve(np.array([[0.55, -0.5], [-0.5, 0.55]]), [1.0, 2.0])
-    assert values == pytest.approx([0.0, *wanted, 0.0], abs=1e-9)
+    assert values == pytest.approx([5.0, *wanted, 5.0], abs=1e-9)
     assert bound == pytest.approx(wanted.mean(), abs=1e-9)
 
 
