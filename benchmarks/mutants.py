@@ -9,8 +9,8 @@ most per second. Functions that numba compiles are left as they are, but in modu
 off, in a process of their own. A change that no test notices is printed with its line; `mutants_explained.py` names
 those that cannot matter.
 
-Every outcome is a row of the CSV at once. The same command again tries what is missing, and what no test had noticed;
-a changed module is tried anew. `--summary` prints the scores of what is stored.
+Every outcome is a row of the CSV at once. The same command again tries what is missing, and what no test had noticed
+and no reason is given for; a changed module is tried anew. `--summary` prints the scores of what is stored.
 """
 
 from __future__ import annotations
@@ -271,7 +271,8 @@ class Mutations:
                 noticed_by[row["test"]] += 1
         tried = dict.fromkeys(costs, 0)
         for number in self.order:
-            if known.get(number, {}).get("outcome") == "noticed":
+            is_known = number in known
+            if is_known and (known[number]["outcome"] == "noticed" or self.is_explained(number)):
                 continue
             items.sort(key=lambda item: (0.02 + costs[item.nodeid]) * (tried[item.nodeid] + 2)
                        / (noticed_by[item.nodeid] + 0.3))  # fmt: skip
@@ -306,6 +307,10 @@ class Mutations:
             "text": self.lines[line - 1].strip(),
         }  # fmt: skip
 
+    def is_explained(self, number: int) -> bool:
+        place = self.place(number)
+        return (self.name, place["change"], place["text"]) in EXPLAINED
+
     def survivor(self, number: int) -> str:
         place = self.place(number)
         reason = EXPLAINED.get((self.name, place["change"], place["text"]))
@@ -319,8 +324,7 @@ class Mutations:
         rows = [known[number] for number in self.order if number in known]
         survived = [int(row["number"]) for row in rows if row["outcome"] == "survived"]
         texts = [self.survivor(number) for number in survived]
-        places = [self.place(number) for number in survived]
-        explained = sum((self.name, place["change"], place["text"]) in EXPLAINED for place in places)
+        explained = sum(self.is_explained(number) for number in survived)
         noticed = len(rows) - len(survived)
         share = 100 * (noticed + explained) / max(1, len(rows))
         return "\n".join([
