@@ -249,4 +249,15 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
     ("planning/return_bounds", "0.0 to 1.0", "bound = 0.0"): "set in every sweep",
     ("planning/return_bounds", "zeros to ones", "new = np.zeros(n)"): "set in every sweep",
     ("planning/return_bounds", "0.0 to 1.0", "change = 0.0"): "it goes on though nothing changes",
+    ("planning/labelling", "Gt to GtE",
+     "may_last = largest_reward * mdp.horizon >= worst or problem.reward.max() > 0"): "nothing is said of fewer models",
+    ("planning/labelling", "GtE to Gt",
+     "may_last = largest_reward * mdp.horizon >= worst or problem.reward.max() > 0"):
+        "a number that is exactly the limit, which lies two tolerances below what matters",
+    ("planning/labelling", "Lt to LtE", "if left_leaves + right_leaves < best[0]:"): "another tree of as many leaves",
+    ("planning/labelling", "condition negated",
+     "values, q = value_iteration(mdp if mdp.horizon is None else replace(mdp, horizon=None), deadline=deadline)"):
+        "wherever a best policy goes, it then has time enough to end",
+    ("planning/labelling", "2 to 3", "if 2 ** min(depth, MAX_COUNTED_DEPTH) < len(actions):"):
+        "that there is no tree is found out later",
 }  # fmt: skip

@@ -3,9 +3,10 @@
     python -m tests.hostile.kills [--kills 20] [--methods mfec dqn …] [--seed 0] [--out kills.csv]
 
 Prints one row per method, and appends it to the CSV: how many kills hit the run, how many of them after it had stored a
-checkpoint, and how many differences resuming gave. There is a checkpoint at every snapshot, so that kills fall between,
-during and after checkpoints. Runs are forks of this process, in which what they need is imported and compiled already
-(networks are compiled from a cache), so that kills hit the run and not its start.
+checkpoint, and how many differences resuming gave. There is a checkpoint at every snapshot. Every other kill of a new
+run waits for its first checkpoint, so that kills fall before, between, during and after checkpoints. Runs are forks of
+this process, in which what they need is imported and compiled already (networks are compiled from a cache), so that
+kills hit the run and not its start.
 """
 
 from __future__ import annotations
@@ -62,8 +63,10 @@ RUNS: dict[str, tuple[str, str, dict[str, Any]]] = {
                                                   "batch": 32, "warmup": 500, "workers": 0}),
 }  # fmt: skip
 COLUMNS = ("run", "kills", "after_a_checkpoint", "runs", "snapshots", "differences", "seconds_uninterrupted", "custard")
-#: A kill falls at a share of the uninterrupted run's time, drawn between these.
+#: A kill falls at a share of the uninterrupted run's time, drawn between these; one that waits for the first checkpoint
+#: at a share, up to `LATEST`, of the time from there to the end.
 EARLIEST, LATEST = 0.05, 0.7
+POLL_SECONDS = 0.005  # between looks for a first checkpoint
 
 
 @dataclass
@@ -74,12 +77,30 @@ class Kills:
     after_checkpoint: int = 0
     ends: int = 0
     snapshots: int = 0
-    seconds: float = 0.0
+    seconds: float = 0.0  # of the run that was left alone
+    first_checkpoint: float = 0.0  # seconds until then
     wrong: list[str] = field(default_factory=list)
 
 
-def attempt(name: str, out: Path, seconds: float | None) -> str | None:
-    """Start or resume a run in a fork; return what it says at its end, or None where it was killed after `seconds`."""
+def has_checkpoint(out: Path) -> bool:
+    """Return whether a run directory holds something to go on from."""
+    return (out / "checkpoint" / "state.npz").exists()
+
+
+def wait_for_checkpoint(out: Path, pipe: Any) -> float:
+    """Wait until a run has stored a checkpoint or has something to say; return the seconds that took."""
+    begun = time.perf_counter()
+    while not has_checkpoint(out) and not select.select([pipe], [], [], POLL_SECONDS)[0]:
+        pass
+    return time.perf_counter() - begun
+
+
+def attempt(name: str, out: Path, seconds: float | None, after_checkpoint: bool = False) -> tuple[str | None, float]:
+    """Start or resume a run in a fork; return what it says at its end, or None where it was killed after `seconds`,
+    and when the first checkpoint was there.
+
+    after_checkpoint  whether those seconds are counted from the first checkpoint on
+    """
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -96,12 +117,13 @@ def attempt(name: str, out: Path, seconds: float | None) -> str | None:
             os._exit(0)
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
+        waited = wait_for_checkpoint(out, pipe) if after_checkpoint or seconds is None else 0.0
         is_over = bool(select.select([pipe], [], [], seconds)[0])
         if not is_over:
             os.kill(child, signal.SIGKILL)
         said = pipe.read().decode() if is_over else None
     os.waitpid(child, 0)
-    return said
+    return said, waited
 
 
 def result(name: str, out: Path) -> str:
@@ -115,10 +137,10 @@ def kill_and_resume(name: str, kills: int, rng: np.random.Generator, place: Path
     """Run once undisturbed, then kill and resume runs until so many kills hit one that was under way."""
     done = Kills()
     attempt(name, place / "first", None)  # fills caches on disk
-    if not json.loads(attempt(name, place / "second", None) or "[0]")[-1]:
+    if not json.loads(attempt(name, place / "second", None)[0] or "[0]")[-1]:
         result(name, place / "here")  # no network: loaded here, all forks have it
     begun = time.perf_counter()
-    whole = attempt(name, place / "whole", None)
+    whole, done.first_checkpoint = attempt(name, place / "whole", None)
     done.seconds = time.perf_counter() - begun
     metrics = place / "whole" / "metrics.csv"
     done.snapshots = len(metrics.read_text().splitlines()) - 1 if metrics.exists() else 0
@@ -130,11 +152,15 @@ def kill_and_resume(name: str, kills: int, rng: np.random.Generator, place: Path
             break
         out, said = place / f"run-{number}", None
         while said is None and done.hits < kills:
-            said = attempt(name, out, float(rng.uniform(EARLIEST, LATEST)) * done.seconds)
+            waits = done.hits % 2 == 1 and not has_checkpoint(out)
+            seconds = float(rng.uniform(0.0, LATEST)) * (done.seconds - done.first_checkpoint)
+            if not waits:
+                seconds = float(rng.uniform(EARLIEST, LATEST)) * done.seconds
+            said, _ = attempt(name, out, seconds, waits)
             done.hits += said is None
-            done.after_checkpoint += said is None and (out / "checkpoint" / "state.npz").exists()
+            done.after_checkpoint += said is None and has_checkpoint(out)
         if said is None:
-            said = attempt(name, out, None)
+            said, _ = attempt(name, out, None)
         done.ends += 1
         if said != whole:
             done.wrong.append(f"another result: {str(said)[:300]}")

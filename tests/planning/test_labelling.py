@@ -55,7 +55,7 @@ def visited(problem: ReducedMDP, choice: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("kind", [*KINDS, None])
 def test_a_policy_loses_nothing_exactly_if_it_does_what_is_best_wherever_it_goes(kind: dict | None) -> None:
-    for seed in range(10):
+    for seed in range(5):
         mdp = with_ends(seed) if kind is None else random_mdp(2, 2, seed, **kind)
         problem = reduce(mdp)
         best = best_choices(problem)
@@ -70,7 +70,7 @@ def test_a_policy_loses_nothing_exactly_if_it_does_what_is_best_wherever_it_goes
 @pytest.mark.parametrize("horizon", [1, 2, 3, 4, 6, 20])
 def test_with_a_horizon_what_is_best_is_said_only_where_time_does_not_matter(horizon: int) -> None:
     said = 0
-    for seed in range(30):
+    for seed in range(12):
         mdp = with_ends(seed, horizon=horizon)
         if seed % 3 == 0:  # steps that lead on are free of charge, or nearly
             rewards = np.where(mdp.rewards < -1.0, -2.0, 0.0 if seed % 2 else -0.25)
@@ -102,6 +102,13 @@ def test_where_the_time_left_matters_nothing_is_said() -> None:
     shortest = with_ends(4, horizon=30)
     assert best_choices(reduce(shortest)) is not None
     assert best_choices(reduce(dataclasses.replace(shortest, gamma=0.9))) is None
+    by_chance = shortest.transitions[1].tolil()
+    by_chance[0] = 0.5 * np.eye(shortest.n_states)[[1, 2]].sum(axis=0)
+    mixed = dataclasses.replace(shortest, transitions=(shortest.transitions[0], by_chance.tocsr()))
+    assert best_choices(reduce(mixed)) is None  # one action of one state is enough
+    free = np.where(shortest.transitions[0].toarray()[:, -1:] == 1.0, [[0.0, -1.0]], shortest.rewards)
+    free = np.where(shortest.terminal[:, None], 0.0, free)
+    assert best_choices(reduce(dataclasses.replace(shortest, rewards=free))) is not None  # to end costs nothing
     gains = np.where(shortest.terminal[:, None], 0.0, shortest.rewards + 2.5)
     assert best_choices(reduce(dataclasses.replace(shortest, rewards=gains))) is None
     assert best_choices(reduce(with_ends(4)), deadline=-np.inf) is None
@@ -113,7 +120,7 @@ def test_where_the_time_left_matters_nothing_is_said() -> None:
 @pytest.mark.parametrize("kind", [*KINDS, None])
 @pytest.mark.parametrize("depth", [0, 1, 2])
 def test_equal_to_trying_every_tree(kind: dict | None, depth: int) -> None:
-    for seed in range(10):
+    for seed in range(4):
         actions = 2 + seed % 2
         mdp = with_ends(seed, actions) if kind is None else random_mdp(2, actions, seed, **kind)
         problem = reduce(mdp)
@@ -170,7 +177,7 @@ def test_the_smallest_tree_that_agrees_with_labels() -> None:
     trees = _SmallestTrees(problem, np.inf)
     assert trees.smallest({}, 0) == (1, 0)
     assert trees.smallest({4: 3}, 0) == (1, 3)
-    for seed in range(60):
+    for seed in range(25):
         rng = np.random.default_rng(seed)
         states = rng.permutation(9)[: rng.integers(1, 8)]
         labels = {int(s): int(rng.integers(4)) for s in states}
@@ -231,3 +238,15 @@ def test_a_tree_that_never_ends_is_no_best_one() -> None:
     found = lossless_tree(problem, 1, np.inf)
     assert (found.shape, found.leaves, found.complete) == (1, 1, True)
     assert policy_value(np.array([1, 1, 0]), mdp) == 1.0
+
+
+def test_a_state_that_is_lost_has_no_best_action_and_takes_none_from_others() -> None:
+    mdp = FiniteMDP.from_entries(
+        np.array([(0, 0, 2, 1.0), (1, 0, 1, 1.0), (0, 1, 1, 1.0), (1, 1, 1, 1.0), (0, 2, 2, 1.0), (1, 2, 2, 1.0)]),
+        np.array([[-2.0, -1.0], [-1.0, -1.0], [0.0, 0.0]]), terminal=np.arange(3) == 2, start=np.array([1.0, 0.0, 0.0]),
+        gamma=1.0, x=np.arange(3.0)[:, None], features=random_mdp(1, 2, 0).features,
+        actions=random_mdp(1, 2, 0).actions,
+    )  # fmt: skip
+    best = best_choices(reduce(mdp))
+    assert best is not None
+    assert best.tolist() == [[True, False], [False, False]]
