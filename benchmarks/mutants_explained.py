@@ -249,8 +249,6 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
     ("planning/return_bounds", "0.0 to 1.0", "bound = 0.0"): "set in every sweep",
     ("planning/return_bounds", "zeros to ones", "new = np.zeros(n)"): "set in every sweep",
     ("planning/return_bounds", "0.0 to 1.0", "change = 0.0"): "it goes on though nothing changes",
-    ("planning/labelling", "Gt to GtE",
-     "may_last = largest_reward * mdp.horizon >= worst or problem.reward.max() > 0"): "nothing is said of fewer models",
     ("planning/labelling", "GtE to Gt",
      "may_last = largest_reward * mdp.horizon >= worst or problem.reward.max() > 0"):
         "a number that is exactly the limit, which lies two tolerances below what matters",
