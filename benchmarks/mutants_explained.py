@@ -258,4 +258,31 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "wherever a best policy goes, it then has time enough to end",
     ("planning/labelling", "2 to 3", "if 2 ** min(depth, MAX_COUNTED_DEPTH) < len(actions):"):
         "that there is no tree is found out later",
+    **dict.fromkeys(
+        [("planning/solve", change, "if width <= MIN_NARROWING * before:")
+         for change in ("Mult to Add", "condition negated", "LtE to Lt", "LtE to Gt")],
+        "which of two ways makes the bracket narrower",
+    ),
+    **dict.fromkeys(
+        [("planning/solve", change,
+          "if 0.5 * factor * width <= tolerance * scale or width <= ROUNDING * scale:")
+         for change in ("Or to And", "LtE to Lt")],
+        "it goes on until the bracket is narrower",
+    ),
+    **dict.fromkeys(
+        [("planning/solve", change,
+          "is_swept = mdp.horizon is None and mdp.n_states > MAX_JACOBI_STATES and "
+          "(rewards.max() <= 0 or rewards.min() >= 0)")
+         for change in ("Or to And", "LtE to Lt", "GtE to Gt", "Gt to GtE")],
+        "the same values, slower",
+    ),
+    ("planning/solve", "max to min", "scale = max(1.0, np.abs(values[~lost]).max(initial=0.0))"):
+        "it goes on until less changes",
+    ("planning/solve", "max to min", "scale, before, width = max(1.0, float(np.abs(new).max())), width, high - low"):
+        "it goes on until the bracket is narrower",
+    ("planning/solve", "Lt to LtE", "if np.abs(new - steps).max() < 1e-9:"): "a number that is exactly the limit",
+    ("planning/solve", "Lt to LtE", "lost = ~_can_stop_losing(mdp) & (values < earlier)"):
+        "values of states that go on losing fall",
+    ("planning/solve", "Gt to GtE", "reached = visits(choice, mdp)[0] > 0.0"):
+        "states out of reach are improved, too, which changes no return",
 }  # fmt: skip
