@@ -285,4 +285,10 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "values of states that go on losing fall",
     ("planning/solve", "Gt to GtE", "reached = visits(choice, mdp)[0] > 0.0"):
         "states out of reach are improved, too, which changes no return",
+    ("planning/labelling", "LtE to Lt", "if not abs(start - problem.optimum) <= problem.tolerance:"):
+        "a difference that is exactly the limit",
+    ("planning/labelling", "0 to 1",
+     "may_last = largest_reward * mdp.horizon >= worst or problem.reward.max() > 0"):
+        "more caution than is needed: what goes on for ever without a loss is seen by the optimum without a horizon",
+    ("planning/labelling", "GtE to Gt", "if left_leaves >= best[0]:"): "another tree of as many leaves is looked at",
 }  # fmt: skip

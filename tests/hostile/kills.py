@@ -52,15 +52,15 @@ RUNS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "direct/workers": ("MountainCarContinuous-v0", "direct", {"budget": 20_000, "max_depth": 1, "workers": 2}),
     "dqn": ("custard/PrereqWorld-v0", "dqn", {**PREREQ, "budget": 10_000}),
     "dqn/paper": ("custard/PrereqWorld-v0", "dqn", {**PREREQ, "budget": 10_000, "preset": "paper"}),
-    "ppo": ("custard/PrereqWorld-v0", "ppo", {**PREREQ, "budget": 20_000}),
-    "ppo/paper": ("custard/PrereqWorld-v0", "ppo", {**PREREQ, "budget": 20_000, "preset": "paper"}),
+    "ppo": ("custard/PrereqWorld-v0", "ppo", {**PREREQ, "budget": 40_000}),
+    "ppo/paper": ("custard/PrereqWorld-v0", "ppo", {**PREREQ, "budget": 20_000, "preset": "paper", "num_steps": 64}),
     "viper-dqn": ("CartPole-v1", "viper-dqn", {"budget": 10_000}),
     "viper/expert": ("custard/PrereqWorld-v0", "viper-dqn", {**PREREQ, "budget": 10_000}),
     "moet": ("custard/PrereqWorld-v0", "moet", {"env_kwargs": {"m": 3}, "budget": 12_000, "iterations": 3,
                                                 "epochs": 5}),
     "ddt": ("custard/PrereqWorld-v0", "ddt", {"env_kwargs": {"m": 3}, "budget": 24_000}),
-    "icct": ("MountainCarContinuous-v0", "icct", {"budget": 4000, "max_depth": 1, "updates_per_step": 0.1, "hidden": 16,
-                                                  "batch": 32, "warmup": 500, "workers": 0}),
+    "icct": ("Pendulum-v1", "icct", {"budget": 20_000, "max_depth": 1, "updates_per_step": 0.05, "hidden": 16,
+                                     "batch": 32, "warmup": 500, "workers": 0}),
 }  # fmt: skip
 COLUMNS = ("run", "kills", "after_a_checkpoint", "runs", "snapshots", "differences", "seconds_uninterrupted", "custard")
 #: A kill falls at a share of the uninterrupted run's time, drawn between these; one that waits for the first checkpoint
@@ -147,12 +147,14 @@ def kill_and_resume(name: str, kills: int, rng: np.random.Generator, place: Path
     if not whole or whole.startswith("failed"):
         done.wrong.append(whole or "no result")
         return done
+    attempts = 0
     for number in range(4 * kills):
         if done.hits >= kills:
             break
         out, said = place / f"run-{number}", None
         while said is None and done.hits < kills:
-            waits = done.hits % 2 == 1 and not has_checkpoint(out)
+            attempts += 1
+            waits = attempts % 2 == 0 and not has_checkpoint(out)
             seconds = float(rng.uniform(0.0, LATEST)) * (done.seconds - done.first_checkpoint)
             if not waits:
                 seconds = float(rng.uniform(EARLIEST, LATEST)) * done.seconds
