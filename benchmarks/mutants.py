@@ -7,10 +7,10 @@ for `or`, plus for minus, a constant one larger, a condition negated, min for ma
 process, in which the functions' code is replaced and the module's tests run until one fails, those first that notice
 most per second. Functions that numba compiles are left as they are, but in modules of COMPILED: there compilation is
 off, in a process of their own. A change that no test notices is printed with its line; `mutants_explained.py` names
-those that cannot matter.
+those that cannot matter, which are not tried.
 
-Every outcome is a row of the CSV at once. The same command again tries what is missing, and what no test had noticed
-and no reason is given for; a changed module is tried anew. `--summary` prints the scores of what is stored.
+Every outcome is a row of the CSV at once. The same command again tries what is missing, and what no test had noticed;
+a changed module is tried anew. `--summary` prints the scores of what is stored.
 """
 
 from __future__ import annotations
@@ -272,8 +272,11 @@ class Mutations:
                 noticed_by[row["test"]] += 1
         tried = dict.fromkeys(costs, 0)
         for number in self.order:
-            is_known = number in known
-            if is_known and (known[number]["outcome"] == "noticed" or self.is_explained(number)):
+            if known.get(number, {}).get("outcome") == "noticed":
+                continue
+            if self.is_explained(number):
+                if number not in known:
+                    self.store.add({**self.place(number), "outcome": "explained", "test": "", "seconds": 0.0})
                 continue
             items.sort(key=lambda item: (0.02 + costs[item.nodeid]) * (tried[item.nodeid] + 2)
                        / (noticed_by[item.nodeid] + 0.3))  # fmt: skip
@@ -323,7 +326,7 @@ class Mutations:
         """Return how many of the chosen changes were tried, noticed and explained, and those that were not."""
         known = self.store.outcomes(self.name, self.digest)
         rows = [known[number] for number in self.order if number in known]
-        survived = [int(row["number"]) for row in rows if row["outcome"] == "survived"]
+        survived = [int(row["number"]) for row in rows if row["outcome"] != "noticed"]
         texts = [self.survivor(number) for number in survived]
         explained = sum(self.is_explained(number) for number in survived)
         noticed = len(rows) - len(survived)

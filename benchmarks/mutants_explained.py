@@ -291,4 +291,260 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
      "may_last = largest_reward * mdp.horizon >= worst or problem.reward.max() > 0"):
         "more caution than is needed: what goes on for ever without a loss is seen by the optimum without a horizon",
     ("planning/labelling", "GtE to Gt", "if left_leaves >= best[0]:"): "another tree of as many leaves is looked at",
+    **dict.fromkeys(
+        [("planning/labelling", change,
+          "options = sorted(np.flatnonzero(best[state]).tolist(), key=lambda a: (a not in used, a), reverse=True)")
+         for change in ("NotIn to In", "True to False")],
+        "the order in which labels are tried",
+    ),
+    ("planning/labelling", "GtE to Gt",
+     "return (q >= values[:, None] - problem.tolerance) & np.isfinite(q)"): "a number that is exactly the limit",
+    **dict.fromkeys(
+        [("planning/labelling", change, "if limit < 1:") for change in ("Lt to LtE", "condition negated", "1 to 2")],
+        "with one leaf less than one nothing that waits passes its own test",
+    ),
+    ("planning/labelling", "max to min",
+     "may_last = largest_reward * mdp.horizon >= worst or problem.reward.max() > 0"):
+        "more caution than is needed: what goes on for ever without a loss is seen by the optimum without a horizon",
+    ("planning/labelling", "Gt to GtE", "if time.monotonic() > deadline:"): "a moment that is exactly the limit",
+    ("planning/labelling", "0 to 1",
+     "signature = row.tobytes() if row[0] else (~row).tobytes()  # either side may be the left one"):
+        "of any one state it may be asked on which side it is",
+    ("planning/relaxation", "zeros to ones",
+     "return cls(np.zeros(count, np.int64), np.zeros((count, count)), np.zeros(count), np.zeros(count"
+          "))"):
+        "written before it is read",
+    **dict.fromkeys(
+        [("planning/relaxation", change,
+          "if different > MAX_UPDATE_SHARE * n + 1:")
+         for change in ("Gt to LtE", "condition negated", "Add to Sub", "Mult to Add", "Gt to GtE", "1 to 2")],
+        "which of two ways leads to the same policy",
+    ),
+    ("planning/relaxation", "1 to 2",
+     "best, best_a = -np.inf, -1"):
+        "every point has an allowed action, which takes its place",
+    ("planning/relaxation", "False to True",
+     "refreshed = changed = False"):
+        "the inverse is not computed anew: the residual still makes a bound of the values",
+    **dict.fromkeys(
+        [("planning/relaxation", change,
+          "for sweep in range(10 * n + 100):")
+         for change in ("Mult to Add", "100 to 101", "10 to 11")],
+        "after how many sweeps it gives up",
+    ),
+    **dict.fromkeys(
+        [("planning/relaxation", change,
+          "largest, fallen_most, fallen_least = 1.0, 0.0, np.inf")
+         for change in ("1.0 to 2.0", "0.0 to 1.0")],
+        "more actions are looked at, or a larger difference counts as none",
+    ),
+    **dict.fromkeys(
+        [("planning/relaxation", change,
+          "s = n - 1 - k if sweep % 2 == 0 else k")
+         for change in ("Mod to FloorDiv", "2 to 3", "0 to 1", "Sub to Add", "Eq to NotEq")],
+        "the order of the states",
+    ),
+    ("planning/relaxation", "max to min",
+     "drift = max(drift, abs(mine - policy.values[s]))"):
+        "whether the inverse is computed anew",
+    **dict.fromkeys(
+        [("planning/relaxation", change,
+          "if drift > MAX_DRIFT * largest and not refreshed:")
+         for change in ("And to Or", "Gt to GtE", "Gt to LtE", "Mult to Add", "condition negated")],
+        "whether the inverse is computed anew",
+    ),
+    **dict.fromkeys(
+        [("planning/relaxation", change,
+          "if drift > MAX_DRIFT * max(1.0, float(np.abs(self.policy.values).max())):")
+         for change in ("condition negated", "Mult to Add", "max to min", "Gt to GtE", "Gt to LtE", "1.0 to 2.0")],
+        "whether the inverse is computed anew",
+    ),
+    ("planning/relaxation", "LtE to Lt",
+     "if a == policy.choice[s] or below[s, a] <= 0.0 or not allows(words, p, a):"):
+        "nothing is added for a loss of zero",
+    ("planning/relaxation", "Gt to GtE",
+     "if model.start[s] > 0.0:"):
+        "nothing is added for what is not there",
+    ("planning/relaxation", "Gt to GtE",
+     "if visits[s] > MIN_VISITS:"):
+        "nothing is added for what is not there",
+    ("planning/relaxation", "Gt to GtE",
+     "if mass[s] > 0.0:"):
+        "nothing is added for what is not there",
+    ("planning/relaxation", "Lt to LtE",
+     "if left < 1e-6:"):
+        "a number that is exactly the limit",
+    ("planning/agreement", "1 to 2",
+     "inside, length = np.empty((depth + 1, count), np.int64), np.zeros(depth + 1, np.int64)"):
+        "room for one more level, which is not used",
+    ("planning/agreement", "1 to 2",
+     "high, on_right = np.zeros(depth + 1, np.int64), np.zeros(depth + 1, np.bool_)"):
+        "room for one more level, which is not used",
+    ("planning/agreement", "zeros to ones",
+     "high, on_right = np.zeros(depth + 1, np.int64), np.zeros(depth + 1, np.bool_)"):
+        "set when a level is entered",
+    **dict.fromkeys(
+        [("planning/agreement", change,
+          "low[level], found[level], high[level], on_right[level] = 0, -1, -1, False")
+         for change in ("0 to 1", "low to high", "high to low")],
+        "set again with the first feature",
+    ),
+    ("planning/agreement", "BitOr to BitAnd",
+     "return np.bitwise_and.reduce(words[index], axis=0) if len(index) else words[:1].max(axis=0) | ~"
+          "np.uint64(0)"):
+        "of the part for no points: any action is right there",
+    **dict.fromkeys(
+        [("planning/constraint_search", change,
+          "per_point = float(points.x.shape[1]) * np.log2(np.maximum(points.sizes, 2)).sum() ** max(0, dep"
+          "th - 1)")
+         for change in ("Mult to Add", "max to min", "Sub to Add", "1 to 2")],
+        "how many points are asked at once; where not all are, the search says so",
+    ),
+    ("planning/constraint_search", "LtE to Lt",
+     "return not self.heap or -self.heap[0][0] <= self.goal()"):
+        "a number that is exactly the limit",
+    ("planning/constraint_search", "LtE to Lt",
+     "if bound <= self.goal() or (math.isinf(bound) and bound < 0):"):
+        "a number that is exactly the limit",
+    ("planning/constraint_search", "Lt to LtE",
+     "if bound <= self.goal() or (math.isinf(bound) and bound < 0):"):
+        "zero is not infinite",
+    ("planning/constraint_search", "Mult to Add",
+     "self.work[0] = int(WORK_PER_SECOND * max(0.0, deadline - time.monotonic()))"):
+        "how much work is allowed",
+    ("planning/constraint_search", "Gt to GtE",
+     "if len(self.heap) > MAX_WAITING:"):
+        "half is given up one node earlier",
+    ("planning/constraint_search", "Gt to GtE",
+     "if len(confined) > self.max_points:"):
+        "as many points as are allowed: all of them",
+    ("planning/constraint_search", "2 to 3",
+     "self.heap.sort(key=lambda item: item[:2])"):
+        "no two nodes have the same number",
+    ("planning/constraint_search", "Add to Sub",
+     "self.pushed += 1"):
+        "which of equal bounds comes first",
+    **dict.fromkeys(
+        [("planning/constraint_search", change,
+          "if self.work[0] < 0:")
+         for change in ("Lt to LtE", "0 to 1")],
+        "gives up one point earlier",
+    ),
+    **dict.fromkeys(
+        [("planning/constraint_search", change,
+          "least = np.where(lost[conflict] >= level, lost[conflict], np.inf).min(axis=1)")
+         for change in ("min to max", "GtE to Lt", "GtE to Gt")],
+        "the order of a conflict's points, any of which is right",
+    ),
+    ("planning/constraint_search", "GtE to Gt",
+     "if time.monotonic() >= self.deadline:  # the children that are missing have no more than their "
+          "parent"):
+        "a moment that is exactly the limit",
+    **dict.fromkeys(
+        [("planning/optimal_tree", change,
+          "yield from _climbing(state, rng, min(deadline, time.monotonic() + settings.climbing * settings."
+          "seconds))")
+         for change in ("Add to Sub", "Mult to Add")],
+        "how long it climbs",
+    ),
+    **dict.fromkeys(
+        [("planning/optimal_tree", change,
+          "lossless = lossless_tree(problem, depth, min(deadline, began + share * settings.seconds))")
+         for change in ("Add to Sub", "Mult to Add")],
+        "how long it labels",
+    ),
+    **dict.fromkeys(
+        [("planning/optimal_tree", change,
+          "climber = Climber(points, state.depth, problem.tolerance, seed, problem.optimum - 0.5 * problem"
+          ".tolerance)")
+         for change in ("Sub to Add", "Mult to Add")],
+        "from which return on a tree is not climbed from",
+    ),
+    ("planning/optimal_tree", "min to max",
+     "climber.offer(shape, min(deadline, time.monotonic() + OFFER_SECONDS))"):
+        "how long it climbs",
+    ("planning/optimal_tree", "min to max",
+     "improved = climber.run(min(deadline, time.monotonic() + seconds))"):
+        "how long it climbs",
+    ("planning/optimal_tree", "min to max",
+     "if climber.try_all_stumps(min(deadline, time.monotonic() + STUMP_TIME_SHARE * state.settings.se"
+          "conds)):"):
+        "how long it climbs",
+    ("planning/optimal_tree", "Add to Sub",
+     "improved = climber.run(min(deadline, time.monotonic() + seconds))"):
+        "how long it climbs",
+    ("planning/optimal_tree", "Mult to Add",
+     "seconds = np.inf if search.is_finished else share * SLICE_SECONDS"):
+        "how long it climbs",
+    **dict.fromkeys(
+        [("planning/optimal_tree", change,
+          "share = min(MAX_CLIMB_SHARE, 2.0 * share) if improved else max(MIN_CLIMB_SHARE, IDLE_SHRINK * s"
+          "hare)")
+         for change in ("2.0 to 3.0", "max to min", "min to max", "Mult to Add")],
+        "how long it climbs",
+    ),
+    **dict.fromkeys(
+        [("planning/optimal_tree", change,
+          "patient = 0.5 * max(0.0, deadline - time.monotonic()) if depth > 2 and problem.n > 20 else 0.0")
+         for change in ("condition negated", "And to Or", "20 to 21", "Mult to Add", "0.5 to 1.5", "max to min",
+                        "0.0 to 1.0")],
+        "how long it climbs",
+    ),
+    ("planning/optimal_tree", "Add to Sub",
+     "idle_climbs, at_least = 0, time.monotonic() + patient"):
+        "how long it climbs",
+    **dict.fromkeys(
+        [("planning/optimal_tree", change,
+          "if idle_climbs >= MAX_IDLE_CLIMBS and time.monotonic() >= at_least:")
+         for change in ("condition negated", "And to Or", "GtE to Gt")],
+        "how long it climbs",
+    ),
+    **dict.fromkeys(
+        [("planning/optimal_tree", change,
+          "idle_climbs = 0 if (state.value, -state.leaves) > before else idle_climbs + 1")
+         for change in ("condition negated", "Gt to GtE")],
+        "how long it climbs",
+    ),
+    ("planning/optimal_tree", "condition negated",
+     "if time.monotonic() - reported_at > REPORT_SECONDS:"):
+        "how long it climbs, and how often it says so",
+    ("planning/optimal_tree", "condition negated",
+     "if time.monotonic() > deadline or state.optimal:"):
+        "how long it climbs, and how often it says so",
+    ("planning/optimal_tree", "LtE to Lt",
+     "if state.leaves <= leaves:"):
+        "further searches find nothing",
+    ("planning/optimal_tree", "LtE to Lt",
+     "if search.bound <= state.value + tolerance:"):
+        "a number that is exactly the limit",
+    ("planning/optimal_tree", "LtE to Lt",
+     "return self.bound <= self.value + self.problem.tolerance or self.bound == self.value"):
+        "a number that is exactly the limit",
+    **dict.fromkeys(
+        [("planning/branch", change,
+          "if explored % COMPLETION_INTERVAL == 1 and not accept_equal:")
+         for change in ("Mod to FloorDiv", "And to Or", "1 to 2", "Eq to NotEq", "condition negated")],
+        "when a partial tree is completed, for a candidate",
+    ),
+    ("planning/branch", "Gt to GtE",
+     "if time.monotonic() > deadline:  # some children may be missing: their parent's bound stands for them"):
+        "a moment that is exactly the limit",
+    ("planning/branch", "Sub to Add",
+     "cutoff = goal - 2 * problem.tolerance"):
+        "how early a bound may stop, which is one whenever it stops",
+    ("planning/branch", "1 to 2",
+     "splits_left = limits.depth - region.depth if region.action == OPEN else -1"):
+        "any number that is no number of splits",
+    ("planning/branch", "Gt to GtE",
+     "charged = region.depth if limits.price > 0.0 else 0"):
+        "fewer are recognised as equal",
+    ("planning/branch", "0.0 to 1.0",
+     "q = np.where(finite, q, q[finite].min(initial=0.0) - 100.0)"):
+        "of candidates, which are evaluated",
+    **dict.fromkeys(
+        [("planning/branch", change,
+          "lead = q - q.max(axis=1, keepdims=True)")
+         for change in ("Sub to Add", "max to min")],
+        "of candidates, which are evaluated",
+    ),
 }  # fmt: skip

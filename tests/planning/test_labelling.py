@@ -190,6 +190,16 @@ def test_the_smallest_tree_that_agrees_with_labels() -> None:
     assert not trees.late
 
 
+def test_as_many_actions_as_a_tree_has_leaves() -> None:
+    problem = reduce(random_mdp(3, 8, seed=1, starts=8))
+    trees = _SmallestTrees(problem, np.inf)
+    for count in range(1, 9):
+        labels = {s: s for s in range(count)}
+        for depth in range(4):
+            assert trees.smallest(labels, depth)[0] == fewest(labels, depth, problem)
+    assert trees.smallest({s: s for s in range(8)}, 3)[0] == 8
+
+
 def test_out_of_time_nothing_is_complete() -> None:
     mdp = gym.make("custard/PrereqWorld-v0", m=5).unwrapped.mdp()  # type: ignore[attr-defined]
     problem = reduce(mdp)
