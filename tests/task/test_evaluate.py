@@ -35,6 +35,7 @@ def test_progress_is_heard_and_changes_no_episode(env):
     silent = evaluate(LEAN, env, episodes=120, seed=4, max_steps=50)
     np.testing.assert_array_equal(watched.returns, silent.returns)
     np.testing.assert_array_equal(watched.time_limited, silent.time_limited)
+    assert not watched.traversal_limited.any()  # a tree asks no question twice
     assert heard == sorted(heard)
     assert heard[-1] == (120, 120)
     assert len(heard) > 1
