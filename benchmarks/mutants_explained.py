@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from benchmarks.mutants_explained_planning import PLANNING
+
 #: Changes that no test can notice: module, change and text of the line, with the reason.
 EXPLAINED: dict[tuple[str, str, str], str] = {
+    **PLANNING,
     ("tree/extract", "2 to 3",
      'warnings.warn(f"the policy would have asked for ever at {cut} node(s): cut there", stacklevel=2)'):
         "where a warning is shown",
@@ -15,23 +18,6 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
     ("tree/explain", "Lt to LtE",
      "return first if value < first else last  # NaN goes right, so that it has come to be at most `most`"):
         "a value equal to the box's first number lies in the box, for which the value itself was returned above",
-    ("planning/agreement", "1 to 2", "least, most = sizes[feature[level]], -1"): "the first rank replaces it",
-    ("planning/agreement", "0 to 1",
-     "return np.bitwise_and.reduce(words[index], axis=0) if len(index) else words[:1].max(axis=0) | ~np.uint64(0)"):
-        "of the part for no points: any action is right there",
-    ("planning/agreement", "False to True",
-     "low[level], found[level], high[level], on_right[level] = 0, -1, -1, False"): "set again with the first feature",
-    ("planning/agreement", "zeros to ones",
-     "feature, low, found = np.zeros(depth + 1, np.int64), np.zeros(depth + 1, np.int64), "
-     "np.zeros(depth + 1, np.int64)"):
-        "set again when a level is entered",
-    ("planning/agreement", "low to high",
-     "low[level], found[level], high[level], on_right[level] = least, least - 1, most - 1, False"):
-        "a cut with nothing on its left is tried as well, which finds a tree only where there is one",
-    ("planning/agreement", "Lt to LtE", "if depth == 0 or work[0] < 0:"): "gives up one point earlier",
-    ("planning/relaxation", "Sub to Add", "drift = max(drift, abs(mine - policy.values[s]))"):
-        "the inverse is computed anew once more than needed",
-    ("planning/relaxation", "condition negated", "s = n - 1 - k if sweep % 2 == 0 else k"): "the order of the states",
     **dict.fromkeys(
         [
             ("tree/simplify", change, text)
@@ -92,42 +78,5 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
     ("task/evaluate", "zeros to ones",
      "time_limited, traversal_limited = np.zeros(episodes, dtype=bool), np.zeros(episodes, dtype=bool)"):
         "both are set in every episode",
-    **dict.fromkeys(
-        [
-            ("planning/evaluate", "1 to 2",
-             "row = sparse.csr_array((mdp.start > 0).astype(float).reshape(1, -1))"),
-            ("planning/evaluate", "1 to 2", "into = sparse.csr_array(ends.astype(float).reshape(1, -1))"),
-            ("planning/reach", "1 to 2",
-             "into = sparse.hstack([sparse.csr_array(goal.astype(float).reshape(1, -1)), sparse.csr_array((1, 1))])"),
-        ],
-        "reshape reads -2 like -1",
-    ),
-    ("planning/reach", "1.0 to 2.0", "return float(mdp.start @ np.clip(probability, 0.0, 1.0))"):
-        "a probability exceeds 1 by rounding at most",
-    ("planning/evaluate", "0 to 1", "count = p.shape[0]"): "the matrix is square",
-    ("planning/evaluate", "1 to 2", "signs = np.zeros(label.max() + 1)"): "one more class that has no states",
-    ("planning/evaluate", "1 to 2", "leaves = np.zeros(label.max() + 1, dtype=bool)"):
-        "one more class that has no states",
-    ("planning/evaluate", "zeros to ones", "signs = np.zeros(label.max() + 1)"): "only infinities are read",
-    ("planning/evaluate", "1.0 to 2.0", "target[-1] = 1.0"): "only the sign of the mean reward is read",
-    ("planning/evaluate", "Gt to GtE", "signs[part] = np.inf if gain > 1e-12 else -np.inf"):
-        "a mean reward of exactly 1e-12 may be either",
-    **dict.fromkeys(
-        [
-            ("planning/evaluate", change,
-             "if mdp.n_states > MAX_UNFILTERED_STATES:  # of a million states a policy may visit ten")
-            for change in ("Gt to GtE", "Gt to LtE", "condition negated")
-        ],
-        "the same visits, faster or slower",
-    ),
-    **dict.fromkeys(
-        [
-            ("planning/evaluate", change, "largest = max(1.0, float(np.abs(mdp.rewards).max()))")
-            for change in ("1.0 to 2.0", "max to min")
-        ],
-        "an accuracy far below what returns are compared with",
-    ),
-    ("planning/evaluate", "0.0 to 1.0",
-     "return np.where(mdp.terminal, 0.0, mdp.rewards[np.arange(mdp.n_states), choice])"):
-        "nothing acts in terminal states",
+    ("task/evaluate", "1 to 2", "for part in pace.parts(1, end=pace.done + 1):"): "one episode, which is the limit given",
 }  # fmt: skip

@@ -281,3 +281,31 @@ def test_without_a_budget_every_rollout_of_a_batch_is_run(monkeypatch: pytest.Mo
 def test_continuous_actions_are_refused() -> None:
     with pytest.raises(custard.CustardError, match="discrete actions"):
         custard.learn("Pendulum-v1", "viper-dqn")
+
+
+@pytest.mark.parametrize(
+    ("env", "given", "kwargs"),
+    [("custard/PrereqWorld-v0", {"expert": "bi", **QUICK}, {"m": 5}),
+     ("custard/PrereqWorld-v0", {"expert": "bi", "choose": "moet", **QUICK}, {"m": 5}),
+     ("custard/PrereqWorld-v0", {"budget": 9000, "iterations": 4}, {"m": 3}),
+     ("CartPole-v1", {"expert": balance, "budget": 20_000, "patience": 3}, {})],
+)  # fmt: skip
+def test_it_goes_on_after_any_iteration(env: str, given: dict, kwargs: dict) -> None:
+    """With the expert that was trained, the states that were visited and the trees that were judged."""
+
+    def snapshots(state: dict | None = None) -> list:
+        settings = viper.Settings(**{"max_samples": 500, **given})
+        return list(viper.solve(problem(env, 3, **kwargs), settings, state))
+
+    def parts(snapshot: object) -> list:
+        assert snapshot.tree is not None  # type: ignore[attr-defined]
+        metrics = {key: repr(value) for key, value in snapshot.metrics.items()}  # type: ignore[attr-defined]
+        return [snapshot.steps, snapshot.tree.to_json(), repr(snapshot.value), metrics]  # type: ignore[attr-defined]
+
+    whole = snapshots()
+    stored = [k for k, snapshot in enumerate(whole) if snapshot.state is not None]
+    assert len(stored) > 1
+    assert whole[-1].ended
+    for k in stored[: -1 : max(1, len(stored) // 3)]:
+        rest = snapshots(whole[k].state())
+        assert [parts(each) for each in rest] == [parts(each) for each in whole[k + 1 :]]

@@ -3,9 +3,10 @@
     python -m tests.hostile.kills [--kills 20] [--methods mfec dqn …] [--seed 0] [--out kills.csv]
 
 Prints one row per method, and appends it to the CSV: how many kills hit the run, how many of them after it had stored a
-checkpoint, and how many differences resuming gave. There is a checkpoint at every snapshot, so that kills fall between,
-during and after checkpoints. Runs are forks of this process, in which what they need is imported and compiled already
-(networks are compiled from a cache), so that kills hit the run and not its start.
+checkpoint, and how many differences resuming gave. There is a checkpoint at every snapshot. Every other kill of a new
+run waits for its first checkpoint, so that kills fall before, between, during and after checkpoints. Runs are forks of
+this process, in which what they need is imported and compiled already (networks are compiled from a cache), so that
+kills hit the run and not its start.
 """
 
 from __future__ import annotations
@@ -51,19 +52,21 @@ RUNS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "direct/workers": ("MountainCarContinuous-v0", "direct", {"budget": 20_000, "max_depth": 1, "workers": 2}),
     "dqn": ("custard/PrereqWorld-v0", "dqn", {**PREREQ, "budget": 10_000}),
     "dqn/paper": ("custard/PrereqWorld-v0", "dqn", {**PREREQ, "budget": 10_000, "preset": "paper"}),
-    "ppo": ("custard/PrereqWorld-v0", "ppo", {**PREREQ, "budget": 20_000}),
-    "ppo/paper": ("custard/PrereqWorld-v0", "ppo", {**PREREQ, "budget": 20_000, "preset": "paper"}),
+    "ppo": ("custard/PrereqWorld-v0", "ppo", {**PREREQ, "budget": 40_000}),
+    "ppo/paper": ("custard/PrereqWorld-v0", "ppo", {**PREREQ, "budget": 20_000, "preset": "paper", "num_steps": 64}),
     "viper-dqn": ("CartPole-v1", "viper-dqn", {"budget": 10_000}),
     "viper/expert": ("custard/PrereqWorld-v0", "viper-dqn", {**PREREQ, "budget": 10_000}),
     "moet": ("custard/PrereqWorld-v0", "moet", {"env_kwargs": {"m": 3}, "budget": 12_000, "iterations": 3,
                                                 "epochs": 5}),
     "ddt": ("custard/PrereqWorld-v0", "ddt", {"env_kwargs": {"m": 3}, "budget": 24_000}),
-    "icct": ("MountainCarContinuous-v0", "icct", {"budget": 4000, "max_depth": 1, "updates_per_step": 0.1, "hidden": 16,
-                                                  "batch": 32, "warmup": 500, "workers": 0}),
+    "icct": ("Pendulum-v1", "icct", {"budget": 20_000, "max_depth": 1, "updates_per_step": 0.05, "hidden": 16,
+                                     "batch": 32, "warmup": 500, "workers": 0}),
 }  # fmt: skip
 COLUMNS = ("run", "kills", "after_a_checkpoint", "runs", "snapshots", "differences", "seconds_uninterrupted", "custard")
-#: A kill falls at a share of the uninterrupted run's time, drawn between these.
+#: A kill falls at a share of the uninterrupted run's time, drawn between these; one that waits for the first checkpoint
+#: at a share, up to `LATEST`, of the time from there to the end.
 EARLIEST, LATEST = 0.05, 0.7
+POLL_SECONDS = 0.005  # between looks for a first checkpoint
 
 
 @dataclass
@@ -74,12 +77,30 @@ class Kills:
     after_checkpoint: int = 0
     ends: int = 0
     snapshots: int = 0
-    seconds: float = 0.0
+    seconds: float = 0.0  # of the run that was left alone
+    first_checkpoint: float = 0.0  # seconds until then
     wrong: list[str] = field(default_factory=list)
 
 
-def attempt(name: str, out: Path, seconds: float | None) -> str | None:
-    """Start or resume a run in a fork; return what it says at its end, or None where it was killed after `seconds`."""
+def has_checkpoint(out: Path) -> bool:
+    """Return whether a run directory holds something to go on from."""
+    return (out / "checkpoint" / "state.npz").exists()
+
+
+def wait_for_checkpoint(out: Path, pipe: Any) -> float:
+    """Wait until a run has stored a checkpoint or has something to say; return the seconds that took."""
+    begun = time.perf_counter()
+    while not has_checkpoint(out) and not select.select([pipe], [], [], POLL_SECONDS)[0]:
+        pass
+    return time.perf_counter() - begun
+
+
+def attempt(name: str, out: Path, seconds: float | None, after_checkpoint: bool = False) -> tuple[str | None, float]:
+    """Start or resume a run in a fork; return what it says at its end, or None where it was killed after `seconds`,
+    and when the first checkpoint was there.
+
+    after_checkpoint  whether those seconds are counted from the first checkpoint on
+    """
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -96,12 +117,13 @@ def attempt(name: str, out: Path, seconds: float | None) -> str | None:
             os._exit(0)
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
+        waited = wait_for_checkpoint(out, pipe) if after_checkpoint or seconds is None else 0.0
         is_over = bool(select.select([pipe], [], [], seconds)[0])
         if not is_over:
             os.kill(child, signal.SIGKILL)
         said = pipe.read().decode() if is_over else None
     os.waitpid(child, 0)
-    return said
+    return said, waited
 
 
 def result(name: str, out: Path) -> str:
@@ -115,26 +137,32 @@ def kill_and_resume(name: str, kills: int, rng: np.random.Generator, place: Path
     """Run once undisturbed, then kill and resume runs until so many kills hit one that was under way."""
     done = Kills()
     attempt(name, place / "first", None)  # fills caches on disk
-    if not json.loads(attempt(name, place / "second", None) or "[0]")[-1]:
+    if not json.loads(attempt(name, place / "second", None)[0] or "[0]")[-1]:
         result(name, place / "here")  # no network: loaded here, all forks have it
     begun = time.perf_counter()
-    whole = attempt(name, place / "whole", None)
+    whole, done.first_checkpoint = attempt(name, place / "whole", None)
     done.seconds = time.perf_counter() - begun
     metrics = place / "whole" / "metrics.csv"
     done.snapshots = len(metrics.read_text().splitlines()) - 1 if metrics.exists() else 0
     if not whole or whole.startswith("failed"):
         done.wrong.append(whole or "no result")
         return done
+    attempts = 0
     for number in range(4 * kills):
         if done.hits >= kills:
             break
         out, said = place / f"run-{number}", None
         while said is None and done.hits < kills:
-            said = attempt(name, out, float(rng.uniform(EARLIEST, LATEST)) * done.seconds)
+            attempts += 1
+            waits = attempts % 2 == 0 and not has_checkpoint(out)
+            seconds = float(rng.uniform(0.0, LATEST)) * (done.seconds - done.first_checkpoint)
+            if not waits:
+                seconds = float(rng.uniform(EARLIEST, LATEST)) * done.seconds
+            said, _ = attempt(name, out, seconds, waits)
             done.hits += said is None
-            done.after_checkpoint += said is None and (out / "checkpoint" / "state.npz").exists()
+            done.after_checkpoint += said is None and has_checkpoint(out)
         if said is None:
-            said = attempt(name, out, None)
+            said, _ = attempt(name, out, None)
         done.ends += 1
         if said != whole:
             done.wrong.append(f"another result: {str(said)[:300]}")

@@ -301,6 +301,21 @@ def test_what_is_earned_on_the_way_into_a_loop_counts(first: float) -> None:
     assert found.tree.act([0.0]) == 0
 
 
+def test_what_is_lost_slowly_on_the_way_into_a_loop_is_no_endless_loss() -> None:
+    """Two states are left once in a hundred steps, at one or two per step, for one that is never left and free."""
+    rows = [(a, s, s + k, p) for a in (0, 1) for s in (0, 1) for k, p in ((0, 0.99), (1, 0.01))]
+    mdp = FiniteMDP.from_entries(
+        np.array([*rows, *((a, s, s, 1.0) for a in (0, 1) for s in (2, 3))]),
+        np.array([[-1.0, -2.0], [-2.0, -1.0], [0.0, 0.0], [0.0, 0.0]]), terminal=np.arange(4) == 3,
+        start=np.array([1.0, 0.0, 0.0, 0.0]), gamma=1.0, x=np.arange(4.0)[:, None],
+        features=custard.Features(("x",), [0], [3]), actions=custard.Actions("discrete", ("a", "b")),
+    )  # fmt: skip
+    found = best_tree(mdp, 1, seconds=20)
+    assert found.value == pytest.approx(-200.0)
+    assert found.tree.n_leaves == 2
+    assert found.optimal
+
+
 def test_one_action_leaves_nothing_to_decide() -> None:
     found = best_tree(random_mdp(2, 1, seed=3), 3, seconds=10)
     assert found.tree.n_nodes == 1

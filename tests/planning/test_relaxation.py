@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from custard import Actions, Features
+from custard.core.mdp import FiniteMDP
 from custard.planning import constraint_search
 from custard.planning.agreement import allows, full_words
 from custard.planning.constraint_search import ConstraintSearch, choose_level, wanted_words
@@ -175,3 +177,17 @@ def test_the_level_is_the_highest_that_no_tree_meets() -> None:
     agreed = np.array([[0.0, 5.0, 0.2], [0.0, 4.0, 0.3]])
     level, _, met = choose_level(codes, sizes, words, agreed, none, 10.0, 1e-9, 0, work)
     assert (level, met) == (0.0, 0.2)
+
+
+@pytest.mark.parametrize("actions", [(1.0, 1.0 + 2.0**-21), (1.0 + 2.0**-21, 1.0)])
+def test_a_bound_makes_up_for_gains_too_small_to_change_the_policy(actions: tuple[float, float]) -> None:
+    """An action that is better by half of what counts as a tie adds half a unit over a million steps."""
+    mdp = FiniteMDP.from_entries(
+        np.array([(0, 0, 0, 1.0), (1, 0, 0, 1.0)]), np.array([actions]), terminal=np.zeros(1, dtype=bool),
+        start=np.ones(1), gamma=1.0 - 2.0**-20, x=np.zeros((1, 1)), features=Features(("x",), [0], [1]),
+        actions=Actions("discrete", ("a", "b")),
+    )  # fmt: skip
+    points = points_of(reduce(mdp))
+    relaxation = DenseRelaxation(points.model, np.zeros(1, dtype=np.int64), full_words(1, 2))
+    best = max(actions) * 2.0**20
+    assert best - 1e-6 <= relaxation.bound <= best + 2.0

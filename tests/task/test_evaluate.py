@@ -1,3 +1,5 @@
+import math
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -33,6 +35,7 @@ def test_progress_is_heard_and_changes_no_episode(env):
     silent = evaluate(LEAN, env, episodes=120, seed=4, max_steps=50)
     np.testing.assert_array_equal(watched.returns, silent.returns)
     np.testing.assert_array_equal(watched.time_limited, silent.time_limited)
+    assert not watched.traversal_limited.any()  # a tree asks no question twice
     assert heard == sorted(heard)
     assert heard[-1] == (120, 120)
     assert len(heard) > 1
@@ -354,3 +357,83 @@ def test_questions_about_the_first_feature_are_no_steps(splits):
     there = evaluate(tree, "CartPole-v1", episodes=4, seed=3)
     assert judged.returns.tolist() == there.returns.tolist()
     assert judged.lengths.tolist() == there.lengths.tolist()
+
+
+class Clock:
+    """Goes on by what an episode takes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        monkeypatch.setattr(module.time, "monotonic", lambda: self.now)
+
+
+def sizes(clock, seconds_each, episodes, *, first, seconds=math.inf, heard=None, **limits):
+    """How many episodes each part has, of episodes that take so long."""
+    listen = None if heard is None else lambda *told: heard.append(told)
+    pace = module._Pace(episodes, seconds, listen)
+    found, begun = [], 0
+    for part in pace.parts(first, **limits):
+        assert part.start == begun  # none is left out, none comes twice
+        found.append(part.stop - part.start)
+        clock.now += seconds_each * found[-1]
+        begun = part.stop
+    assert pace.done == begun
+    return found
+
+
+def test_parts_take_a_second_and_a_half_after_the_first(monkeypatch):
+    """So that progress is told every now and then; parts grow tenfold at the most."""
+    clock, heard = Clock(monkeypatch), []
+    assert sizes(clock, 0.1, 100, first=20, heard=heard) == [20, 15, 15, 15, 15, 15, 5]
+    assert heard == [(20, 100), (35, 100), (50, 100), (65, 100), (80, 100), (95, 100), (100, 100)]
+    assert sizes(clock, 0.0, 1000, first=3, heard=heard) == [3, 30, 300, 667]
+    assert sizes(clock, 0.001, 1000, first=300, heard=heard) == [300, 700]
+    assert sizes(clock, 9.0, 5, first=2, heard=heard) == [2, 1, 1, 1]
+    assert sizes(clock, 9.0, 9, first=2, heard=heard, least=3) == [3, 3, 3]
+    assert sizes(clock, 9.0, 9, first=4, heard=heard, least=3) == [4, 3, 2]
+    assert sizes(clock, 0.1, 100, first=4, heard=heard, end=7) == [4, 3]
+    assert sizes(clock, 0.1, 5, first=4, heard=heard, end=7) == [4, 1]
+
+
+def test_without_anybody_to_hear_and_without_a_limit_there_is_one_part(monkeypatch):
+    clock = Clock(monkeypatch)
+    assert sizes(clock, 9.0, 100, first=20) == [100]
+    assert sizes(clock, 9.0, 100, first=20, end=30) == [30]
+    assert sizes(clock, 9.0, 0, first=20) == []
+
+
+def test_time_that_is_over_ends_it_after_ten_episodes(monkeypatch):
+    clock = Clock(monkeypatch)
+    assert sizes(clock, 1.0, 100, first=4, seconds=0.0) == [4, 1, 1, 1, 1, 1, 1]
+    assert sizes(clock, 1.0, 100, first=4, seconds=12.5) == [4, *[1] * 9]
+    assert sizes(clock, 1.0, 100, first=4, seconds=12.0) == [4, *[1] * 8]
+    assert sizes(clock, 1.0, 8, first=4, seconds=0.0) == [4, 1, 1, 1, 1]
+    assert sizes(clock, 1.0, 100, first=12, seconds=0.0) == [12]
+    assert module.MIN_EPISODES == 10
+    assert module.PART_SECONDS == 1.5
+
+
+@pytest.mark.parametrize(("workers", "at_once"), [(3, 6), (1, 2), (0, 2), (None, 10)])
+def test_workers_get_two_episodes_each_at_a_time(monkeypatch, workers, at_once):
+    """And the same episodes are run, each once, when they are timed."""
+    parts = []
+
+    class Runner:
+        def run(self, requests):
+            parts.append(len(requests[0].seeds))
+            return [module.play_episodes(env, CARTPOLE, requests[0])]
+
+        def close(self):
+            parts.append("closed")
+
+    env = gym.make("CartPole-v1").env
+    monkeypatch.setattr(module, "cores", lambda: 5)
+    monkeypatch.setattr(module, "MIN_SECONDS_FOR_WORKERS", -1.0)
+    monkeypatch.setattr(module, "PART_SECONDS", 0.0)
+    monkeypatch.setattr(module, "make_runner", lambda problem: Runner())
+    make = lambda: gym.make("CartPole-v1").env  # noqa: E731
+    found = evaluate(LEAN, make, 31, 4, max_steps=20, workers=workers, on_progress=lambda *told: None)
+    rest = 31 - module.FIRST_EPISODES
+    assert parts == [*[at_once] * (rest // at_once), *[rest % at_once] * (rest % at_once > 0), "closed"]
+    alone = evaluate(LEAN, make, 31, 4, max_steps=20, workers=0)
+    np.testing.assert_array_equal(found.returns, alone.returns)

@@ -67,6 +67,46 @@ def test_only_what_is_proved_is_claimed(tree: custard.Tree) -> None:
     assert told(tree, proved=False, max_depth=None)[1]["Bound"].endswith("no tree of any depth has more")
 
 
+def scope_of(counts: dict[str, list[Any]], **changed: Any) -> dict[str, Any]:
+    return {"start_seed": 3, "episodes": 2, "steps": 200, "thresholds": counts, **changed}
+
+
+@pytest.mark.parametrize(
+    ("scope", "text"),
+    [
+        (scope_of({"x": [9, -0.5, 0.5]}),
+         "from the starts of seeds 3…4, at most 200 steps, thresholds: x 9 from -0.5 to 0.5"),
+        (scope_of({"x": [1, 0.5, 0.5]}, episodes=1),
+         "from the start of seed 3, at most 200 steps, thresholds: x at 0.5"),
+        (scope_of({"x": [0], "y": [2, 1, 4]}, episodes=5),
+         "from the starts of seeds 3…7, at most 200 steps, thresholds: y 2 from 1 to 4"),
+        (scope_of({"x": [0]}), "from the starts of seeds 3…4, at most 200 steps, thresholds: none"),
+        (scope_of({f"x{k}": [1, k] for k in range(8)}),
+         "from the starts of seeds 3…4, at most 200 steps, thresholds: " + ", ".join(f"x{k} at {k}" for k in range(8))),
+        (scope_of({f"x{k}": [1, k] for k in range(10)}),
+         "from the starts of seeds 3…4, at most 200 steps, thresholds: "
+         + ", ".join(f"x{k} at {k}" for k in range(8)) + ", …"),
+    ],
+)  # fmt: skip
+def test_what_a_proof_from_fixed_starts_is_about_is_said_in_full(tree: custard.Tree, scope: dict, text: str) -> None:
+    line, items, _ = told(tree, scope=scope)
+    assert line.endswith(f"; {text}")
+    assert items["Holds for"] == text
+    assert "no tree of depth ≤ 1 over these thresholds returns more" in line
+    assert items["Bound"].endswith("no tree of depth ≤ 1 over these thresholds has more")
+    assert "the exact return" in items["Value"]
+
+
+@pytest.mark.parametrize("scope", [None, 7, "seeds", {}, scope_of({"x": []}), scope_of({"x": [2, 0.5]}),
+                                   scope_of({}, episodes="many")])  # fmt: skip
+def test_a_scope_that_is_none_is_left_out(tree: custard.Tree, scope: Any) -> None:
+    line, items, _ = told(tree, scope=scope)
+    assert "seed" not in line
+    assert "over these thresholds" not in line
+    assert "Holds for" not in items
+    assert "the exact expected return" in items["Value"]
+
+
 def test_show_prints_it(tree: custard.Tree, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     tree.save(tmp_path / "tree.json")
     code, out, _ = call(capsys, "show", tmp_path / "tree.json")

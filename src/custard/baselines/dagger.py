@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,7 +22,8 @@ from custard.task.settings import settings_for
 from custard.tree.tree import Tree
 
 __all__ = [
-    "WEIGHTS", "LabelledStates", "Mispredictions", "Rollouts", "expert_training", "state_weights", "train_expert",
+    "WEIGHTS", "LabelledStates", "Mispredictions", "Rollouts", "expert_or_stored", "expert_training", "state_weights",
+    "stored_expert", "stored_tree", "train_expert", "tree_stored",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -136,6 +140,41 @@ def train_expert(problem: Problem, settings: ImitationSettings, seed: int) -> It
         else:
             metrics, message = {"expert": item.value}, "training the expert"
             yield Snapshot(item.steps, None, float("nan"), settings.budget, metrics, message=message, slow_until=np.inf)
+
+
+def expert_or_stored(
+    problem: Problem, settings: ImitationSettings, seed: int, stored: np.ndarray | None
+) -> Iterator[Snapshot | Expert]:
+    """Yield the progress of the expert's training, then the expert; one that `stored_expert` stored is not trained."""
+    if stored is None or not len(stored):
+        yield from train_expert(problem, settings, seed)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "expert.npz"
+        path.write_bytes(stored.tobytes())
+        found = next(iter(experts(problem, str(path), expert_training(problem, settings), seed)))
+    assert isinstance(found, Expert)
+    yield found
+
+
+def stored_expert(expert: Expert) -> np.ndarray:
+    """Return an expert as the bytes of its file; empty where it has none and is made anew."""
+    if expert.save is None:
+        return np.zeros(0, dtype=np.uint8)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "expert.npz"
+        expert.save(path)
+        return np.frombuffer(path.read_bytes(), dtype=np.uint8)
+
+
+def stored_tree(tree: Tree) -> np.ndarray:
+    """Return a tree as the bytes of its JSON."""
+    return np.frombuffer(json.dumps(tree.to_json()).encode(), dtype=np.uint8)
+
+
+def tree_stored(stored: np.ndarray) -> Tree:
+    """Return the tree that `stored_tree` stored."""
+    return Tree.from_json(json.loads(stored.tobytes()))
 
 
 def expert_training(problem: Problem, settings: ImitationSettings) -> dqn.Settings:

@@ -7,11 +7,8 @@ tests. The policy that is imitated is the expert, here as everywhere; `experts` 
 
 from __future__ import annotations
 
-import json
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,15 +17,16 @@ from custard.baselines.dagger import (
     WEIGHTS,
     LabelledStates,
     Rollouts,
-    expert_training,
+    expert_or_stored,
     state_weights,
-    train_expert,
+    stored_expert,
+    stored_tree,
+    tree_stored,
 )
 from custard.baselines.growing_tree import default_budget
 from custard.baselines.mixture import Fitting, fit_mixture
 from custard.core.errors import CustardError, one_of, require_least, require_shares
 from custard.experts.expert import Expert
-from custard.experts.kinds import experts
 from custard.solvers.common.selection import Selection
 from custard.task.problem import Problem, Snapshot
 from custard.task.source import episode_seeds
@@ -88,7 +86,8 @@ def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | N
     seeds, budget = problem.seeds("expert", "rollouts", "fit"), default_budget(problem, settings.budget)
     expert: Expert | None = None
     steps = 0
-    for item in _experts(problem, replace(settings, budget=budget), seeds["expert"], state):
+    stored = None if state is None else state["moet.expert"]
+    for item in expert_or_stored(problem, replace(settings, budget=budget), seeds["expert"], stored):
         if isinstance(item, Snapshot):
             steps = item.steps
             if state is None:  # a resumed run has a tree already
@@ -96,7 +95,7 @@ def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | N
         else:
             expert = item
     assert expert is not None
-    stored_expert = _bytes_of(expert)
+    expert_bytes = stored_expert(expert)
     weigh, fitting = state_weights(expert, s.weights), _fitting(problem, s)
     rollouts = Rollouts(problem, steps + problem.probe_steps, problem.episode_cap(budget), budget)
     selection = Selection(problem, s.test_rollouts, budget=budget)
@@ -108,7 +107,7 @@ def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | N
     if state is not None:
         first, rollouts.steps, expert_steps = (int(number) for number in state["moet.counts"])
         data.add(state["moet.x"], state["moet.action"], state["moet.weight"])
-        latest = Tree.from_json(json.loads(state["moet.latest"].tobytes()))
+        latest = tree_stored(state["moet.latest"])
         selection.restore(state)
     for iteration in range(first, s.iterations):
         if latest is not None and rollouts.steps + selection.steps >= budget:
@@ -138,8 +137,7 @@ def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | N
         kept = {
             "moet.counts": np.array([iteration + 1, rollouts.steps, expert_steps]), "moet.x": data.x,
             "moet.action": data.action, "moet.weight": data.weight,
-            "moet.latest": np.frombuffer(json.dumps(latest.to_json()).encode(), dtype=np.uint8),
-            "moet.expert": stored_expert, **selection.state(),
+            "moet.latest": stored_tree(latest), "moet.expert": expert_bytes, **selection.state(),
         }  # fmt: skip
         message = f"{iteration + 1} iterations, expert: {expert.name}"
         used += selection.shown_steps
@@ -153,28 +151,3 @@ def _fitting(problem: Problem, settings: Settings) -> Fitting:
         count = min(count, problem.max_depth + 1)
         depth = min(depth, problem.max_depth - (count - 1))
     return Fitting(count, depth, settings.epochs, settings.learning_rate, settings.rate_decay, settings.train_share)
-
-
-def _experts(
-    problem: Problem, settings: Settings, seed: int, state: dict[str, np.ndarray] | None
-) -> Iterator[Snapshot | Expert]:
-    """Yield the progress of the expert's training, then the expert; one in a checkpoint is not trained again."""
-    if state is None or not len(state["moet.expert"]):
-        yield from train_expert(problem, settings, seed)
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "expert.npz"
-        path.write_bytes(state["moet.expert"].tobytes())
-        found = next(iter(experts(problem, str(path), expert_training(problem, settings), seed)))
-    assert isinstance(found, Expert)
-    yield found
-
-
-def _bytes_of(expert: Expert) -> np.ndarray:
-    """Return an expert as the bytes of its file; empty where it has none and is made anew."""
-    if expert.save is None:
-        return np.zeros(0, dtype=np.uint8)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "expert.npz"
-        expert.save(path)
-        return np.frombuffer(path.read_bytes(), dtype=np.uint8)

@@ -9,13 +9,24 @@ with the same return the one that is most like the expert.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from custard.baselines.dagger import WEIGHTS, LabelledStates, Mispredictions, Rollouts, state_weights, train_expert
+from custard.baselines.dagger import (
+    WEIGHTS,
+    LabelledStates,
+    Mispredictions,
+    Rollouts,
+    expert_or_stored,
+    state_weights,
+    stored_expert,
+    stored_tree,
+    tree_stored,
+)
 from custard.core.errors import CustardError, one_of, require_least
 from custard.experts.expert import Expert
 from custard.task.problem import Problem, Snapshot
@@ -89,18 +100,22 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
 }
 
 
-def solve(problem: Problem, settings: Settings, state: Any = None) -> Iterator[Snapshot]:
+def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | None = None) -> Iterator[Snapshot]:
     """Train or load the expert, then imitate it; yield at every check of the expert and every iteration."""
     problem.require_discrete_actions("VIPER")
     steps, expert = 0, None
-    for item in train_expert(problem, settings, problem.seeds("expert")["expert"]):
+    stored = None if state is None else state["viper.expert"]
+    for item in expert_or_stored(problem, settings, problem.seeds("expert")["expert"], stored):
         if isinstance(item, Expert):
             expert = item
         else:
             steps = item.steps
-            yield item
+            if state is None:  # a resumed run has a tree already
+                yield item
     assert expert is not None
     imitation = _Imitation(problem, settings, expert, steps)
+    if state is not None:
+        imitation.restore(state)
     while not imitation.is_over:
         imitation.iterate()
         yield imitation.snapshot()
@@ -114,6 +129,7 @@ class _Imitation:
     def __init__(self, problem: Problem, settings: Settings, expert: Expert, expert_steps: int) -> None:
         """`expert_steps` are the environment steps that the expert's training took."""
         self.problem, self.settings, self.expert = problem, settings, expert
+        self.expert_bytes = stored_expert(expert)
         self.weigh = state_weights(expert, settings.weights)
         self.budget = (1.0 - JUDGING_SHARE) * (settings.budget or np.inf)  # for choosing
         expert_steps += problem.probe_steps
@@ -210,18 +226,55 @@ class _Imitation:
     def final_snapshot(self) -> Snapshot:
         """Return where the run ended."""
         message = f"{self.iterations} iterations, expert: {self.expert.name}"
-        return self._snapshot({"iteration": self.iterations - 1}, message, None)
+        return self._snapshot({"iteration": self.iterations - 1}, message, None, ended=True)
 
-    def _snapshot(self, metrics: dict[str, float], message: str, quiet_end: float | None) -> Snapshot:
+    def _snapshot(
+        self, metrics: dict[str, float], message: str, quiet_end: float | None, ended: bool = False
+    ) -> Snapshot:
         """Return a snapshot whose value is the mean of the judging returns, or else the mean that chose the tree."""
         judged, value = self.judged_returns, self.best_return
         if len(judged):
             value = float(judged.mean())
             error = float(judged.std(ddof=1)) / np.sqrt(len(judged)) if len(judged) > 1 else np.nan
             metrics |= {"judged": float(len(judged)), "error": float(error)}
+        kept = self.state() if self.best is not None else None
         return Snapshot(
-            self.rollouts.steps, self.best, value, self.settings.budget, metrics, message=message, quiet_end=quiet_end
-        )
+            self.rollouts.steps, self.best, value, self.settings.budget, metrics, message=message, quiet_end=quiet_end,
+            state=None if kept is None else lambda: kept, ended=ended,
+        )  # fmt: skip
+
+    # -- checkpoints --------------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return all that is needed to go on after an iteration."""
+        assert self.best is not None
+        assert self.latest is not None
+        generator = json.dumps(self.rng.bit_generator.state).encode()
+        return {
+            "viper.expert": self.expert_bytes, "viper.x": self.states.x, "viper.action": self.states.action,
+            "viper.weight": self.states.weight, "viper.latest": stored_tree(self.latest),
+            "viper.best": stored_tree(self.best), "viper.judged": self.judged_returns,
+            "viper.counts": np.array([
+                self.rollouts.steps, self.expert_steps, self.iterations, self.iterations_without_progress,
+                len(self.validation_seeds), len(self.final_seeds), int(self.judged_tree is self.best),
+            ]),
+            "viper.numbers": np.array(
+                [self.agreement, self.best_return, self.best_validation_return, *self.best_rank], dtype=np.float64
+            ),
+            "viper.generator": np.frombuffer(generator, dtype=np.uint8),
+        }  # fmt: skip
+
+    def restore(self, data: dict[str, np.ndarray]) -> None:
+        """Continue from what `state` returned."""
+        self.states.add(data["viper.x"], data["viper.action"], data["viper.weight"])
+        self.latest, self.best = tree_stored(data["viper.latest"]), tree_stored(data["viper.best"])
+        counts = [int(number) for number in data["viper.counts"]]
+        self.rollouts.steps, self.expert_steps, self.iterations, self.iterations_without_progress = counts[:4]
+        self.validation_seeds, self.final_seeds = self.validation_seeds[: counts[4]], self.final_seeds[: counts[5]]
+        self.judged_tree, self.judged_returns = self.best if counts[6] else None, data["viper.judged"]
+        self.agreement, self.best_return, self.best_validation_return, *rank = data["viper.numbers"].tolist()
+        self.best_rank = (rank[0], rank[1], rank[2])
+        self.rng.bit_generator.state = json.loads(data["viper.generator"].tobytes())
 
 
 def _first(seeds: np.ndarray, count: float) -> np.ndarray:

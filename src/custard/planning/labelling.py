@@ -81,10 +81,11 @@ def best_choices(problem: ReducedMDP, deadline: float = np.inf) -> np.ndarray | 
     """
     mdp = problem.mdp
     if mdp.horizon is not None:
-        # A policy that returns the optimum within the horizon must then be one that has ended by then.
+        # A policy that returns the optimum within the horizon must then have ended by then, wherever it began.
+        worst = problem.top[problem.start > 0].min() - 2 * problem.tolerance
         deterministic = all((np.diff(matrix.indptr) == 1).all() for matrix in mdp.transitions)
         largest_reward = problem.reward[_continuing(problem)].max(initial=-np.inf)
-        may_last = largest_reward * mdp.horizon >= problem.optimum or problem.reward.max() > 0
+        may_last = largest_reward * mdp.horizon >= worst or problem.reward.max() > 0
         if not deterministic or may_last or mdp.gamma < 1:
             return None
     if mdp.gamma < 1.0:

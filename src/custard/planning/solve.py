@@ -12,7 +12,7 @@ from custard.core.errors import CustardError, one_of
 from custard.core.mdp import FiniteMDP
 from custard.core.numba_tools import njit
 from custard.core.threads import one_thread
-from custard.planning.evaluate import policy_value, state_values
+from custard.planning.evaluate import policy_value, state_values, visits
 
 __all__ = ["backward_induction", "can_end", "optimal_value", "policy_iteration", "value_iteration"]
 
@@ -57,6 +57,7 @@ def value_iteration(
                 _sweep_in_place(stacked.indptr, stacked.indices, stacked.data, rewards, mdp.terminal, 1.0, values)
         q = _action_values(stacked, shape, rewards, values, mdp.gamma, lost)
         new = np.where(mdp.terminal, 0.0, q.max(axis=1))
+        lost = lost | np.isneginf(new)  # whatever is done there, a lost state may follow
         change = np.abs(new[~lost] - values[~lost]).max(initial=0.0)
         values = new
         if time.monotonic() > deadline:
@@ -68,7 +69,7 @@ def value_iteration(
         if mdp.horizon is None and sweep == settling_sweeps // 2:
             earlier = values.copy()
         if mdp.horizon is None and sweep == settling_sweeps:
-            lost = ~can_end(mdp) & (values < earlier)
+            lost = ~_can_stop_losing(mdp) & (values < earlier)
             values[lost] = -np.inf
     else:
         if mdp.horizon is None:
@@ -176,10 +177,29 @@ def _action_values(
 
 def can_end(mdp: FiniteMDP) -> np.ndarray:
     """Return the states from which some policy terminates with probability one, [S] bool."""
+    return _can_reach(mdp, mdp.terminal)
+
+
+def _can_stop_losing(mdp: FiniteMDP) -> np.ndarray:
+    """Return the states from which some policy surely comes to an end or to where it earns nothing for ever, [S] bool.
+
+    The others lose for ever with some probability, or gain for ever.
+    """
+    idle = np.ones(mdp.n_states, dtype=bool)  # the largest set that can be kept to by actions that earn nothing
+    while True:
+        keeps_to = [(matrix @ (~idle).astype(float)) == 0 for matrix in mdp.transitions]
+        smaller = mdp.terminal | np.any([keep & (mdp.rewards[:, a] == 0.0) for a, keep in enumerate(keeps_to)], axis=0)
+        if (smaller == idle).all():
+            return _can_reach(mdp, idle)
+        idle = smaller
+
+
+def _can_reach(mdp: FiniteMDP, goal: np.ndarray) -> np.ndarray:
+    """Return the states from which some policy reaches the goal [S] with probability one, [S] bool."""
     good = np.ones(mdp.n_states, dtype=bool)
-    while True:  # the largest set in which termination can be reached without a risk of leaving it
+    while True:  # the largest set in which the goal can be reached without a risk of leaving it
         allowed = np.stack([(matrix @ (~good).astype(float)) == 0 for matrix in mdp.transitions])
-        reached = mdp.terminal.copy()
+        reached = goal.copy()
         while True:
             steps = [ok & ((matrix @ reached.astype(float)) > 0) for ok, matrix in zip(allowed, mdp.transitions)]
             more = reached | (good & np.any(steps, axis=0))
@@ -215,7 +235,7 @@ def policy_iteration(mdp: FiniteMDP, rounds: int = 1000) -> tuple[np.ndarray, np
         if not np.isfinite(values).all():
             raise CustardError("policy iteration met a policy that never terminates: give gamma below 1")
         q = np.stack([matrix @ values for matrix in mdp.transitions], axis=1) * mdp.gamma + mdp.rewards
-        reached = values != 0.0
+        reached = visits(choice, mdp)[0] > 0.0
         better = reached & (q.max(axis=1) > q[np.arange(mdp.n_states), choice] + 1e-10) & ~mdp.terminal
         if not better.any():
             break
