@@ -21,9 +21,9 @@ JOBS   ?= 2
 DOCS_EXTRAS := neural,docs
 EXTRAS := neural,box2d,sb3,verify,storm,onnx,ray,tensorboard,dev
 
-# $(call aloud,WHAT,COMMAND): run a command that says nothing, and say every three seconds what is at work.
+# $(call aloud,WHAT,COMMAND): run a command that says nothing; say what is at work, at once and every three seconds.
 define aloud
-( $(2) ) & job=$$!; seconds=0; trap "kill $$job 2>/dev/null" INT TERM; \
+echo "  $(1) …"; ( $(2) ) & job=$$!; seconds=0; trap "kill $$job 2>/dev/null" INT TERM; \
 while sleep 1 && kill -0 $$job 2>/dev/null; do \
   seconds=$$((seconds + 1)); [ $$((seconds % 3)) -ne 0 ] || echo "  $(1): $$seconds s"; \
 done; wait $$job
@@ -38,9 +38,8 @@ $(VENV)/base: pyproject.toml
 	@test -x $(BIN)/python || { $(call aloud,virtual environment,$(PYTHON_FOUND) -m venv $(VENV)); }
 	@$(call aloud,upgrading pip,$(PIP) install --upgrade pip)
 	@$(call aloud,custard and what it needs,$(PIP) install --editable ".[verify]")
-	@echo "compiling (once: about 20 s) …"
 	@rm -rf $(VENV)/first
-	@$(call aloud,compiling,$(BIN)/custard train CartPole-v1 --episodes 10 --out $(VENV)/first >/dev/null 2>&1)
+	@$(call aloud,compiling (once: about 20 s),$(BIN)/custard train CartPole-v1 --episodes 10 --out $(VENV)/first >/dev/null 2>&1)
 	@touch $@
 
 # torch first and pinned: an open range would pull gigabytes of accelerator packages.
