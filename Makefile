@@ -21,11 +21,11 @@ JOBS   ?= 2
 DOCS_EXTRAS := neural,docs
 EXTRAS := neural,box2d,sb3,verify,storm,onnx,ray,tensorboard,dev
 
-# $(call aloud,COMMAND): run a command that says nothing, and say every three seconds that it is still at work.
+# $(call aloud,WHAT,COMMAND): run a command that says nothing; say what is at work, at once and every three seconds.
 define aloud
-( $(1) ) & job=$$!; seconds=0; trap "kill $$job 2>/dev/null" INT TERM; \
+echo "  $(1) …"; ( $(2) ) & job=$$!; seconds=0; trap "kill $$job 2>/dev/null" INT TERM; \
 while sleep 1 && kill -0 $$job 2>/dev/null; do \
-  seconds=$$((seconds + 1)); [ $$((seconds % 3)) -ne 0 ] || echo "  … $$seconds s"; \
+  seconds=$$((seconds + 1)); [ $$((seconds % 3)) -ne 0 ] || echo "  $(1): $$seconds s"; \
 done; wait $$job
 endef
 
@@ -35,24 +35,23 @@ setup: $(VENV)/ready
 
 $(VENV)/base: pyproject.toml
 	@echo "setting up $(VENV) (one to three minutes: packages are downloaded) …"
-	@test -x $(BIN)/python || { $(call aloud,$(PYTHON_FOUND) -m venv $(VENV)); }
-	@$(call aloud,$(PIP) install --upgrade pip)
-	@$(call aloud,$(PIP) install --editable ".[verify]")
-	@echo "compiling (once: about 20 s) …"
+	@test -x $(BIN)/python || { $(call aloud,virtual environment,$(PYTHON_FOUND) -m venv $(VENV)); }
+	@$(call aloud,upgrading pip,$(PIP) install --upgrade pip)
+	@$(call aloud,custard and what it needs,$(PIP) install --editable ".[verify]")
 	@rm -rf $(VENV)/first
-	@$(call aloud,$(BIN)/custard train CartPole-v1 --episodes 10 --out $(VENV)/first >/dev/null 2>&1)
+	@$(call aloud,compiling (once: about 20 s),$(BIN)/custard train CartPole-v1 --episodes 10 --out $(VENV)/first >/dev/null 2>&1)
 	@touch $@
 
 # torch first and pinned: an open range would pull gigabytes of accelerator packages.
 $(VENV)/ready: $(VENV)/base
 	@echo "installing what the tests need (a few minutes) …"
-	@$(call aloud,$(PIP) install torch==2.13.0)
-	@$(call aloud,$(PIP) install --editable ".[$(EXTRAS)]")
+	@$(call aloud,torch,$(PIP) install torch==2.13.0)
+	@$(call aloud,extras,$(PIP) install --editable ".[$(EXTRAS)]")
 	@touch $@
 
 $(VENV)/docs: $(VENV)/base
 	@echo "installing what the site needs …"
-	@$(call aloud,$(PIP) install --editable ".[$(DOCS_EXTRAS)]")
+	@$(call aloud,tools for the site,$(PIP) install --editable ".[$(DOCS_EXTRAS)]")
 	@touch $@
 
 demo: $(VENV)/base

@@ -8,9 +8,10 @@ With CUSTARD_TRACES=DIRECTORY it also keeps there what each run reported, as JSO
 
 Half time is half of the seconds that the run took. The time left shown then is compared with what was left: the one
 expected if no better tree is found, or, where that is not known, the most it can be. Every method runs once before for
-three seconds, so that nothing is compiled later. The value shown at the end is compared with the mean return of fresh
+three seconds, so that little is compiled later. The value shown at the end is compared with the mean return of fresh
 episodes: the difference is divided by the standard error of both together, so that more than 3 is more than noise
-explains.
+explains. For the value shown that is the larger of the error shown and the one that the fresh episodes' spread gives:
+eighteen episodes without a failure have no spread, though one in thirty fails.
 """
 
 from __future__ import annotations
@@ -70,7 +71,8 @@ their ratio. "About" is the time left if no better tree is found from then on; w
 clearly longer, that time stands beside it as a *limit*; "at most" is that limit alone; nothing (a dash) is shown where
 it is not known, as before two seconds of learning were measured: runs of few seconds show nothing. *Value* is the
 one shown at the end (± its standard error where it is known), *fresh* the mean over fresh episodes, *noise* their
-difference in standard errors of both.
+difference in standard errors of both; the value's is taken from the fresh episodes' spread where that is larger, since
+few episodes without a failure have none.
 """
 
 
@@ -106,7 +108,9 @@ def measured(method: str, env: str, kwargs: dict[str, Any], number: int) -> dict
     episodes = MAX_PYTHON_EPISODES if is_python else FRESH_EPISODES
     fresh = custard.evaluate(run.tree, env, episodes, FRESH_SEED, env_kwargs=kwargs, gamma=gamma)
     fresh_error = fresh.std / math.sqrt(fresh.episodes)
-    spread = math.hypot(0.0 if math.isnan(last.error) else last.error, fresh_error)
+    shown_errors = [last.error] if math.isfinite(last.error) else []
+    shown_errors += [fresh.std / math.sqrt(last.episodes)] if last.episodes else []
+    spread = math.hypot(max(shown_errors, default=0.0), fresh_error)
     excess = last.value - fresh.mean
     return {
         "method": method, "env": env, "env_kwargs": json.dumps(kwargs), "budget": last.budget, "steps": run.steps,

@@ -158,7 +158,14 @@ def _wrapped(text: str, width: int) -> str:
     """Return a help text with lines of at most this width: tyro wraps what is in boxes, and nothing above them."""
     text = re.sub(r"\{train,[^}]*\}", "COMMAND [OPTIONS]", text)
     lines = text.splitlines(keepends=True)
-    return "".join(line if len(line) <= width else textwrap.fill(line, max(40, width)) + "\n" for line in lines)
+    return "".join(line if len(line) <= width else _filled(line, max(40, width)) + "\n" for line in lines)
+
+
+def _filled(line: str, width: int) -> str:
+    """Return a line of a help text in lines of this width; an option in brackets stays together."""
+    whole = re.sub(r"\[[^\]]*\]+", lambda option: option[0].replace(" ", "\0"), line)
+    indent = "    " if "usage:" in line else ""
+    return textwrap.fill(whole, width, subsequent_indent=indent, break_on_hyphens=False).replace("\0", " ")
 
 
 def _require_known(arguments: Sequence[str]) -> None:

@@ -57,6 +57,12 @@ def test_values_that_look_like_options_are_values(capsys):
     assert (code, "cannot read" in err) == (2, True)
 
 
+def test_an_option_stays_together_in_the_usage(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    out = call(capsys, "report", "--help")[1]
+    assert "[--seed N]\n    [--purpose TEXT] [--json]\n" in out
+
+
 def test_methods_and_settings(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "70")
     out = call(capsys, "methods")[1]

@@ -236,3 +236,5 @@ def test_the_best_value_is_shown_with_its_interval():
     tree = Tree.leaf(0, base.features, base.actions)
     shown = snapshot_text(Snapshot(10, tree, 9.0, metrics={"error": 0.5, "judged": 16.0}))
     assert shown == "10 steps, best tree 9.00 ± 0.98 (16 episodes), depth 0, 1 leaf"
+    shown = snapshot_text(Snapshot(10, tree, 9.0, metrics={"error": 0.0, "judged": 16.0}))
+    assert shown == "10 steps, best tree 9.00 in each of 16 episodes, depth 0, 1 leaf"

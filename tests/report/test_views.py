@@ -92,6 +92,24 @@ def test_the_outline_shows_the_same_path(browser: Any, reports: dict[int, tuple[
     shown.close()
 
 
+def test_the_outline_follows_the_episode_on_a_phone(browser: Any, reports: dict[int, tuple[Tree, Path]]) -> None:
+    tree, path = reports[30]
+    states = np.array(data_of(path)["replay"]["x"])
+    reached = tree.apply(states)
+    step = int(np.argmax(reached != reached[0]))
+    shown = Page(browser, path, viewport={"width": 390, "height": 844})
+    assert shown.page.evaluate("[viewName, outline.scrollTop]") == ["outline", 0]  # the root is on top at first
+    for _ in range(step):
+        shown.page.click("#forward")
+    row = shown.page.locator("#outline .node.on").last.bounding_box()
+    frame = shown.page.locator("#outline").bounding_box()
+    assert row is not None
+    assert frame is not None
+    assert frame["y"] <= row["y"]
+    assert row["y"] + row["height"] <= frame["y"] + frame["height"]
+    shown.close()
+
+
 def test_search_leads_to_folded_nodes(browser: Any, reports: dict[int, tuple[Tree, Path]]) -> None:
     tree, path = reports[150]
     shown = Page(browser, path)

@@ -91,6 +91,21 @@ def test_what_is_compiled_again_for_every_budget_is_not_taken_for_the_cost_of_st
     assert budget_of_time(module, None, Settings(), 20.0) == 1_000_000  # 10 s, and 3 s to compile once more
 
 
+def test_what_large_budgets_alone_compile_does_not_shorten_a_run(monkeypatch):
+    clock, compiled = Clock(0.1, 1e-6), []
+    monkeypatch.setattr(budgets, "time", clock)
+    monkeypatch.setattr(budgets, "seconds_compiled", lambda: sum(compiled))
+
+    def solve(problem, settings):
+        if settings.budget >= 100_000 and not compiled:
+            clock.now += 50.0
+            compiled.append(50.0)
+        return clock.solve(problem, settings)
+
+    module = SimpleNamespace(solve=solve, __name__="late")
+    assert budget_of_time(module, None, Settings(), 40.0) == 10_000_000  # half of the time is for learning
+
+
 def test_slow_resets_count_less_where_good_episodes_are_longer(monkeypatch):
     class Falls(gym.Env):
         """Ends after ten steps of 1 ms; a reset takes 10 ms."""

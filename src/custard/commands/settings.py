@@ -46,7 +46,12 @@ class Command:
         print(f"Settings of {listed.method} under the preset {listed.preset}. Give them as --set NAME=VALUE.")
         columns = max(40, shutil.get_terminal_size().columns)
         for entry in listed:
-            print(f"\n{entry.name} = {entry.default!r}  ({entry.kind})")
-            own = [f"{value!r} on {env}" for env, value in entry.presets.items()]
-            text = " ".join([entry.about, *([f"The preset has {', '.join(own)}."] if own else [])])
+            print(f"\n{entry.name} = {_number_text(entry.default)}  ({entry.kind})")
+            own = [f"{_number_text(value)} on {env}" for env, value in entry.presets.items()]
+            text = entry.about + (f". The preset has {', '.join(own)}" if own else "")
             print(textwrap.fill(text, columns, initial_indent="    ", subsequent_indent="    "))
+
+
+def _number_text(value: object) -> str:
+    """Return a value as Python reads it, with an underscore between thousands."""
+    return f"{value:_}" if type(value) is int else repr(value)

@@ -234,8 +234,13 @@ def _ranked_facts(snapshot: Snapshot, short: bool = False) -> list[tuple[int, st
 
 
 def _interval_text(snapshot: Snapshot) -> str:
-    """Return the 95 % interval of the best tree's value and its number of episodes, where a method gives them."""
+    """Return the 95 % interval of the best tree's value and its number of episodes, where a method gives them.
+
+    Episodes that all return the same have no spread, which is no interval: another one may still return less.
+    """
     error, episodes = judging_of(snapshot)
     if not math.isfinite(error):
         return ""
+    if error == 0.0:
+        return f" in each of {episodes} episodes"
     return f" ± {format_numbers(1.96 * error)[0]} ({episodes} episodes)"

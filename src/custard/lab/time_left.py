@@ -6,6 +6,7 @@ import math
 from collections import deque
 from typing import Any
 
+from custard.core.compile_time import seconds_compiled
 from custard.task.problem import Snapshot
 
 __all__ = ["TimeLeft", "may_stop_early"]
@@ -47,9 +48,9 @@ class TimeLeft:
     `seconds` is until its budget is used. A method that stops when nothing better comes may end before: `expected` is
     until it ends if it finds no better tree (`Snapshot.quiet_end`).
 
-    The time before the first snapshot does not count: code was compiled then. Phases whose steps are slower than most
-    (`Snapshot.slow_until`) have a speed of their own; while one lasts whose end is not known, neither is the time left,
-    nor while what is to come is of another kind (`Snapshot.is_foreseeable`).
+    The time before the first snapshot does not count, nor that in which code is compiled. Phases whose steps are slower
+    than most (`Snapshot.slow_until`) have a speed of their own; while one lasts whose end is not known, neither is the
+    time left, nor while what is to come is of another kind (`Snapshot.is_foreseeable`).
     For a method that may stop early the longest of the estimates since half of the time that has passed is a limit.
 
     >>> left = TimeLeft(may_stop_early=False)
@@ -76,7 +77,7 @@ class TimeLeft:
 
     def __init__(self, may_stop_early: bool) -> None:
         self.may_stop_early = may_stop_early
-        self._last: tuple[float, int] | None = None  # seconds and steps of the last snapshot
+        self._last: tuple[float, int] | None = None  # seconds, without compiling, and steps of the last snapshot
         self._speed, self._slow_speed = Speed(), Speed()
         self._slow_until: float | None = None  # of the last snapshot
         self._ends: deque[tuple[float, float]] = deque()  # seconds, and the end that was expected then
@@ -88,10 +89,11 @@ class TimeLeft:
         if self._slow_until is None:  # a phase of slow steps may begin
             self._slow_speed = Speed()
         self._slow_until = snapshot.slow_until
+        working_seconds = seconds - seconds_compiled()
         if self._last is not None:
             speed = self._speed if snapshot.slow_until is None else self._slow_speed
-            speed.add(seconds - self._last[0], snapshot.steps - self._last[1])
-        self._last = (seconds, snapshot.steps)
+            speed.add(max(0.0, working_seconds - self._last[0]), snapshot.steps - self._last[1])
+        self._last = (working_seconds, snapshot.steps)
         limit = self._seconds_until(snapshot, snapshot.budget or 0) if snapshot.is_foreseeable else None
         self._is_known = limit is not None
         if limit is not None:

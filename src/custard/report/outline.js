@@ -1,5 +1,6 @@
 // The same tree as rows, indented like a table of contents: it needs the least width, and long questions wrap.
 const outline = $("outline");
+let litLeaf = null;
 function drawOutline() {
   outline.replaceChildren();
   for (const [n, depth] of visibleNodes()) outline.append(outlineRow(n, depth));
@@ -41,12 +42,15 @@ function lightOutline(path, leaf) {
     row.classList.toggle("on", lit);
     if (says) says.textContent = lit ? `${below[n]} leaves, now ${clip(T.label[leaf], 20)}` : `${below[n]} leaves`;
   });
+  const isNew = litLeaf !== null && litLeaf !== leaf;  // an episode plays or a value is moved; first the root is on top
+  litLeaf = leaf;
+  if (isNew) revealInOutline([...path].reverse().find((n) => outline.querySelector(`[data-node="${n}"]`)));
 }
 function revealInOutline(n) {
   const row = outline.querySelector(`[data-node="${n}"]`);
   if (!row) return;
-  const top = row.offsetTop - outline.offsetTop;  // moves the rows only, not the page
-  if (top < outline.scrollTop) outline.scrollTop = top - 8;
-  else if (top + row.offsetHeight > outline.scrollTop + outline.clientHeight) outline.scrollTop = top + row.offsetHeight - outline.clientHeight + 8;
+  const at = row.getBoundingClientRect(), frame = outline.getBoundingClientRect();  // moves the rows only, not the page
+  if (at.top < frame.top) outline.scrollTop += at.top - frame.top - 8;
+  else if (at.bottom > frame.bottom) outline.scrollTop += at.bottom - frame.bottom + 8;
 }
 outline.addEventListener("click", (e) => { const row = nodeOf(e); if (row) press(Number(row.dataset.node), "mouse", row); });

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from custard.core.clusters import cluster_cores, connected
+from custard.core.compile_time import seconds_compiled
 from custard.core.errors import CustardError
 from custard.core.processes import cores
 from custard.task.episodes import EpisodeRequest, action_mask, random_action
@@ -121,7 +122,8 @@ def budget_of_time(module: Any, problem: Problem, settings: Any, seconds: float)
     """Return the environment steps that a method takes in a number of seconds; None if it is done before.
 
     Direct search has its own way to know. Other methods run with small budgets to find out, each ten times the one
-    before, and begin again afterwards.
+    before, and begin again afterwards. What they compile meanwhile is not what steps cost: some parts of a method run
+    in large budgets only, and are compiled then.
     """
     if not hasattr(settings, "budget"):
         name = module.__name__.rpartition(".")[2]
@@ -135,10 +137,10 @@ def budget_of_time(module: Any, problem: Problem, settings: Any, seconds: float)
     begun = time.perf_counter()
     trial(FIRST_TRIAL_BUDGET, seconds)  # compiles what the method needs, so it says little about later steps
     end = max(begun + seconds, time.perf_counter() + MIN_LEARNING_SHARE * seconds)
-    trials_end = time.perf_counter() + TRIALS_SHARE * (end - time.perf_counter())
+    trials_end = _working_time() + TRIALS_SHARE * (end - time.perf_counter())
     runs, budget = list[_Trial](), FIRST_TRIAL_BUDGET
-    while not runs or (runs[-1].is_whole and time.perf_counter() + runs[-1].seconds < trials_end):
-        runs.append(trial(budget, trials_end - time.perf_counter()))
+    while not runs or (runs[-1].is_whole and _working_time() + runs[-1].seconds < trials_end):
+        runs.append(trial(budget, trials_end - _working_time()))
         is_done = runs[-1].is_whole and runs[-1].steps < budget / 2
         if is_done and len(runs) > 1 and runs[-1].steps < 2 * runs[-2].steps:
             return None  # a larger budget changes nothing
@@ -147,8 +149,15 @@ def budget_of_time(module: Any, problem: Problem, settings: Any, seconds: float)
     per_step = last.seconds_per_step
     if not last.is_timed and len(runs) > 1 and last.steps > runs[-2].steps and last.seconds > runs[-2].seconds:
         per_step = (last.seconds - runs[-2].seconds) / (last.steps - runs[-2].steps)
-    fixed = max(0.0, last.seconds - per_step * last.steps)
-    return rounded_budget(max(last.steps, (end - time.perf_counter() - fixed) / per_step))
+    recompiled = min(run.compiling for run in runs[-2:]) if len(runs) > 1 else 0.0  # for every budget anew
+    fixed = max(0.0, last.seconds - per_step * last.steps) + recompiled
+    left = max(end - time.perf_counter(), MIN_LEARNING_SHARE * seconds)
+    return rounded_budget(max(last.steps, (left - fixed) / per_step))
+
+
+def _working_time() -> float:
+    """Return the time of a clock that stands still while anything is compiled."""
+    return time.perf_counter() - seconds_compiled()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,7 +165,8 @@ class _Trial:
     """A run of a method that only shows what its steps cost."""
 
     steps: int
-    seconds: float
+    seconds: float  # without compiling
+    compiling: float  # seconds
     seconds_per_step: float  # after what is done once
     is_whole: bool
     is_timed: bool  # whether most of its steps came after the first snapshot, so that their pace is known
@@ -164,14 +174,15 @@ class _Trial:
 
 def _trial(solving: Iterator[Snapshot], seconds: float) -> _Trial:
     """Run a method for a number of seconds, or to its end."""
-    begun, times = time.perf_counter(), list[tuple[int, float]]()
+    begun, compiled_before, times = _working_time(), seconds_compiled(), list[tuple[int, float]]()
     for snapshot in solving:
-        times.append((snapshot.steps, time.perf_counter() - begun))
+        times.append((snapshot.steps, _working_time() - begun))
         if times[-1][1] > seconds:
             break
-    passed, (first, first_time), (last, last_time) = time.perf_counter() - begun, times[0], times[-1]
+    passed, (first, first_time), (last, last_time) = _working_time() - begun, times[0], times[-1]
     per_step = (last_time - first_time) / (last - first) if last > first else passed / max(1, last)
-    return _Trial(last, passed, per_step, is_whole=last_time <= seconds, is_timed=last - first > last / 2)
+    compiling, is_timed = seconds_compiled() - compiled_before, last - first > last / 2
+    return _Trial(last, passed, compiling, per_step, last_time <= seconds, is_timed)
 
 
 def budget_for(problem: Problem, seconds: float | None, training_seconds: Callable[[int, float], float]) -> int:

@@ -113,11 +113,11 @@ class Evaluation:
         if self.forbidden:
             cut += f", {self.forbidden} steps took an action that the environment's mask forbids"
         mean, std, low_text, high_text = format_numbers(self.mean, self.std, low, high)
-        interval = f"95 % interval of the mean {low_text} to {high_text}" if self.episodes > 1 else "no interval"
+        spread = f" (95 % interval of the mean {low_text} to {high_text}, standard deviation {std})"
         kind = "return" if self.gamma == 1.0 else f"return discounted by {self.gamma:g}"
         return (
-            f"{kind} {mean} ± {std} ({interval}) over {self.episodes} {plural('episode', self.episodes)} of "
-            f"{self.lengths.mean():.1f} steps{cut}"
+            f"{kind} {mean}{spread if self.episodes > 1 else ''} over {self.episodes} "
+            f"{plural('episode', self.episodes)} of {self.lengths.mean():.1f} steps{cut}"
         )
 
 

@@ -62,8 +62,12 @@ class Settings:
     """Settings of CUSTARD (MFEC). The defaults are the preset "tuned" and are meant for any environment."""
 
     budget: int | None = None  # environment steps, judging included; None: 10 or 20 million, a tenth where Python steps
-    splits: int | None = None  # p, thresholds per feature; None: see `default_splits`
-    zeta: float | None = None  # the reward of a split; None: see `split_reward`
+    # p, thresholds per feature; None: as many as whole numbers need (at most 10), 7 for real features, up to 31 under a
+    # small depth limit
+    splits: int | None = None
+    # the reward of a split; None: minus a hundredth of what a base action earns in the mean, a tenth of that under a
+    # depth limit
+    zeta: float | None = None
     gamma_b: float | None = None  # discount of a base action; None: 1 where only terminations end episodes, else 0.99
     gamma_w: float = 1.0  # discount of a split
     alpha_b: float = 0.0  # minimum learning rate of Q
