@@ -34,10 +34,10 @@ class Settings:
     """Settings of random search."""
 
     budget: int | None = None  # environment steps; None: 2 million, a tenth where Python steps the environment
-    depth: int = 5  # of the deepest trees drawn where there is no depth limit
+    default_max_depth: int = 5  # of the deepest trees drawn where there is no depth limit
 
     def __post_init__(self) -> None:
-        require_least(self, 0, "depth")
+        require_least(self, 0, "default_max_depth")
 
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {"tuned": {"": {}}}
@@ -46,7 +46,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {"tuned": {"": {}}}
 def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | None = None) -> Iterator[Snapshot]:
     """Draw and judge trees until the budget is used; yield the best one after every 200."""
     budget = settings.budget or (NATIVE_BUDGET if problem.is_compiled else PYTHON_BUDGET)
-    max_depth = settings.depth if problem.max_depth is None else problem.max_depth
+    max_depth = settings.default_max_depth if problem.max_depth is None else problem.max_depth
     seeds = problem.seeds("trees", "behaviour")
     x, steps = _random_states(problem, seeds["behaviour"], budget)
     features, leaf_actions = problem.base.features, LeafActions(problem.base.actions)

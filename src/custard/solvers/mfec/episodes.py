@@ -223,7 +223,7 @@ def update_bounds_table(tables, x, row):
     o = np.int64(root_node(bounds, rules))
     while o >= 0:
         counters.node_visits += 1
-        if bounds.visits[o] % schedule.stretch == 0:
+        if bounds.visits[o] % schedule.visits_per_random_split == 0:
             bounds.explored_split[o] = NONE
             if uniform(rng, 0.0, 1.0) < schedule.epsilon:
                 a = base + int(uniform(rng, 0.0, 1.0) * n_splits)
@@ -244,7 +244,7 @@ def update_bounds_table(tables, x, row):
             return
         m = a - base
         side = 0 if x[rules.feature[m]] <= bounds.threshold[o, m] else 1
-        if bounds.child[o, m, side] < 0 and bounds.child_visits[o, m, side] < schedule.expand:
+        if bounds.child[o, m, side] < 0 and bounds.child_visits[o, m, side] < schedule.min_states_per_node:
             return
         o = np.int64(child_node(bounds, rules, o, m, side))
 
@@ -259,7 +259,7 @@ def choose_base_action(tables, x, k):
     row = base_state_row(tables, x, k)
     if counters.episode_kind == EPISODE_UNDECIDED:
         kind = EPISODE_EXPLORES if uniform(rng, 0.0, 1.0) < 0.5 else EPISODE_DISCOVERS
-        counters.episode_kind = kind if uniform(rng, 0.0, 1.0) < schedule.explore_share else EPISODE_FOLLOWS_TREE
+        counters.episode_kind = kind if uniform(rng, 0.0, 1.0) < schedule.exploring_share else EPISODE_FOLLOWS_TREE
         counters.random_action_share = uniform(rng, 0.0, 1.0) ** 3  # mostly few random actions, sometimes all
     # A tree must serve the states it leads to, not those that random actions lead to; each once per episode, so that
     # waiting in one state does not outweigh the others.

@@ -74,9 +74,9 @@ class PaperSettings:
     optimistic: bool = True  # an action taken fewer than k times is tried first; False: the mean of what there is, or 0
     capacity: int = 100_000  # keys kept in each action's memory
     evaluations: int = 20  # how often the policy's tree is extracted
-    keep: bool = False  # return the best tree judged; False: the last one
+    keep_best: bool = False  # return the best tree judged; False: the last one
     bootstrap_at_limit: bool = True  # what would follow a time limit counts; False: a time limit is a termination
-    mask: bool = True  # mask splits that separate nothing; False: they only cost zeta
+    mask_useless: bool = True  # mask splits that separate nothing; False: they only cost zeta
     low: Any = None  # bounds of the features, where the environment's own do not suit
     high: Any = None  # upper bounds
 
@@ -344,11 +344,12 @@ def paper_policy(tables: PaperTables, rules: Rules, k: int) -> LevelPolicy:
 
 
 def solve(problem: Problem, settings: PaperSettings, state: dict[str, np.ndarray] | None = None) -> Iterator[Snapshot]:
-    """Learn for the whole budget; yields the last policy's tree, with `keep` the best one, twenty times."""
+    """Learn for the whole budget; yields the last policy's tree, with `keep_best` the best one, twenty times."""
     s, budget = settings, settings.budget or default_budget(problem)
     learning_budget = int(LEARNING_BUDGET_SHARE * budget)
     features, steps = fill_missing_bounds(problem, budget)
-    rules = Rules(features, problem.base.actions, s.splits, s.zeta, s.gamma_b, s.gamma_w, problem.max_depth, s.mask)
+    discounts = s.gamma_b, s.gamma_w
+    rules = Rules(features, problem.base.actions, s.splits, s.zeta, *discounts, problem.max_depth, s.mask_useless)
     seeds = problem.seeds("learner", "environment")
     tables = make_paper_tables(rules, s, seeds["learner"])
     episodes = make_episodes(
@@ -368,9 +369,9 @@ def solve(problem: Problem, settings: PaperSettings, state: dict[str, np.ndarray
             extract(paper_policy(tables, rules, s.k), rules, max_nodes=MAX_TREE_NODES),
             selection.steps,
         )
-        if s.keep or steps >= learning_budget:
+        if s.keep_best or steps >= learning_budget:
             selection.spent = steps - selection.steps
-            selection.judge(final, s.keep)
+            selection.judge(final, s.keep_best)
             steps += selection.steps - steps_before
         message = "budget used" if steps >= learning_budget else ""
         counters, best = tables.counters[0], selection.best

@@ -53,7 +53,7 @@ class Schedule(NamedTuple):
     critic_rate: Any  # learning rates
     actor_rate: Any
     log_floor: Any  # logarithm of the least probability that is still pushed down
-    uniform: Any
+    uniform_weight: Any
     v_spread: Any
     vector_spread: Any
 
@@ -326,9 +326,8 @@ def actor_step(
     [minibatches, rows of one].
     """
     mask, is_node, n = flat.mask, flat.trains_actor.astype(jnp.float32), flat.base_state.shape[1]
-    weight = (
-        schedule.uniform * mask / jnp.maximum(mask.sum(axis=1, keepdims=True), 1) + (1.0 - schedule.uniform) * old.pi
-    )
+    uniform = mask / jnp.maximum(mask.sum(axis=1, keepdims=True), 1)
+    weight = schedule.uniform_weight * uniform + (1.0 - schedule.uniform_weight) * old.pi
 
     def loss(actor: Weights, index: Any) -> Any:
         m, a, w = mask[index], old.action[index], weight[index]
