@@ -24,8 +24,8 @@ from custard.tree.shape import build_tree
 __all__ = ["PRESETS", "Settings", "solve"]
 
 NATIVE_BUDGET, PYTHON_BUDGET = 2_000_000, 200_000  # environment steps, by who steps the environment
-RANDOM_EPISODES = 100  # of random actions, whose states thresholds lie between
-MAX_RANDOM_SHARE = 0.1  # of the budget for them
+SURVEY_EPISODES = 100  # of random actions, whose states thresholds lie between
+MAX_SURVEY_SHARE = 0.1  # of the budget for them
 TREES_PER_SNAPSHOT = 200
 
 
@@ -75,10 +75,10 @@ def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | N
 def _random_states(problem: Problem, seed: int, budget: int) -> tuple[np.ndarray, int]:
     """Return states [N, n] that random actions visit, and the environment steps taken."""
     rng, leaf_actions = np.random.default_rng(seed), LeafActions(problem.base.actions)
-    cap = max(1, int(min(problem.episode_cap(budget), budget * MAX_RANDOM_SHARE / RANDOM_EPISODES)))
+    cap = max(1, int(min(problem.episode_cap(budget), budget * MAX_SURVEY_SHARE / SURVEY_EPISODES)))
 
     def act(x: np.ndarray) -> np.ndarray:
         return np.array([leaf_actions.random(rng) for _ in range(len(x))])
 
-    x, results = visited_states(act, problem, episode_seeds(seed, RANDOM_EPISODES), cap)
+    x, results = visited_states(act, problem, episode_seeds(seed, SURVEY_EPISODES), cap)
     return x, int(results.lengths.sum()) + problem.probe_steps

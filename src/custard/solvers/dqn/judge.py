@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Judge", "make_selection", "tree_metrics"]
 
 #: Noise of the trees drawn near the policy's own (`extract_from_network`): each has one of these, in turn.
-DRAW_NOISES = (0.4, 0.2, 0.1, 0.05)
+SAMPLE_NOISES = (0.4, 0.2, 0.1, 0.05)
 
 
 def make_selection(problem: Problem, budget: int, margin: float = 1.0) -> Selection:
@@ -119,7 +119,7 @@ class Judge:
             if not self._can_afford:
                 break
             steps_before = selection.steps
-            selection.consider(learner.extract(DRAW_NOISES[i % len(DRAW_NOISES)], i)[0])
+            selection.consider(learner.extract(SAMPLE_NOISES[i % len(SAMPLE_NOISES)], i)[0])
             self.steps += selection.steps - steps_before
 
     def snapshot(self, learner: Learner) -> Snapshot:

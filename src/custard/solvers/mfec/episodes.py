@@ -91,18 +91,17 @@ def learn_episode(tables, x, terminated, is_over, k):
     is_over: whether the episode ends here; if not, only its record does
     k: neighbours of a new base state
 
-    The target is r + gamma_b * Q_o(s_b', b'), where b' is what the behaviour does next: the tree's action with
-    probability 1 - mu, and the guide's (or, without a guide, the best) with probability mu, the teacher's share. If
-    lambda is 0 it is the mean over the outcomes remembered of this base state and action, else what really followed,
-    averaged by learning rates.
+    The target is r + gamma_b * Q_o(s_b', b'), where b' is what the behaviour does next: with probability
+    `teacher_share` the guide's action (without a guide, the best one), else the tree's. If lambda is 0 it is the mean
+    over the outcomes remembered of this base state and action, else what really followed, averaged by learning rates.
     """
     episode, counters, schedule = tables.episode, tables.counters[0], tables.schedule[0]
-    gamma, mu, trace = schedule.gamma_b, schedule.teacher_share, schedule.trace
+    gamma, teacher_share, trace = schedule.gamma_b, schedule.teacher_share, schedule.trace
     g, next_row = 0.0, -1
     if not terminated:
         next_row = base_state_row(tables, x, k)
         tree_action = greedy_base_action(tables.bounds, tables.rules, root_node(tables.bounds, tables.rules), x)
-        g = _behaviour_value(tables.q_o, next_row, mu, _guide_action(tables, x), tree_action)
+        g = _behaviour_value(tables.q_o, next_row, teacher_share, _guide_action(tables, x), tree_action)
         tables.v_star[next_row], tables.v_o[next_row] = _max_value(tables.q_star, next_row), g
     for t in range(counters.recorded_steps - 1, -1, -1):
         row, a, r = episode.row[t], episode.action[t], episode.reward[t]
@@ -127,7 +126,7 @@ def learn_episode(tables, x, terminated, is_over, k):
                 for b in range(tables.q_o.shape[1]):
                     if b != a:
                         tables.q_o[row, b] += change
-        v_o = _behaviour_value(tables.q_o, row, mu, episode.guide_action[t], episode.tree_action[t])
+        v_o = _behaviour_value(tables.q_o, row, teacher_share, episode.guide_action[t], episode.tree_action[t])
         tables.v_o[row] = v_o
         g = v_o if episode.deviates[t] else (1.0 - trace) * v_o + trace * g
         next_row = row
@@ -186,14 +185,14 @@ def _max_value(q, row):
 
 
 @njit(cache=True)
-def _behaviour_value(q, row, mu, guide_action, tree_action):
-    """Return the value of the behaviour in a base state: the teacher with probability mu, else the tree.
+def _behaviour_value(q, row, teacher_share, guide_action, tree_action):
+    """Return the value of the behaviour in a base state: the teacher's with probability `teacher_share`, or the tree's.
 
     `q` [S, B] are values, `row` is that of the base state; `guide_action` is -1 where the best action is the teacher.
     """
-    value = (1.0 - mu) * q[row, tree_action]
-    if mu > 0.0:
-        value += mu * (q[row, guide_action] if guide_action >= 0 else _max_value(q, row))
+    value = (1.0 - teacher_share) * q[row, tree_action]
+    if teacher_share > 0.0:
+        value += teacher_share * (q[row, guide_action] if guide_action >= 0 else _max_value(q, row))
     return value
 
 

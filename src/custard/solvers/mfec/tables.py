@@ -37,7 +37,7 @@ ZETA_PER_REWARD_LIMITED = 0.001  # the same under a depth limit, which keeps tre
 # The schedule, in shares of a cycle.
 FIRST_WARM_UP, WARM_UP = 0.2, 0.02  # in which only Q_o learns: of the first cycle, and of the others
 TEACHER_END = 0.6  # from here on episodes follow the tree alone, where there is no guide
-PRICE_BEGIN, PRICE_END = 0.3, 0.6  # in between the reward of a split falls from 0 to zeta
+PRICE_RISE_BEGIN, PRICE_RISE_END = 0.3, 0.6  # in between the reward of a split falls from 0 to zeta
 RANDOM_SPLITS_END, RANDOM_SPLITS_FALL = 0.7, 0.6  # where their share has fallen to epsilon; over how long it falls
 DEFAULT_EPSILON, DEFAULT_EPSILON_LIMITED = 0.1, 0.5  # without and with a depth limit
 EPISODE_UNDECIDED, EPISODE_FOLLOWS_TREE, EPISODE_EXPLORES, EPISODE_DISCOVERS = -1, 0, 1, 2  # kinds of episode
@@ -255,7 +255,9 @@ def set_schedule(tables: Tables, s: Settings, tau: float, cycle: int, kind: Cycl
     schedule.learns_tree = tau >= warm_up
     schedule.exploring_share = s.exploring_share if tau >= warm_up else 1.0
     schedule.teacher_share = 1.0 if schedule.has_guide else _clipped((TEACHER_END - tau) / (TEACHER_END - warm_up))
-    schedule.zeta = split_reward(tables, s.zeta) * _clipped((tau - PRICE_BEGIN) / (PRICE_END - PRICE_BEGIN))
+    schedule.zeta = split_reward(tables, s.zeta) * _clipped(
+        (tau - PRICE_RISE_BEGIN) / (PRICE_RISE_END - PRICE_RISE_BEGIN)
+    )
     default_epsilon = DEFAULT_EPSILON_LIMITED if tables.rules.has_depth_limit else DEFAULT_EPSILON
     last_epsilon = default_epsilon if s.epsilon is None else s.epsilon
     schedule.epsilon = last_epsilon + (1.0 - last_epsilon) * _clipped((RANDOM_SPLITS_END - tau) / RANDOM_SPLITS_FALL)

@@ -42,7 +42,7 @@ from custard.solvers.ppo.policy import ExtractablePolicy, PolicyNetwork
 from custard.solvers.ppo.rollouts import Environments, break_episodes, make_environments
 from custard.solvers.ppo.traversal import (
     NONE,
-    CompiledRules,
+    TraversalRules,
     apply_split,
     choose_action,
     compile_rules,
@@ -184,7 +184,7 @@ class Steps(NamedTuple):
     done: np.ndarray  # terminated or truncated
 
 
-def make_steps(rules: CompiledRules, length: int, envs: int) -> Steps:
+def make_steps(rules: TraversalRules, length: int, envs: int) -> Steps:
     """Return empty steps."""
     n, n_actions = len(rules.features), len(rules.root_mask)
 

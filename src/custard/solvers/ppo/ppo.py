@@ -120,7 +120,7 @@ DEFAULT_ZETA = -0.01  # in rewards of their usual size
 MIN_EPISODES, MAX_EPISODES = 32, 512  # that judge the best tree, where the settings do not say
 BUDGET_PER_EPISODE = 4000  # of the budget, for each of these
 MIN_ITERATIONS = 20  # however small the budget: iterations have fewer rows then
-FINAL_FLOOR, FINAL_RATE_SHARE, FINAL_SPREAD_SHARE = 0.001, 0.3, 0.1  # at the end of the budget
+FINAL_MIN_PROBABILITY, FINAL_RATE_SHARE, FINAL_SPREAD_SHARE = 0.001, 0.3, 0.1  # at the end of the budget
 RANDOM_ACTIONS_FALL = 0.3  # share of the budget in which random base actions fall to `random_action_share`
 GREEDY_ACTIONS_RISE = 0.5  # share of the budget in which the greedy tree's own actions rise to `greedy_share`
 ACTOR_OUTPUT_GAIN, CRITIC_OUTPUT_GAIN = 0.01, 0.1  # of the last layers' initial weights
@@ -147,9 +147,8 @@ def rules_for(problem: Problem, s: Settings, budget: int) -> tuple[Rules, int]:
     depth = problem.max_depth if problem.max_depth is not None else s.default_max_depth
     has_whole_features = features.integer.all() and problem.base.actions.discrete
     splits = s.splits or (default_splits(features) if has_whole_features else PARAMETERISED)
-    return Rules(
-        features, problem.base.actions, splits, zeta, gamma_b, s.gamma_w, depth
-    ), survey_steps + problem.probe_steps
+    rules = Rules(features, problem.base.actions, splits, zeta, gamma_b, s.gamma_w, depth)
+    return rules, survey_steps + problem.probe_steps
 
 
 def schedule_at(s: Settings, progress: float) -> Schedule:
@@ -159,7 +158,7 @@ def schedule_at(s: Settings, progress: float) -> Schedule:
         return start + (end - start) * progress
 
     rate = s.learning_rate * between(1.0, FINAL_RATE_SHARE)
-    floor = np.exp(between(np.log(s.min_probability), np.log(min(s.min_probability, FINAL_FLOOR))))
+    floor = np.exp(between(np.log(s.min_probability), np.log(min(s.min_probability, FINAL_MIN_PROBABILITY))))
     spread = between(1.0, FINAL_SPREAD_SHARE)
     return Schedule(
         critic_rate=rate,
@@ -249,9 +248,8 @@ class Learner:
         self.rows_learned += n_rows
         self.iteration += 1
         used = self.survey_steps + self.steps
-        if (
-            used >= LEARNING_BUDGET_SHARE * self.budget or used + taken > self.budget
-        ):  # the next iteration takes as many
+        allows_another = used + taken <= self.budget  # which takes about as many steps
+        if used >= LEARNING_BUDGET_SHARE * self.budget or not allows_another:
             self.message = "budget used"
         elif self.iteration % s.iterations_per_extraction or not self._may_judge():
             return False

@@ -22,7 +22,7 @@ from custard.nn.networks import Weights, dueling, encode, forward
 from custard.solvers.ppo.policy import MAX_V_LOGIT
 
 if TYPE_CHECKING:
-    from custard.solvers.ppo.traversal import CompiledRules
+    from custard.solvers.ppo.traversal import TraversalRules
 
 __all__ = [
     "ADAM", "Networks", "Rows", "Schedule", "UpdateConfig", "clipped_surrogate", "critic_targets", "improve",
@@ -98,7 +98,7 @@ class Rows(NamedTuple):
     next_vector: np.ndarray  # [k]: the policy's action vector at the next base state, scaled
 
 
-def make_rows(rules: CompiledRules, envs: int, rows_per_env: int) -> Rows:
+def make_rows(rules: TraversalRules, envs: int, rows_per_env: int) -> Rows:
     """Return empty rows."""
     n, n_actions, k = len(rules.features), len(rules.root_mask), len(rules.vector_components)
     n_noisy = n if rules.parameterised else 0

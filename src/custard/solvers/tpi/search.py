@@ -39,7 +39,7 @@ __all__ = ["PRESETS", "Settings", "budget_for_time", "searches_directly", "solve
 FIRST_DEPTH, LAST_DEPTH = 3, 5  # without a depth limit trees grow while that pays
 TABLE_TREE_DEPTH = 12  # of trees of a learned table where no limit is given
 STARTING_TREES = 8  # trees that a search begins from
-DEFAULT_CUTS = {1: 4000, 2: 40}, 15  # thresholds per feature: by the number of features, or more
+DEFAULT_THRESHOLDS = {1: 4000, 2: 40}, 15  # thresholds per feature: by the number of features, or more
 NEARLY_PERFECT_LOSS = 2.5e-5  # share of the largest return possible that a nearly perfect tree may miss
 MAX_SHRINKING_ROUNDS = 12  # rounds in a row without a smaller perfect tree before the search for one ends
 PROMISING_SHARE = 0.5  # share of episodes in which a smaller tree is perfect for the next round to count as usual
@@ -160,7 +160,7 @@ class Search:
         action = self.leaf_actions.random(np.random.default_rng(self.seed)) if all_actions is None else all_actions[0]
         self.blank = Tree.leaf(action, problem.base.features, problem.base.actions)
         self.n_features = problem.base.features.n
-        self.cuts = settings.thresholds_per_feature or DEFAULT_CUTS[0].get(self.n_features, DEFAULT_CUTS[1])
+        self.cuts = settings.thresholds_per_feature or DEFAULT_THRESHOLDS[0].get(self.n_features, DEFAULT_THRESHOLDS[1])
         max_leaves = settings.max_leaves or MAX_LEAVES
         self.max_depth = min(LAST_DEPTH if problem.max_depth is None else problem.max_depth, max_leaves - 1)
         self.state = SearchState(self.blank, self.blank, min(FIRST_DEPTH, self.max_depth), max_leaves)
@@ -205,7 +205,7 @@ class Search:
         self.judge(incumbent, rng)
         state.round += 1
         self._check_table(rng)
-        self._finish()
+        self._decide_whether_over()
 
     def _prepare_round(self, rng: np.random.Generator) -> None:
         """Find out how long episodes are, and learn the table that trees are run in, where there is one."""
@@ -345,7 +345,7 @@ class Search:
         if check.was_dropped:
             state.rounds_without_progress = 0
 
-    def _finish(self) -> None:
+    def _decide_whether_over(self) -> None:
         """Decide whether the search is over, and say why."""
         state, max_return = self.state, self.arena.simulator.max_return
         nearly = max_return > 0 and state.best_return >= max_return * (1.0 - NEARLY_PERFECT_LOSS)
@@ -395,7 +395,7 @@ class Search:
         nothing_left = is_perfect(state.best_return, simulator.max_return)
         state.mending_steps = MAX_MENDING_STEPS if nothing_left else state.mending_steps + simulator.steps - before
         state.round += 1
-        self._finish()
+        self._decide_whether_over()
 
     # -- starting, stopping and going on ----------------------------------------------------------------------------
 
