@@ -33,7 +33,15 @@ def ours(env: Any, envs: int) -> Callable[[], int]:
     """One iteration of custard's PPO; how many rows it learned from."""
     where = source(env)
     problem = Problem(where, describe(where.make_vec(1), **BOUNDS), 0, 2)
-    settings = Settings(budget=10**9, splits=3, num_envs=envs, num_steps=STEPS, minibatches=4, every=10**9, explore=0.0)
+    settings = Settings(
+        budget=10**9,
+        splits=3,
+        num_envs=envs,
+        num_steps=STEPS,
+        minibatches=4,
+        exploring_share=0.0,
+        iterations_per_extraction=10**9,
+    )
     learner = Learner(problem, settings)
 
     def iteration() -> int:

@@ -40,15 +40,15 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "a third of the steps": {"share": 1 / 3},
     "a tenth of the steps": {"share": 1 / 10},
     "constant rates": {"kappa": 0.0, "alpha_b": 0.01, "alpha_o": 0.3},
-    "no remembered outcomes": {"recall": False},
+    "no remembered outcomes": {"remember_outcomes": False},
     "only remembered outcomes": {"trace": 0.0},
-    "a new question at each visit": {"stretch": 1},
-    "no guide": {"guided": False},
-    "no drawn trees": {"samples": 0},
-    "no small changes": {"changes": 0},
+    "a new question at each visit": {"visits_per_random_split": 1},
+    "no guide": {"follow_best_tree": False},
+    "no drawn trees": {"sampled_trees": 0},
+    "no small changes": {"max_changes": 0},
     "a tenth of random questions": {"epsilon": 0.1},
     "one neighbour": {"k": 1},
-    "last tree, not the best": {"keep": False},
+    "last tree, not the best": {"keep_best": False},
 }
 
 

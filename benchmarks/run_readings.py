@@ -35,7 +35,7 @@ FACTORIAL = [
     for exploration in EXPLORATIONS.values()
     for target in ("one-step", "n-step", "episode")
 ]
-BEST_OF_20 = [{**FACTORIAL[0], "keep": True, "evaluations": 20}]
+BEST_OF_20 = [{**FACTORIAL[0], "keep_best": True, "evaluations": 20}]
 ASKED = [reading for reading in FACTORIAL if reading["target"] == "one-step" and reading["optimistic"]]
 ASKED.append({**FACTORIAL[0], "optimistic": False})
 ASKED_ON_CARTPOLE = [{**ASKED[i], "target": "n-step"} for i in (0, 2, 4)]
@@ -89,7 +89,7 @@ def _words(reading: dict[str, Any]) -> str:
     """Return a reading in words."""
     names = (name for name, exploration in EXPLORATIONS.items() if exploration.items() <= reading.items())
     first = "untried first" if reading["optimistic"] else "neighbours' mean"
-    return f"{reading['target']}, ε {next(names)}, {first}" + (", best of 20 trees" if reading.get("keep") else "")
+    return f"{reading['target']}, ε {next(names)}, {first}" + (", best of 20 trees" if reading.get("keep_best") else "")
 
 
 if __name__ == "__main__":

@@ -42,12 +42,12 @@ class Line(gym.Env):
 
 def cqi_tables(**settings):
     problem = problem_of(Line)
-    return cqi.make_tables(problem, problem.base.features, cqi.Settings(candidates=1, **settings), seed=0)
+    return cqi.make_tables(problem, problem.base.features, cqi.Settings(thresholds_per_feature=1, **settings), seed=0)
 
 
 def test_one_step_of_cqi_by_hand():
     """alpha 0.5, gamma 0.9, d 0.8; the leaf has Q = (1, 2), its candidate 0.5 has Q_L = (1, 2) and Q_R = (3, 2)."""
-    tables = cqi_tables(alpha=0.5, gamma=0.9, visit_decay=0.8, bar=10.0, bar_decay=0.5)
+    tables = cqi_tables(alpha=0.5, gamma=0.9, visit_decay=0.8, min_split_gain=10.0, min_split_gain_decay=0.5)
     assert tables.threshold[0].tolist() == [0.5]
     tables.tree.q[0] = 1.0, 2.0
     tables.side_q[0, 0] = [[1.0, 2.0], [3.0, 2.0]]
@@ -65,7 +65,7 @@ def test_one_step_of_cqi_by_hand():
 @pytest.mark.parametrize(("bar", "splits"), [(0.53, True), (0.55, False)])
 def test_cqi_splits_when_the_gain_exceeds_the_bar(bar, splits):
     """The same step: its gain is 0.54."""
-    tables = cqi_tables(alpha=0.5, gamma=0.9, visit_decay=0.8, bar=bar, bar_decay=0.5)
+    tables = cqi_tables(alpha=0.5, gamma=0.9, visit_decay=0.8, min_split_gain=bar, min_split_gain_decay=0.5)
     tables.tree.q[0] = 1.0, 2.0
     tables.side_q[0, 0] = [[1.0, 2.0], [3.0, 2.0]]
     cqi.learn_step(tables, np.array([0.75]), 0, 1.0, np.array([0.1]), False)
@@ -86,14 +86,14 @@ def test_cqi_splits_when_the_gain_exceeds_the_bar(bar, splits):
 
 
 def test_a_bar_that_is_a_whole_number_sinks_all_the_same():
-    tables = cqi_tables(bar=1, bar_decay=0.5)
+    tables = cqi_tables(min_split_gain=1, min_split_gain_decay=0.5)
     cqi.learn_step(tables, np.array([0.5]), 0, 0.0, np.array([0.5]), True)
     assert tables.bar.tolist() == [0.5]
 
 
 def test_the_candidates_of_whole_numbers_separate_something():
     problem = problem_of("custard/PrereqWorld-v0")
-    tables = cqi.make_tables(problem, problem.base.features, cqi.Settings(candidates=2), seed=0)
+    tables = cqi.make_tables(problem, problem.base.features, cqi.Settings(thresholds_per_feature=2), seed=0)
     assert not np.isnan(tables.threshold[0]).any()
     cqi._split(tables, 0, 0)
     assert np.isnan(tables.threshold[1, :2]).all()  # a binary feature is known after one split
@@ -282,7 +282,8 @@ def test_the_best_return_is_found_on_prereq_world(method):
     ("method", "settings", "message"),
     [
         ("pyeatt", {"split_test": "tt"}, "unknown split test"), ("cutree", {"split_test": "k"}, "did you mean 'ks'"),
-        ("cqi", {"alpha": 2.0}, "alpha"), ("cqi", {"candidates": 0}, "candidates"), ("utree", {"fringe": 3}, "1 or 2"),
+        ("cqi", {"alpha": 2.0}, "alpha"), ("cqi", {"thresholds_per_feature": 0}, "thresholds_per_feature"),
+        ("utree", {"fringe": 3}, "1 or 2"),
     ],
 )  # fmt: skip
 def test_bad_settings(method, settings, message):

@@ -221,7 +221,8 @@ def test_the_same_seed_gives_the_same_tree_also_after_a_break():
     ("settings", "message"),
     [
         ({"leaves": "linear:0"}, "leaves='linear:0'"), ({"leaves": "flat"}, "choose constant, linear"),
-        ({"shape": "bush"}, "unknown shape"), ({"deviation": 0.0}, "deviation"), ({"tau": 2.0}, "tau"),
+        ({"shape": "bush"}, "unknown shape"), ({"tau": 2.0}, "tau"),
+        ({"exploration_deviation": 0.0}, "exploration_deviation"),
     ],
 )  # fmt: skip
 def test_bad_settings(settings, message):

@@ -193,7 +193,7 @@ def test_viper_plus_prefers_the_tree_that_is_most_like_the_expert() -> None:
     """All trees return 20. Two leaves are enough for that, and act as the expert in 6 of 8 states; four always do."""
     few = {"iterations": 3, "test_rollouts": 30, "final_rollouts": 50, "leaf_ladder": True, "max_leaves": 4}
     smaller, moet = (
-        custard.learn(Dealt, "viper-dqn", expert=pairs, variants=False, choose=choose, **few)
+        custard.learn(Dealt, "viper-dqn", expert=pairs, fit_variants=False, choose=choose, **few)
         for choose in ("smaller", "moet")
     )
     assert (smaller.value, smaller.tree.n_leaves) == (20.0, 2)

@@ -57,7 +57,7 @@ def test_a_list_given_in_several_pieces_is_one_list(tree, tmp_path, capsys):
     assert call(capsys, "train", *words)[0] == 0
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["env_kwargs"] == {"m": 2, "rho": 0.5}
-    assert (config["settings"]["episodes"], config["settings"]["states"]) == (50, 500)
+    assert (config["settings"]["episodes"], config["settings"]["valued_states"]) == (50, 500)
 
 
 def test_show(tree, capsys):

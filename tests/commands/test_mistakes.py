@@ -47,7 +47,7 @@ def refused(capsys, words):
         ("train CartPole-v1 --set progress=1", "unknown setting 'progress'"),
         ("train CartPole-v1 --set features=abc", "--set features: give it as --features"),
         ("train CartPole-v1 --set zeta=0.5", "zeta=0.5 must be zero or a negative number"),
-        ("train CartPole-v1 --set states=-1", "states=-1 must not be negative"),
+        ("train CartPole-v1 --set valued_states=-1", "valued_states=-1 must not be negative"),
         ("evaluate tree.json --seed -1", "seed=-1 must be"),
         ("evaluate tree.json --max-steps 0", "max_steps=0 must be"),
         ("explain tree.json --seed -1", "seed=-1 must be"),

@@ -107,7 +107,7 @@ RUNS: dict[tuple[str, str], dict[str, dict[str, Any]]] = {
     ("viper-bi", "tuned"): {"": {"budget": 100_000, "iterations": 10}},
     ("viper-bi", "paper"): {"": {"budget": 100_000, "iterations": 10}},
     ("random", "tuned"): {"": {"budget": 20_000}, "Push": {"budget": 4_000}},
-    ("cqi", "tuned"): {"": {"budget": 40_000}, "Push": {"budget": 8_000, "bar_decay": 0.99}},
+    ("cqi", "tuned"): {"": {"budget": 40_000}, "Push": {"budget": 8_000, "min_split_gain_decay": 0.99}},
     ("cqi", "paper"): {"": {"budget": 40_000}, "Push": {"budget": 8_000}},
     ("pyeatt", "tuned"): {"": {"budget": 40_000}, "Push": {"budget": 8_000}},
     ("pyeatt", "paper"): {"": {"budget": 40_000}, "Push": {"budget": 8_000}},

@@ -39,11 +39,12 @@ def test_every_setting_says_what_it_does(name):
 def test_settings_by_name():
     listed = custard.settings()
     assert listed.method == "tpi"
-    assert listed["noise"].default == 0.1
-    assert "at random" in listed["noise"].about
-    assert "noise" in listed._repr_html_()
-    with pytest.raises(CustardError, match="did you mean 'noise'"):
-        listed["nois"]
+    assert listed["random_action_share"].default == 0.1
+    assert "at random" in listed["random_action_share"].about
+    assert "random_action_share" in listed._repr_html_()
+    assert listed["noise"] is listed["random_action_share"], "by its former name"
+    with pytest.raises(CustardError, match="did you mean 'patience'"):
+        listed["patiense"]
 
 
 def test_the_types_of_keywords_are_those_of_the_methods():

@@ -64,6 +64,8 @@ def test_a_run_that_is_stopped_after_its_last_tree_has_nothing_left_to_do(tmp_pa
         return len(seen) >= count
 
     custard.learn("custard/PrereqWorld-v0", "mfec", out=tmp_path / "part", on_progress=stops, **given)
+    stored = tmp_path / "part" / "config.json"
+    stored.write_text(stored.read_text().replace('"keep_best"', '"keep"'))  # as an earlier version called it
     resumed = custard.learn("custard/PrereqWorld-v0", "mfec", out=tmp_path / "part", resume=True, **given)
     assert (resumed.tree, resumed.steps, resumed.value) == (whole.tree, whole.steps, whole.value)
     assert (resumed.final is None) == (whole.final is None)

@@ -189,6 +189,21 @@ def test_rows_made_before_a_setting_was_added_count_where_it_has_its_default(log
     assert "1 rows were made with other default settings" in notes[0]
 
 
+def test_rows_made_before_a_setting_was_renamed_still_count(log: Path, tmp_path: Path) -> None:
+    plain, given = (Trial("CartPole-v1", "tpi", settings=each) for each in ({}, {"max_changes": 50}))
+    file = tmp_path / "a.csv"
+    run([plain, given], file)
+    with TrialFile(file) as store:
+        store.replace([{**row, "trial": f"old{k}", **{name: row[name].replace("max_changes", "polish")
+                        for name in ("settings", "full_settings")}} for k, row in enumerate(store.rows)])  # fmt: skip
+    assert "polish" in file.read_text()
+    found, notes = trials_in(file, [plain, given])
+    assert {row["settings"] for row in found} == {"{}", '{"max_changes": 50}'}
+    assert notes == []
+    run([plain, Trial("CartPole-v1", "tpi", settings={"polish": 50})], file)
+    assert told(log, "begin") == [0, 0], "no trial is run again, by whichever name its setting is given"
+
+
 def test_rows_are_lent_between_files(log: Path, tmp_path: Path) -> None:
     run(trials(3), tmp_path / "a.csv")
     rows = run(trials(4), tmp_path / "b.csv", borrow=[tmp_path / "a.csv", tmp_path / "missing.csv"])

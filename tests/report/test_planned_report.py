@@ -35,7 +35,7 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> tuple[custard.Run, Fini
     with pytest.MonkeyPatch.context() as patch:  # episodes would go on for ever
         patch.setattr("custard.task.evaluate.evaluate", None)
         patch.setattr("custard.report.comparisons.evaluate", None)
-        patch.setattr("custard.report.completion.evaluate_within", None)
+        patch.setattr("custard.report.completion.evaluate", None)
         complete_run(run, ENV, kwargs, None)
     return run, mdp
 

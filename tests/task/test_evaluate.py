@@ -8,7 +8,7 @@ from gymnasium import spaces
 import custard
 from custard import CustardError, Tree, describe, evaluate
 from custard.task import evaluate as module
-from custard.task.evaluate import FIRST_PART, MIN_EPISODES, Evaluation, evaluate_within
+from custard.task.evaluate import FIRST_PART_EPISODES, MIN_EPISODES, Evaluation
 from custard.task.source import source
 
 CARTPOLE = describe(gym.make("CartPole-v1"))
@@ -39,8 +39,8 @@ def test_progress_is_heard_and_changes_no_episode(env):
     assert heard == sorted(heard)
     assert heard[-1] == (120, 120)
     assert len(heard) > 1
-    few = evaluate_within(0.0, LEAN, env, 120, 4, max_steps=50)  # no time at all: the first episodes
-    assert few.episodes == (FIRST_PART if env == "CartPole-v1" else MIN_EPISODES)
+    few = evaluate(LEAN, env, 120, 4, max_steps=50, seconds=0.0)  # no time at all: the first episodes
+    assert few.episodes == (FIRST_PART_EPISODES if env == "CartPole-v1" else MIN_EPISODES)
     np.testing.assert_array_equal(few.returns, silent.returns[: few.episodes])
 
 
@@ -290,7 +290,7 @@ class Closing(Counter):
 def test_every_episode_counts_and_what_was_made_is_closed():
     base = describe(Counter())
     tree = Tree.leaf(0, base.features, base.actions)
-    for count in (3, module.FIRST_EPISODES, module.FIRST_EPISODES + 3):
+    for count in (3, module.MEASURED_EPISODES, module.MEASURED_EPISODES + 3):
         Closing.closed = 0
         assert evaluate(tree, Closing, episodes=count, max_steps=5).returns.tolist() == [5.0] * count
         assert Closing.closed >= 1
@@ -310,18 +310,18 @@ def test_a_function_acts_in_an_environment_that_python_steps():
 @pytest.mark.parametrize("single", [False, True])
 def test_workers_are_called_if_the_other_episodes_take_long(monkeypatch, left, share, single):
     """By the time the first took: one second too little calls none, and an environment that exists is run here."""
-    took = share * module.MIN_SECONDS_FOR_WORKERS / left * module.FIRST_EPISODES
-    clock, called = iter(took * k / module.FIRST_EPISODES for k in range(module.FIRST_EPISODES + 1)), []
+    took = share * module.MIN_SECONDS_FOR_WORKERS / left * module.MEASURED_EPISODES
+    clock, called = iter(took * k / module.MEASURED_EPISODES for k in range(module.MEASURED_EPISODES + 1)), []
 
     def make_runner(problem):
         called.append(problem.workers)
         raise CustardError("workers were called")
 
     monkeypatch.setattr(module, "make_runner", make_runner)
-    monkeypatch.setattr(module, "FIRST_SECONDS", np.inf)
+    monkeypatch.setattr(module, "MEASURED_SECONDS", np.inf)
     monkeypatch.setattr(module.time, "perf_counter", lambda: next(clock))
     base = describe(Counter())
-    tree, count = Tree.leaf(0, base.features, base.actions), module.FIRST_EPISODES + left
+    tree, count = Tree.leaf(0, base.features, base.actions), module.MEASURED_EPISODES + left
     if share > 1 and not single:
         with pytest.raises(CustardError, match="workers were called"):
             evaluate(tree, Counter, count, max_steps=2, workers=3)

@@ -10,7 +10,7 @@ import custard
 
 
 def correct() -> None:
-    run = custard.learn("CartPole-v1", max_depth=2, seed=0, noise=0.2)
+    run = custard.learn("CartPole-v1", max_depth=2, seed=0, random_action_share=0.2)
     assert_type(run, custard.Run)
     assert_type(custard.learn("CartPole-v1", "mfec", seeds=3, splits=7), list[custard.Run])
     assert_type(custard.evaluate(run.tree, episodes=10).mean, float)

@@ -47,24 +47,24 @@ class Settings:
     gamma: float = 0.99  # discount
     alpha: float = 0.01  # learning rate
     visit_decay: float = 0.999  # d, of the shares of visits
-    bar: float = 0.1  # H_s, the gain that a split needs at first and after each split
-    bar_decay: float = 0.9999  # D, by which the bar sinks at every step without a split
-    candidates: int = 3  # thresholds per feature that every leaf considers
+    min_split_gain: float = 0.1  # H_s, the gain that a split needs at first and after each split
+    min_split_gain_decay: float = 0.9999  # D, by which that gain sinks at every step without a split
+    thresholds_per_feature: int = 3  # thresholds per feature that every leaf considers
     epsilon: float = 0.05  # share of random actions, at least
     epsilon_steps: int = 100_000  # learning steps over which that share sinks from 1
     max_leaves: int = MAX_LEAVES  # of the tree while it grows; it is never pruned
     bootstrap_at_limit: bool = True  # what would follow a time limit counts; False: a time limit is a termination
-    keep: bool = True  # return the best tree judged; False: the last one
+    keep_best: bool = True  # return the best tree judged; False: the last one
 
     def __post_init__(self) -> None:
-        require_shares(self, "gamma", "alpha", "visit_decay", "bar_decay", "epsilon")
-        require_least(self, 0, "bar", "epsilon_steps")
-        require_least(self, 1, "candidates", "max_leaves")
+        require_shares(self, "gamma", "alpha", "visit_decay", "min_split_gain_decay", "epsilon")
+        require_least(self, 0, "min_split_gain", "epsilon_steps")
+        require_least(self, 1, "thresholds_per_feature", "max_leaves")
 
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "tuned": {"": {}},
-    "paper": {"": {"bar_decay": 0.99, "keep": False}},
+    "paper": {"": {"min_split_gain_decay": 0.99, "keep_best": False}},
 }
 
 
@@ -74,8 +74,8 @@ class Numbers(NamedTuple):
     gamma: float
     alpha: float
     visit_decay: float
-    bar: float
-    bar_decay: float
+    min_split_gain: float
+    min_split_gain_decay: float
 
 
 class Tables(NamedTuple):
@@ -104,13 +104,14 @@ def make_tables(problem: Problem, features: Features, settings: Settings, seed: 
     """Return the tables of a single leaf whose box is the features' bounds."""
     tree, s = make_growing_tree(problem, settings, settings.max_leaves, seed), settings
     nodes, actions = tree.q.shape
-    count = features.n * settings.candidates
+    count = features.n * settings.thresholds_per_feature
     # As floats: compiled code would cut a bar that is a whole number to whole numbers.
     numbers = Numbers(*(float(getattr(s, name)) for name in Numbers._fields))
+    sides = fractions(settings.thresholds_per_feature)
     tables = Tables(
         tree, np.ones(nodes), np.tile(features.low, (nodes, 1)), np.tile(features.high, (nodes, 1)),
         np.full((nodes, count), np.nan), np.zeros((nodes, count, 2, actions)), np.full((nodes, count, 2), 0.5),
-        np.array([numbers.bar]), np.array(features.low), features.integer, fractions(settings.candidates), numbers,
+        np.array([numbers.min_split_gain]), np.array(features.low), features.integer, sides, numbers,
     )  # fmt: skip
     _begin_candidates(tables, 0)
     return tables
@@ -178,10 +179,10 @@ def learn_step(tables, x, action, reward, after, terminated):
         if best < 0 or gain > best_gain:
             best, best_gain = k, gain
     if best < 0 or best_gain * share <= tables.bar[0] or not may_split(tree, leaf):
-        tables.bar[0] *= numbers.bar_decay
+        tables.bar[0] *= numbers.min_split_gain_decay
         return
     _split(tables, leaf, best)
-    tables.bar[0] = numbers.bar
+    tables.bar[0] = numbers.min_split_gain
 
 
 @njit(cache=True)
@@ -212,11 +213,11 @@ def _run_compiled(tables, episodes, steps):
 
 
 def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | None = None) -> Iterator[Snapshot]:
-    """Learn until the budget is used; yield the best tree judged (with `keep=False` the last one) at intervals."""
+    """Learn until the budget is used; yield the best tree judged (with `keep_best=False` the last one) at intervals."""
     problem.require_discrete_actions("cqi")
     budget = default_budget(problem, settings.budget)
     features, steps = choose_bounds(problem, problem.seeds("bounds")["bounds"], budget)
     features.require_bounded()
     tables = make_tables(problem, features, settings, problem.seeds("learner")["learner"])
     learner = TreeLearner(problem, features, tables, settings, budget, _run_compiled, _learn_held_step)
-    yield from run_learner(problem, learner, budget, steps + problem.probe_steps, settings.keep, state)
+    yield from run_learner(problem, learner, budget, steps + problem.probe_steps, settings.keep_best, state)

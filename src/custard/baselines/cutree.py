@@ -53,29 +53,29 @@ class Settings:
 
     budget: int | None = None  # environment steps, judging included; None: 5 million, a tenth where Python steps
     split_test: str = "ks"  # "ks": Kolmogorov-Smirnov; "variance": least squares
-    p: float = 0.05  # probability below which the Kolmogorov-Smirnov test splits
+    max_p_value: float = 0.05  # probability below which the Kolmogorov-Smirnov test splits
     variance_gain: float = 0.1  # share of a leaf's squared error that a split by least squares must take away
     min_side: int = 10  # transitions of the tested action on each side of a split
     max_tested: int = 400  # transitions per leaf and action that a test looks at; evenly spaced if there are more
-    phase: int | None = None  # environment steps per phase; None: a fortieth of the budget
+    phase_steps: int | None = None  # environment steps per phase; None: a fortieth of the budget
     memory: int = 50_000  # transitions remembered, the newest ones
     gamma: float = 0.99  # discount
     epsilon: float = 0.1  # share of random actions, at least
     epsilon_steps: int = 100_000  # learning steps over which that share sinks from 1; 0: it is constant
     max_leaves: int = 128  # of the tree while it grows; it is never pruned
     bootstrap_at_limit: bool = True  # what would follow a time limit counts; False: a time limit is a termination
-    keep: bool = True  # return the best tree judged; False: the last one
+    keep_best: bool = True  # return the best tree judged; False: the last one
 
     def __post_init__(self) -> None:
         if self.split_test not in SPLIT_TESTS:
             raise CustardError(one_of("split test", self.split_test, SPLIT_TESTS))
-        require_shares(self, "p", "variance_gain", "gamma", "epsilon")
+        require_shares(self, "max_p_value", "variance_gain", "gamma", "epsilon")
         require_least(self, 0, "epsilon_steps")
-        require_least(self, 1, "min_side", "phase", "memory", "max_leaves")
+        require_least(self, 1, "min_side", "phase_steps", "memory", "max_leaves")
         require_least(self, 2, "max_tested")
 
 
-PRESETS: dict[str, dict[str, dict[str, Any]]] = {"tuned": {"": {}}, "paper": {"": {"keep": False}}}
+PRESETS: dict[str, dict[str, dict[str, Any]]] = {"tuned": {"": {}}, "paper": {"": {"keep_best": False}}}
 
 
 class Tables(NamedTuple):
@@ -228,7 +228,7 @@ def _split_leaves(tables: Tables, before: np.ndarray, sampled_q: np.ndarray, set
     `before` and `sampled_q` [M] are what `_plan` returns.
     """
     tree, s, n_split = tables.tree, settings, 0
-    scale = ks_scale(s.p) if s.split_test == "ks" else 0.0
+    scale = ks_scale(s.max_p_value) if s.split_test == "ks" else 0.0
     order = np.argsort(before, kind="stable")
     leaves, firsts = np.unique(before[order], return_index=True)
     for leaf, members in zip(leaves.tolist(), np.split(order, firsts[1:]), strict=True):
@@ -286,7 +286,7 @@ class _Learner(PhasedLearner):
         )  # fmt: skip
         super().__init__(problem, problem.base.features, tables, settings, budget, _run_compiled, _learn_held_step)
         self.settings, self.steps_in_phase = settings, tables.phase
-        self.phase_length = settings.phase or max(1, budget // DEFAULT_PHASES)
+        self.phase_length = settings.phase_steps or max(1, budget // DEFAULT_PHASES)
 
     def end_phase(self) -> None:
         """Split until no leaf splits any more, and plan."""
@@ -299,8 +299,8 @@ class _Learner(PhasedLearner):
 
 
 def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | None = None) -> Iterator[Snapshot]:
-    """Learn until the budget is used; yield the best tree judged (with `keep=False` the last one) at intervals."""
+    """Learn until the budget is used; yield the best tree judged (with `keep_best=False` the last one) at intervals."""
     problem.require_discrete_actions("cutree")
     budget = default_budget(problem, settings.budget)
     learner = _Learner(problem, settings, budget)
-    yield from run_learner(problem, learner, budget, problem.probe_steps, settings.keep, state)
+    yield from run_learner(problem, learner, budget, problem.probe_steps, settings.keep_best, state)

@@ -185,8 +185,9 @@ def expert_training(problem: Problem, settings: ImitationSettings) -> dqn.Settin
         check_rollouts = max(1 if steps < 1000 else 2, min(chosen.check_rollouts, steps // 1000))
         affordable = max(1, int(EXPERT_CHECK_SHARE * settings.budget))
         check_steps = min(problem.episode_cap(settings.budget), affordable)
-        judging = settings.budget / steps * EXPERT_CHECK_SHARE
-        chosen = replace(chosen, steps=steps, check_rollouts=check_rollouts, check_steps=check_steps, judging=judging)
+        share = settings.budget / steps * EXPERT_CHECK_SHARE
+        limits = {"check_steps": check_steps, "max_judging_share": share}
+        chosen = replace(chosen, steps=steps, check_rollouts=check_rollouts, **limits)
     return chosen
 
 

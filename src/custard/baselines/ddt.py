@@ -72,7 +72,7 @@ class Settings:
     epochs: int = 4  # passes over an iteration's steps
     batch: int = 250  # steps per gradient step
     bootstrap_at_limit: bool = True  # what would follow a time limit counts; False: a time limit is a termination
-    keep: bool = True  # return the best crisp tree judged; False: the last one
+    keep_best: bool = True  # return the best crisp tree judged; False: the last one
 
     def __post_init__(self) -> None:
         for what, given, accepted in (("shape", self.shape, SHAPES), ("critic", self.critic, CRITICS)):
@@ -321,8 +321,9 @@ def _float32(column: np.ndarray) -> np.ndarray:
 
 
 def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | None = None) -> Iterator[Snapshot]:
-    """Learn until the budget is used; yield the best crisp tree judged (with `keep=False` the last) at intervals."""
+    """Learn until the budget is used; yield the best crisp tree judged (or the last one) at intervals."""
     problem.require_discrete_actions("ddt")
     budget = default_budget(problem, settings.budget)
     learner = _Learner(problem, settings, budget)
-    yield from run_learner(problem, learner, budget, problem.probe_steps + learner.survey_steps, settings.keep, state)
+    steps = problem.probe_steps + learner.survey_steps
+    yield from run_learner(problem, learner, budget, steps, settings.keep_best, state)

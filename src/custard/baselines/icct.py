@@ -56,10 +56,10 @@ class Settings:
     updates_per_step: float = 1.0  # updates per environment step
     buffer: int = 1_000_000  # transitions in the replay memory
     warmup: int = 2_000  # random steps before the first update, by which features are standardised
-    deviation: float = 0.1  # of exploration, in half ranges of the action, that the temperature aims at
+    exploration_deviation: float = 0.1  # of exploration, in half ranges of the action, that the temperature aims at
     num_envs: int = 1  # environments side by side
     bootstrap_at_limit: bool = True  # what would follow a time limit counts; False: a time limit is a termination
-    keep: bool = True  # return the best tree judged; False: the last one
+    keep_best: bool = True  # return the best tree judged; False: the last one
 
     def __post_init__(self) -> None:
         if self.shape not in SHAPES:
@@ -68,8 +68,8 @@ class Settings:
         require_shares(self, "gamma", "tau")
         require_least(self, 1, "batch", "buffer", "warmup", "num_envs", "hidden", "max_leaves")
         require_least(self, 0, "learning_rate", "updates_per_step")
-        if not self.deviation > 0.0:
-            raise CustardError(f"deviation={self.deviation} must be above 0")
+        if not self.exploration_deviation > 0.0:
+            raise CustardError(f"exploration_deviation={self.exploration_deviation} must be above 0")
 
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
@@ -218,7 +218,7 @@ class _Learner:
         self.count = leaf_features(s.leaves, base.features.n_raw)
         actor = make_control_tree(rng, self.paths, n, base.features.n_raw, k)
         self.learned = StoredPytree(make_learned(rng, actor, n, k, s.hidden, s.learning_rate))
-        config = SACConfig(s.gamma, s.tau, s.learning_rate, target_entropy(k, s.deviation))
+        config = SACConfig(s.gamma, s.tau, s.learning_rate, target_entropy(k, s.exploration_deviation))
         self.updates = _compiled_updates(form, self.count, config)
         number = np.zeros((), np.float32)
         state = np.zeros(n, np.float32)
@@ -311,7 +311,7 @@ class _Learner:
 
 
 def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | None = None) -> Iterator[Snapshot]:
-    """Learn until the budget is used; yield the best tree judged (with `keep=False` the last one) at intervals."""
+    """Learn until the budget is used; yield the best tree judged (with `keep_best=False` the last one) at intervals."""
     learner = _Learner(problem, settings)
     steps = problem.probe_steps + learner.survey_steps
-    yield from run_learner(problem, learner, settings.budget, steps, settings.keep, state)
+    yield from run_learner(problem, learner, settings.budget, steps, settings.keep_best, state)

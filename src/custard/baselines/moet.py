@@ -61,7 +61,7 @@ class Settings:
     expert_out: str | None = None  # file in which to save the trained DQN expert (.npz)
     normalise: str | None = None  # file of VecNormalize statistics of a Stable-Baselines3 expert
     ties: str = "random"  # how backward induction chooses among equally good actions: first, random or downstream
-    keep: bool = True  # return the best student judged; False: the last one
+    keep_best: bool = True  # return the best student judged; False: the last one
 
     def __post_init__(self) -> None:
         if self.weights not in WEIGHTS:
@@ -125,7 +125,7 @@ def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | N
         used = rollouts.steps + selection.steps
         is_last = iteration + 1 == s.iterations or used >= budget
         if is_last or selection.best is None or selection.steps <= MAX_JUDGING_SHARE * (budget - expert_steps):
-            selection.judge(latest, s.keep)
+            selection.judge(latest, s.keep_best)
         used, best = rollouts.steps + selection.steps, selection.best
         assert best is not None
         value = selection.show(is_last)

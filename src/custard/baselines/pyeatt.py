@@ -55,7 +55,7 @@ class Settings:
     epsilon_steps: int = 100_000  # learning steps over which that share sinks from 1; 0: it is constant
     max_leaves: int = MAX_LEAVES  # of the tree while it grows; it is never pruned
     bootstrap_at_limit: bool = True  # what would follow a time limit counts; False: a time limit is a termination
-    keep: bool = True  # return the best tree judged; False: the last one
+    keep_best: bool = True  # return the best tree judged; False: the last one
 
     def __post_init__(self) -> None:
         if self.split_test not in SPLIT_TESTS:
@@ -70,7 +70,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "tuned": {"": {}},
     # The numbers of a published run of this learner, for comparison with Conservative Q-Improvement.
     "paper": {
-        "": {"leaf_history": 3000, "gamma": 0.8, "alpha": 0.3, "epsilon": 0.5, "epsilon_steps": 0, "keep": False},
+        "": {"leaf_history": 3000, "gamma": 0.8, "alpha": 0.3, "epsilon": 0.5, "epsilon_steps": 0, "keep_best": False},
     },
 }
 
@@ -224,9 +224,9 @@ def _run_compiled(tables, episodes, steps):
 
 
 def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | None = None) -> Iterator[Snapshot]:
-    """Learn until the budget is used; yield the best tree judged (with `keep=False` the last one) at intervals."""
+    """Learn until the budget is used; yield the best tree judged (with `keep_best=False` the last one) at intervals."""
     problem.require_discrete_actions("pyeatt")
     budget = default_budget(problem, settings.budget)
     tables = make_tables(problem, settings, problem.seeds("learner")["learner"])
     learner = TreeLearner(problem, problem.base.features, tables, settings, budget, _run_compiled, _learn_held_step)
-    yield from run_learner(problem, learner, budget, problem.probe_steps, settings.keep, state)
+    yield from run_learner(problem, learner, budget, problem.probe_steps, settings.keep_best, state)

@@ -24,8 +24,8 @@ from custard.tree.shape import build_tree
 __all__ = ["PRESETS", "Settings", "solve"]
 
 NATIVE_BUDGET, PYTHON_BUDGET = 2_000_000, 200_000  # environment steps, by who steps the environment
-RANDOM_EPISODES = 100  # of random actions, whose states thresholds lie between
-MAX_RANDOM_SHARE = 0.1  # of the budget for them
+SURVEY_EPISODES = 100  # of random actions, whose states thresholds lie between
+MAX_SURVEY_SHARE = 0.1  # of the budget for them
 TREES_PER_SNAPSHOT = 200
 
 
@@ -34,10 +34,10 @@ class Settings:
     """Settings of random search."""
 
     budget: int | None = None  # environment steps; None: 2 million, a tenth where Python steps the environment
-    depth: int = 5  # of the deepest trees drawn where there is no depth limit
+    default_max_depth: int = 5  # of the deepest trees drawn where there is no depth limit
 
     def __post_init__(self) -> None:
-        require_least(self, 0, "depth")
+        require_least(self, 0, "default_max_depth")
 
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {"tuned": {"": {}}}
@@ -46,7 +46,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {"tuned": {"": {}}}
 def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | None = None) -> Iterator[Snapshot]:
     """Draw and judge trees until the budget is used; yield the best one after every 200."""
     budget = settings.budget or (NATIVE_BUDGET if problem.is_compiled else PYTHON_BUDGET)
-    max_depth = settings.depth if problem.max_depth is None else problem.max_depth
+    max_depth = settings.default_max_depth if problem.max_depth is None else problem.max_depth
     seeds = problem.seeds("trees", "behaviour")
     x, steps = _random_states(problem, seeds["behaviour"], budget)
     features, leaf_actions = problem.base.features, LeafActions(problem.base.actions)
@@ -75,10 +75,10 @@ def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | N
 def _random_states(problem: Problem, seed: int, budget: int) -> tuple[np.ndarray, int]:
     """Return states [N, n] that random actions visit, and the environment steps taken."""
     rng, leaf_actions = np.random.default_rng(seed), LeafActions(problem.base.actions)
-    cap = max(1, int(min(problem.episode_cap(budget), budget * MAX_RANDOM_SHARE / RANDOM_EPISODES)))
+    cap = max(1, int(min(problem.episode_cap(budget), budget * MAX_SURVEY_SHARE / SURVEY_EPISODES)))
 
     def act(x: np.ndarray) -> np.ndarray:
         return np.array([leaf_actions.random(rng) for _ in range(len(x))])
 
-    x, results = visited_states(act, problem, episode_seeds(seed, RANDOM_EPISODES), cap)
+    x, results = visited_states(act, problem, episode_seeds(seed, SURVEY_EPISODES), cap)
     return x, int(results.lengths.sum()) + problem.probe_steps

@@ -50,10 +50,10 @@ class Settings:
     """Settings of U-Tree."""
 
     budget: int | None = None  # environment steps, judging included; None: 5 million, a tenth where Python steps
-    p: float = 5e-5  # probability below which the Kolmogorov-Smirnov test splits
+    max_p_value: float = 5e-5  # probability below which the Kolmogorov-Smirnov test splits
     min_instances: int = 50  # n, instances of the tested action that a leaf, and what a distinction selects, must have
     fringe: int = 2  # distinctions tried below a leaf together: 1, or 2 where no single one is accepted
-    cuts: int = 8  # thresholds tried per feature, at most; evenly spaced among the leaf's instances
+    thresholds_per_feature: int = 8  # thresholds tried per feature, at most; evenly spaced among the leaf's instances
     max_tested: int = 400  # instances per leaf and action that a test looks at; evenly spaced if there are more
     test_every: int | None = None  # steps between two rounds of tests; None: a hundredth of the budget
     sweep_every: int = 10  # steps between two sweeps of value iteration
@@ -63,12 +63,12 @@ class Settings:
     epsilon_steps: int = 100_000  # learning steps over which that share sinks from 1; 0: it is constant
     max_leaves: int = 64  # of the tree while it grows; it is never pruned
     bootstrap_at_limit: bool = True  # what would follow a time limit counts; False: a time limit is a termination
-    keep: bool = True  # return the best tree judged; False: the last one
+    keep_best: bool = True  # return the best tree judged; False: the last one
 
     def __post_init__(self) -> None:
-        require_shares(self, "p", "gamma", "epsilon")
+        require_shares(self, "max_p_value", "gamma", "epsilon")
         require_least(self, 0, "epsilon_steps")
-        require_least(self, 1, "test_every", "sweep_every", "memory", "max_leaves", "cuts")
+        require_least(self, 1, "test_every", "sweep_every", "memory", "max_leaves", "thresholds_per_feature")
         require_least(self, 2, "min_instances", "max_tested")
         if self.fringe not in (1, 2):
             raise CustardError(f"fringe={self.fringe} must be 1 or 2")
@@ -76,7 +76,7 @@ class Settings:
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "tuned": {"": {}},
-    "paper": {"": {"p": 0.2, "min_instances": 10, "sweep_every": 1, "keep": False}},
+    "paper": {"": {"max_p_value": 0.2, "min_instances": 10, "sweep_every": 1, "keep_best": False}},
 }
 
 
@@ -316,7 +316,7 @@ def _leaves_and_sampled_q(tables):
 def _split_leaves(tables: Tables, settings: Settings) -> bool:
     """Split every leaf that the test splits; return whether there was one."""
     tree, s, n_before = tables.tree, settings, int(tables.tree.size[0])
-    scale = ks_scale(s.p)
+    scale = ks_scale(s.max_p_value)
     leaves, sampled_q = _leaves_and_sampled_q(tables)
     for leaf in np.flatnonzero(tree.feature[:n_before] == LEAF).tolist():
         if not may_split(tree, leaf):
@@ -329,7 +329,7 @@ def _split_leaves(tables: Tables, settings: Settings) -> bool:
                 continue
             tested = evenly_spaced(tested, s.max_tested)
             x, q = tables.x[tested], sampled_q[tested]
-            found = Extension(*best_extension(x, q, s.fringe, s.cuts, s.min_instances, scale))
+            found = Extension(*best_extension(x, q, s.fringe, s.thresholds_per_feature, s.min_instances, scale))
             if found.feature >= 0 and (best.feature < 0 or found.is_better_than(best)):
                 best = found
         if best.feature >= 0:
@@ -370,8 +370,8 @@ class _Learner(PhasedLearner):
 
 
 def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | None = None) -> Iterator[Snapshot]:
-    """Learn until the budget is used; yield the best tree judged (with `keep=False` the last one) at intervals."""
+    """Learn until the budget is used; yield the best tree judged (with `keep_best=False` the last one) at intervals."""
     problem.require_discrete_actions("utree")
     budget = default_budget(problem, settings.budget)
     learner = _Learner(problem, settings, budget)
-    yield from run_learner(problem, learner, budget, problem.probe_steps, settings.keep, state)
+    yield from run_learner(problem, learner, budget, problem.probe_steps, settings.keep_best, state)

@@ -58,13 +58,13 @@ class Settings:
     max_leaves: int | None = None  # leaf limit (the depth limit is the problem's)
     patience: int | None = 40  # iterations without a better tree before stopping; None: never stop
     final_rollouts: int = 500  # rollouts for a tree that did about as well as the best; 0: none
-    slack: float = 0.002  # how far below the best validation return a tree still gets those, as a share of it
+    final_slack: float = 0.002  # how far below the best validation return a tree still gets those, as a share of it
     choose: str = "smaller"  # of equal returns, fewest leaves; "moet": fewest mispredictions, no final_rollouts
     weights: str = "auto"  # "q": V - min Q; "policy": the same of log-probabilities; "none"; "auto": the first possible
     resample: bool = False  # draw states by weight instead of weighting them in CART
     criterion: str = "gini"  # CART's impurity: gini, entropy or log_loss
     min_leaf: int = 1  # states in a leaf, at least
-    variants: bool = True  # also fit by the other impurity and to states drawn by weight; validation chooses
+    fit_variants: bool = True  # also fit by the other impurity and to states drawn by weight; validation chooses
     leaf_ladder: bool = False  # also fit trees of 2, 4, 8, … leaves; validation chooses
     expert: str | Callable[..., Any] = "dqn"  # "dqn", "linear", "bi", a file or a function (`custard.experts.kinds`)
     expert_preset: str = "tuned"  # preset of the DQN expert
@@ -88,7 +88,7 @@ class Settings:
             raise CustardError(one_of("criterion", self.criterion, CRITERIA))
 
 
-_PAPER = {"patience": None, "final_rollouts": 0, "variants": False, "expert_preset": "paper"}
+_PAPER = {"patience": None, "final_rollouts": 0, "fit_variants": False, "expert_preset": "paper"}
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "tuned": {
         "": {},
@@ -190,7 +190,7 @@ class _Imitation:
         mean = self.rollouts.mean_return(policy, self.validation_seeds, is_needed=self.best is None)
         if mean is None:
             return False
-        if mean < self.best_validation_return - self.settings.slack * abs(self.best_validation_return):
+        if mean < self.best_validation_return - self.settings.final_slack * abs(self.best_validation_return):
             return True
         self.best_validation_return = max(self.best_validation_return, mean)
         if len(self.final_seeds):  # the highest of many means of few rollouts is too good to be true
@@ -299,13 +299,13 @@ def _fit(
     train, held_out = index[:cut], index[cut:] if cut < len(index) else index
     condense = _condense if x.shape[1] == 1 and settings.min_leaf == 1 else lambda *rows: rows
     weighted = drawn_by_weight = condense(x[train], action[train], weight[train])
-    if settings.resample or settings.variants:
+    if settings.resample or settings.fit_variants:
         drawn = rng.choice(train, size=len(train), p=weight[train] / weight[train].sum())
         drawn_by_weight = condense(x[drawn], action[drawn], np.ones(len(drawn)))
     main, variant = (drawn_by_weight, weighted) if settings.resample else (weighted, drawn_by_weight)
     other_criterion = "entropy" if settings.criterion == "gini" else "gini"
     fits = [(settings.criterion, settings.max_leaves, *main)]
-    if settings.variants:
+    if settings.fit_variants:
         fits += [(other_criterion, settings.max_leaves, *main), (settings.criterion, settings.max_leaves, *variant)]
     if settings.leaf_ladder:
         max_leaves = settings.max_leaves or 1024

@@ -14,10 +14,9 @@ import numpy as np
 from custard.core.spaces import describe
 from custard.ibmdp.base_environments import base_environments_of
 from custard.task.problem import Problem
+from custard.task.runners import MAX_LEARNING_ENVIRONMENTS
 
 __all__ = ["Batch", "WholeEpisodes"]
-
-MAX_PYTHON_ENVS = 8  # side by side
 
 
 class Batch(NamedTuple):
@@ -49,7 +48,9 @@ class WholeEpisodes:
         limit_terminates  whether an episode that the environment truncates counts as terminated
         """
         self.source = problem.source
-        self.venv = problem.source.make_vec(num_envs if problem.is_compiled else min(num_envs, MAX_PYTHON_ENVS))
+        self.venv = problem.source.make_vec(
+            num_envs if problem.is_compiled else min(num_envs, MAX_LEARNING_ENVIRONMENTS)
+        )
         self.parts = base_environments_of(self.venv, describe(self.venv, features=problem.encoder))
         self.start = problem.base.actions.start if problem.base.actions.discrete else 0
         self.max_steps, self.limit_terminates = max_steps, limit_terminates

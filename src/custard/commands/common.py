@@ -86,6 +86,9 @@ def with_settings(options: dict[str, Any], settings: dict[str, Any], known: Sequ
     >>> with_settings({"seed": 0, "budget": None}, {"budget": 1000, "k": 3}, ["budget", "k"])
     {'seed': 0, 'budget': 1000, 'k': 3}
     """
+    from custard.task.settings import present_names
+
+    settings = present_names(settings)
     for name in settings:
         if options.get(name) is not None or (name in options and name not in known):
             raise CustardError(f"--set {name}: give it as --{name.replace('_', '-')}")

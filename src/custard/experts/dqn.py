@@ -53,9 +53,7 @@ class Settings:
     checks: int = 25  # how often the greedy policy is judged; the best checkpoint is kept
     check_rollouts: int = 50  # rollouts per check
     check_steps: int | None = None  # steps per rollout of a check, at most
-    judging: float | None = (
-        None  # steps of checks per step of training, above which checks are left out; None: no limit
-    )
+    max_judging_share: float | None = None  # steps of checks per step of training, above which checks are left out
 
 
 #: "paper": Stable Baselines' own defaults, as the paper says it used, with the paper's numbers of steps.
@@ -187,7 +185,8 @@ def train(problem: Problem, settings: Settings, seed: int) -> Iterator[Progress]
             updates_due -= updates_per_call
         if steps >= settings.steps * (checks + 1) / settings.checks:
             checks += 1
-            if settings.judging is not None and check_steps > settings.judging * steps and steps < settings.steps:
+            share = settings.max_judging_share
+            if share is not None and check_steps > share * steps and steps < settings.steps:
                 continue
             mean, used = _mean_return(problem, network, check_seeds, settings.check_steps)
             check_steps += used

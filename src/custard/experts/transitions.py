@@ -19,11 +19,10 @@ from custard.nn.networks import encode_row, evaluate, make_layer_outputs
 from custard.nn.replay import Transitions, make_transitions
 from custard.task.compiled_episodes import make_compiled_episodes, start_episode, step_episode
 from custard.task.problem import Problem
+from custard.task.runners import MAX_LEARNING_ENVIRONMENTS
 from custard.task.source import DEFAULT_TIME_LIMIT
 
 __all__ = ["CompiledSteps", "PythonSteps"]
-
-MAX_PYTHON_ENVS = 8  # side by side
 
 
 class PythonSteps:
@@ -31,7 +30,7 @@ class PythonSteps:
 
     def __init__(self, problem: Problem, count: int, rng: np.random.Generator, bootstrap_at_limit: bool) -> None:
         self.source, self.actions, self.rng = problem.source, problem.base.actions, rng
-        self.venv = problem.source.make_vec(min(count, MAX_PYTHON_ENVS))
+        self.venv = problem.source.make_vec(min(count, MAX_LEARNING_ENVIRONMENTS))
         self.count = self.venv.num_envs
         self.parts = base_environments_of(self.venv, describe(self.venv, features=problem.encoder))
         self.parts.reset(int(rng.integers(2**31)), None)

@@ -50,17 +50,13 @@ class MethodSettings(TypedDict, total=False):
     alpha: float
     alpha_b: float
     alpha_o: float
-    averaging: float
-    bar: float
-    bar_decay: float
+    average_rate: float
     batch: int
     batch_rollouts: int
+    best_action_weight: float
     bootstrap_at_limit: bool
     buffer: int
-    candidates: int
     capacity: int
-    cells: int
-    changes: int
     choose: str
     climbing: float
     clip: float
@@ -68,13 +64,8 @@ class MethodSettings(TypedDict, total=False):
     critic: str
     critic_frequencies: int
     critic_updates: int
-    cuts: int | None
-    cycle: int
-    deepest: int
-    depth: int
-    deviation: float
+    default_max_depth: int
     digits: int | None
-    draws: int
     entropy: float
     episodes: int | None
     epochs: int
@@ -82,81 +73,82 @@ class MethodSettings(TypedDict, total=False):
     epsilon_end: float
     epsilon_steps: int
     evaluations: int
-    every: int
-    expand: int
     expert: str | Callable[..., Any] | None
     expert_depth: int
     expert_out: str | None
     expert_preset: str
     expert_settings: dict[str, Any]
     experts: int
-    explore: float
-    explore_end: float
+    exploration_deviation: float
+    exploring_share: float
+    exploring_share_end: float
     fewest_leaves: bool
     final_rate: float
     final_rollouts: int
+    final_slack: float
+    first_cycle_steps: int
     first_epsilon: float
-    floor: float
-    followed: float
+    fit_variants: bool
+    follow_best_tree: bool
     frequencies: int | None
     fringe: int
     gamma: float
     gamma_b: float | None
     gamma_w: float
-    greedy: float
-    guided: bool
+    greedy_share: float
+    grid_cells: int
     hidden: int
     iterations: int
-    judging: float
+    iterations_per_extraction: int
     k: int
     kappa: float
-    keep: bool
+    keep_best: bool
     leaf_history: int
     leaf_ladder: bool
+    leaf_prices: tuple[float, ...]
     learning_rate: float
     leaves: str
     margin: float
-    mask: bool
+    mask_useless: bool
+    max_changes: int | None
+    max_judging_share: float
     max_leaves: int | None
+    max_p_value: float
     max_samples: int
+    max_splits_per_node: int
     max_tested: int
     memory: int
     min_instances: int
     min_leaf: int
+    min_probability: float
     min_side: int
+    min_split_gain: float
+    min_split_gain_decay: float
+    min_states_per_node: int
     minibatches: int
-    mu: float
     n_steps: int
-    noise: float
     normalise: str | None
     num_envs: int
     num_steps: int
     optimistic: bool
-    p: float
     patience: int | float | None
-    phase: int | None
-    polish: int | None
-    prices: tuple[float, ...]
-    questions: int
-    random: float
+    phase_steps: int | None
+    random_action_share: float
     rate_decay: float
-    recall: bool
+    remember_outcomes: bool
     resample: bool
-    samples: int
+    sampled_trees: int
     seconds: float
     shape: str
-    slack: float
     snapshots: int
+    split_spread: float
     split_test: str
     splits: Any
-    spread: float
     standardise: bool
     start: str | None
     start_seed: int | None
-    states: int | None
     step: float
     steps_per_update: int | None
-    stretch: int
     sweep_every: int
     target: str
     target_every: int
@@ -165,16 +157,19 @@ class MethodSettings(TypedDict, total=False):
     test_every: int | None
     test_rollouts: int
     tests: str
+    thresholds_per_feature: int | None
     ties: str
     time_limit: bool
     trace: float
     train_share: float
-    uniform: float
-    uniform_end: float
+    tree_state_share: float
+    uniform_weight: float
+    uniform_weight_end: float
     updates_per_step: float
+    valued_states: int | None
     variance_gain: float
-    variants: bool
     visit_decay: float
+    visits_per_random_split: int
     warmup: float | int
     weights: str
     zeta: float | None

@@ -31,7 +31,7 @@ from custard.task.budget import budget_of_time, parse_time
 from custard.task.history import spread_bounds, with_history
 from custard.task.problem import DEFAULT_STEP_TIMEOUT, Problem, Snapshot
 from custard.task.recipes import function_recipe
-from custard.task.settings import setting_names, settings_for
+from custard.task.settings import present_names, setting_names, settings_for
 from custard.task.source import source
 from custard.tree.balance import balance
 from custard.tree.store import fingerprint
@@ -133,6 +133,7 @@ def learn(
         }  # fmt: skip
         return learn_seeds(env, method, seeds=seeds, workers=workers, out=out, **given)
     name, module = find_method(method)
+    settings = present_names(settings)
     _require_known(settings, module)
     require_history(history)
     require_whole(0, workers=workers)

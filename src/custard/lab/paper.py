@@ -85,7 +85,8 @@ PAPER_TABLE1: dict[str, dict[str, tuple[Cell, Cell | None]]] = {
 
 #: What leaves a tuned learner nothing to judge but the trees of its own policy: nothing drawn, pruned or changed.
 OWN_TREES: dict[str, dict[str, Any]] = {
-    "dqn": {"draws": 0, "prices": []}, "ppo": {"draws": 0}, "mfec": {"samples": 0, "changes": 0},
+    "dqn": {"sampled_trees": 0, "leaf_prices": []}, "ppo": {"sampled_trees": 0},
+    "mfec": {"sampled_trees": 0, "max_changes": 0},
 }  # fmt: skip
 
 #: Environment steps of MFEC in the paper's form: far fewer than the appendix's 10^6, or 2,000 * 2^m, episodes.

@@ -27,6 +27,7 @@ from custard.core.files import load_arrays, make_directory, remove_leftovers, re
 from custard.core.locks import Lock
 from custard.core.number_format import format_numbers, html_table, passed_time
 from custard.task.problem import Snapshot
+from custard.task.settings import present_names
 from custard.tree.loading import load
 from custard.tree.text import plural
 from custard.tree.tree import Tree
@@ -139,6 +140,7 @@ class RunDirectory:
             raise CustardError(f"{self.path} holds no run to resume (config.json: {one_line(error)})") from None
         if not isinstance(config, dict) or not isinstance(config.get("settings"), dict):
             raise CustardError(f"{self.path} holds no run to resume (config.json is damaged)")
+        config["settings"] = present_names(config["settings"])
         state_file = self.path / "checkpoint" / "state.npz"
         if not state_file.exists():
             return config, None, {}

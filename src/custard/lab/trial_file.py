@@ -17,7 +17,8 @@ from typing import Any
 from custard.core.errors import CustardError, one_line
 from custard.core.files import make_directory, write_atomically
 from custard.core.locks import Lock
-from custard.lab.trials import COLUMNS, KEY_COLUMNS, NUMBER_COLUMNS
+from custard.lab.trials import COLUMNS, KEY_COLUMNS, NUMBER_COLUMNS, json_text
+from custard.task.settings import present_names
 
 __all__ = ["TrialFile", "read_rows", "with_numbers"]
 
@@ -132,8 +133,16 @@ def _parse_rows(file: Path, text: str) -> list[Row]:
         if None in row or None in row.values():
             raise CustardError(f"{file}: line {reader.line_num} does not have a cell for every column")
         _require_valid_cells(row, f"{file}: line {reader.line_num}")
+        row |= {column: _by_present_names(row[column]) for column in ("settings", "full_settings") if row.get(column)}
         rows.append({column: row.get(column, "") for column in COLUMNS})
     return rows
+
+
+def _by_present_names(text: str) -> str:
+    """Return a row's settings by the names they have now."""
+    stored = _parse_object(text)
+    present = present_names(stored)
+    return text if present == stored else json_text(present)
 
 
 def _read_lines(file: Path, reader: Any) -> Iterator[Any]:

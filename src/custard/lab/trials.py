@@ -21,7 +21,7 @@ from custard.core.errors import CustardError, from_interrupt, one_line, one_of, 
 from custard.core.version import VERSION
 from custard.lab.methods import METHODS
 from custard.lab.methods import method as find_method
-from custard.task.settings import settings_for
+from custard.task.settings import present_names, settings_for
 
 __all__ = [
     "COLUMNS",
@@ -34,6 +34,7 @@ __all__ = [
     "dashed_name",
     "grid",
     "identity",
+    "json_text",
     "key",
     "method_and_setting",
     "run_trial",
@@ -146,9 +147,10 @@ def _combinations(tried: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 def key(trial: Trial) -> dict[str, str]:
     """Return what is asked for, as cells of the columns `KEY_COLUMNS`."""
     return {
-        "env": trial.env, "env_args": _json_text(trial.env_kwargs), "method": trial.method, "preset": trial.preset,
-        "settings": _json_text(trial.settings), "max_depth": "" if trial.max_depth is None else str(trial.max_depth),
-        "seed": str(trial.seed), "episodes": str(trial.episodes), "evaluation_seed": str(trial.evaluation_seed),
+        "env": trial.env, "env_args": json_text(trial.env_kwargs), "method": trial.method, "preset": trial.preset,
+        "settings": json_text(present_names(trial.settings)),
+        "max_depth": "" if trial.max_depth is None else str(trial.max_depth), "seed": str(trial.seed),
+        "episodes": str(trial.episodes), "evaluation_seed": str(trial.evaluation_seed),
     }  # fmt: skip
 
 
@@ -168,7 +170,7 @@ def identity(trial: Trial, strict: bool = True) -> dict[str, str]:
         module = find_method(trial.method)[1]
         given = {name: value for name, value in trial.settings.items() if name not in _LEARN_ARGUMENTS}
         chosen = settings_for(module, trial.env, trial.preset, given, f"setting of {trial.method}")
-        full = _json_text({field.name: getattr(chosen, field.name) for field in dataclasses.fields(chosen)})
+        full = json_text({field.name: getattr(chosen, field.name) for field in dataclasses.fields(chosen)})
     except (CustardError, ImportError):
         if strict:
             raise
@@ -233,7 +235,7 @@ def _measure(trial: Trial) -> dict[str, Any]:
     low, high = result.ci95
     env_source, _ = remembered(tree, source(trial.env, trial.env_kwargs))
     limit = None if env_source.history else trial.max_depth  # a bound for a depth is one for trees without memory
-    bound, exact = _proved_bound(trial.env, _json_text(trial.env_kwargs), limit), exact_return(env_source, tree)
+    bound, exact = _proved_bound(trial.env, json_text(trial.env_kwargs), limit), exact_return(env_source, tree)
     gap = None if bound is None else bound - (result.mean if exact is None else exact)
     final = None if run.final is None else judge(run.final)
     return {
@@ -287,7 +289,8 @@ def _number_or_empty(value: float | None) -> Any:
     return "" if value is None or math.isnan(value) else value
 
 
-def _json_text(values: Mapping[str, Any]) -> str:
+def json_text(values: Mapping[str, Any]) -> str:
+    """Return arguments or settings as a row holds them."""
     return json.dumps(dict(values), sort_keys=True, default=as_json)
 
 

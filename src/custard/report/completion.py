@@ -13,7 +13,7 @@ from custard.lab.progress import waiting
 from custard.lab.run import Run
 from custard.planning.evaluate import states_visited
 from custard.planning.model import model_of
-from custard.task.evaluate import Evaluation, evaluate_within
+from custard.task.evaluate import Evaluation, evaluate
 from custard.task.history import remembered
 from custard.task.problem import final_seed
 from custard.task.source import source
@@ -33,9 +33,9 @@ def _final_evaluation(
     is_search = run.config["method"] in ("direct", "tpi")  # elsewhere gamma is the learner's own
     gamma = run.config.get("settings", {}).get("gamma", 1.0) if is_search else 1.0
     most = "" if episodes else "at most "
-    return evaluate_within(
-        math.inf if episodes else max(MIN_EVALUATION_SECONDS, EVALUATION_SHARE * run.seconds),
+    return evaluate(
         run.tree, env, episodes or MAX_EPISODES, seed, env_kwargs=kwargs, gamma=gamma,
+        seconds=math.inf if episodes else max(MIN_EVALUATION_SECONDS, EVALUATION_SHARE * run.seconds),
         on_progress=lambda done, of: say(f"{EVALUATING}, {done:,} of {most}{of:,}"),
     )  # fmt: skip
 

@@ -31,10 +31,10 @@ MEASURED_PARTS = 10  # the median of which counts: first steps are slow, and som
 SEARCH_EFFICIENCY = 0.8  # steps per second of a search with its policies and comparisons, per step of the environment
 COMPILED_EFFICIENCY = 0.5  # the same of compiled environments, whose steps cost less than making the policies
 COMPILED_POLICIES = 16  # constant actions that measure what a compiled step costs
-START_SECONDS, MAX_START_SHARE = 5.0, 0.2  # for what is done once: compiling, worker processes; of the time
+STARTUP_SECONDS, MAX_STARTUP_SHARE = 5.0, 0.2  # for what is done once: compiling, worker processes; of the time
 FIRST_TRIAL_BUDGET, TRIAL_FACTOR = 1000, 10  # of runs that show what a method's steps cost
 MIN_LEARNING_SHARE = 0.5  # of the time, however long a first run compiles
-TRIALS_SHARE = 0.35  # of the time for such runs
+MEASURING_TRIALS_SHARE = 0.35  # of the time for such runs
 SECONDS_PER_UNIT = {"s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 
 
@@ -137,7 +137,7 @@ def budget_of_time(module: Any, problem: Problem, settings: Any, seconds: float)
     begun = time.perf_counter()
     trial(FIRST_TRIAL_BUDGET, seconds)  # compiles what the method needs, so it says little about later steps
     end = max(begun + seconds, time.perf_counter() + MIN_LEARNING_SHARE * seconds)
-    trials_end = _working_time() + TRIALS_SHARE * (end - time.perf_counter())
+    trials_end = _working_time() + MEASURING_TRIALS_SHARE * (end - time.perf_counter())
     runs, budget = list[_Trial](), FIRST_TRIAL_BUDGET
     while not runs or (runs[-1].is_whole and _working_time() + runs[-1].seconds < trials_end):
         runs.append(trial(budget, trials_end - _working_time()))
@@ -204,7 +204,7 @@ def budget_for(problem: Problem, seconds: float | None, training_seconds: Callab
         per_step, by_default = seconds_per_step(problem), DEFAULT_SECONDS
         rate = SEARCH_EFFICIENCY * min(processes, available) / per_step
     seconds = by_default if seconds is None else seconds
-    seconds -= min(START_SECONDS, MAX_START_SHARE * seconds)
+    seconds -= min(STARTUP_SECONDS, MAX_STARTUP_SHARE * seconds)
     budget = rounded_budget(rate * seconds)
     while budget > 1 and budget / rate + training_seconds(budget, per_step) > seconds:
         budget = rounded_budget(budget - 1)

@@ -34,7 +34,7 @@ MAX_TRIED_ACTIONS = 64  # discrete actions that are each tried once
 REPEATED_STEPS = 50  # of an episode that is run twice
 COPIED_STEPS = 5  # of an environment and its copy
 SLOW_STEP_SECONDS = 1.0
-MANY_FEATURES, MANY_ACTIONS = 200, 100  # from which learning is slow
+MAX_QUICK_FEATURES, MAX_QUICK_ACTIONS = 200, 100  # from which learning is slow
 MAX_TABLE_STATES = 100_000  # combinations of whole-number features that a table can hold
 MAX_LEAK_BYTES_PER_STEP = 2000.0
 
@@ -111,7 +111,7 @@ def check_env(
             base = _describe(env_source, features, report)
             _check_stepping(env_source, base, report, seed, steps)
         except CustardError as error:
-            report.add("error", _name_of(str(error)), str(error), _fix_of(str(error)))
+            report.add("error", _error_name(str(error)), str(error), _error_fix(str(error)))
     for what in _changes(before, _process_state()):
         report.add("warning", "changes-process", f"it changes {what} of the whole process", "leave that to the program")
     if printed.getvalue():
@@ -152,10 +152,10 @@ def _describe(env_source: Source, features: Any, report: CheckReport) -> Base:
     if (base.features.low == base.features.high).any():
         same = names[int(np.argmax(base.features.low == base.features.high))]
         report.add("warning", "constant-feature", f"feature {same!r} has one value only by its bounds", "leave it out")
-    if len(names) > MANY_FEATURES:
+    if len(names) > MAX_QUICK_FEATURES:
         report.add("warning", "many-features", f"{len(names)} features: a tree asks about one at a time, and learning "
                    "is slow", "pass features=, a function to the few numbers that matter")  # fmt: skip
-    if base.actions.discrete and base.actions.n > MANY_ACTIONS:
+    if base.actions.discrete and base.actions.n > MAX_QUICK_ACTIONS:
         report.add("warning", "many-actions", f"{base.actions.n} discrete actions: each must be tried in many states",
                    "use fewer, or an action vector")  # fmt: skip
     limits = [] if base.actions.low is None or base.actions.high is None else [*base.actions.low, *base.actions.high]
@@ -314,8 +314,8 @@ def _check_determinism(env_source: Source, env: Any, report: CheckReport, seed: 
     """Report whether the same seed and the same actions give the same episode, in this environment and in another."""
     env.action_space.seed(seed)
     actions = [env.action_space.sample() for _ in range(REPEATED_STEPS)]
-    first = _episode(env, actions, seed)
-    again = _episode(env, actions, seed)
+    first = _episode_record(env, actions, seed)
+    again = _episode_record(env, actions, seed)
     report.facts["deterministic"] = first == again
     if first != again:
         same = [a == b for a, b in zip(first, again, strict=False)]
@@ -323,16 +323,16 @@ def _check_determinism(env_source: Source, env: Any, report: CheckReport, seed: 
         report.add("warning", "not-deterministic", f"the same seed and actions give another episode from step {at} on: "
                    "results cannot be repeated, nor resumed", "draw all chance from self.np_random, and reset all "
                    "state in reset(seed=…)")  # fmt: skip
-    elif not env_source.is_single_instance and _episode(env_source.make(), actions, seed) != first:
+    elif not env_source.is_single_instance and _episode_record(env_source.make(), actions, seed) != first:
         report.add("warning", "made-differently", "another environment made the same way gives another episode for "
                    "the same seed", "let nothing depend on when or how often it is made")  # fmt: skip
-    if len({_exact(env.reset(seed=seed + k)[0]) for k in range(8)}) == 1:
+    if len({_comparable(env.reset(seed=seed + k)[0]) for k in range(8)}) == 1:
         report.facts["starts"] = "always the same"
 
 
-def _episode(env: Any, actions: Sequence[Any], seed: int) -> list[Any]:
+def _episode_record(env: Any, actions: Sequence[Any], seed: int) -> list[Any]:
     """Return everything an episode gives, to compare."""
-    return [_exact(env.reset(seed=seed)[0]), *_steps(env, actions)]
+    return [_comparable(env.reset(seed=seed)[0]), *_step_records(env, actions)]
 
 
 def _check_copies(env: Any, report: CheckReport, seed: int) -> None:
@@ -347,9 +347,9 @@ def _check_copies(env: Any, report: CheckReport, seed: int) -> None:
         report.add("note", "no-copies", f"it cannot be copied ({type(error).__name__}: {error}): custard does "
                    "without, other tools may not", "support copy.deepcopy")  # fmt: skip
         return
-    first, what = _steps(env, actions), "a copy does not go on as the original does"
+    first, what = _step_records(env, actions), "a copy does not go on as the original does"
     try:
-        report.facts["copies"] = all(_steps(each, actions) == first for each in copies)
+        report.facts["copies"] = all(_step_records(each, actions) == first for each in copies)
     except (Exception, SystemExit) as error:  # the copy is at fault, not the environment
         report.facts["copies"] = False
         what = f"a copy cannot go on ({one_line(error)})"
@@ -358,23 +358,23 @@ def _check_copies(env: Any, report: CheckReport, seed: int) -> None:
                    "other tools may not", "keep all state in attributes that copy.deepcopy copies")  # fmt: skip
 
 
-def _steps(env: Any, actions: Sequence[Any]) -> list[Any]:
+def _step_records(env: Any, actions: Sequence[Any]) -> list[Any]:
     """Return everything steps give until the episode ends, to compare."""
     seen = []
     for action in actions:
         result = env.step(action)
-        seen.append(_exact(result[:4]))
+        seen.append(_comparable(result[:4]))
         if result[2] or result[3]:
             break
     return seen
 
 
-def _exact(value: Any) -> Any:
+def _comparable(value: Any) -> Any:
     """Return all of a value, to compare; the text of an array is rounded, and that of a large one leaves most out."""
     if isinstance(value, Mapping):
-        return tuple((key, _exact(part)) for key, part in value.items())
+        return tuple((key, _comparable(part)) for key, part in value.items())
     if isinstance(value, (tuple, list)):
-        return tuple(_exact(part) for part in value)
+        return tuple(_comparable(part) for part in value)
     array = np.asarray(value) if hasattr(value, "__array__") else None
     if array is None or array.dtype.hasobject:
         return repr(value)
@@ -440,9 +440,9 @@ _KNOWN_ERRORS = (
 )
 
 
-def _name_of(message: str) -> str:
+def _error_name(message: str) -> str:
     return next((name for part, name, _ in _KNOWN_ERRORS if part in message), "refused")
 
 
-def _fix_of(message: str) -> str:
+def _error_fix(message: str) -> str:
     return next((fix for part, _, fix in _KNOWN_ERRORS if part in message), "")

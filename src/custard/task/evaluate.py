@@ -28,12 +28,12 @@ from custard.task.workers import make_runner
 from custard.tree.text import plural
 from custard.tree.tree import Tree
 
-__all__ = ["Evaluation", "evaluate", "evaluate_within"]
+__all__ = ["Evaluation", "evaluate"]
 
 BOOTSTRAP_RESAMPLES = 2000
-FIRST_EPISODES, FIRST_SECONDS = 10, 2.0  # that show how long the others take
+MEASURED_EPISODES, MEASURED_SECONDS = 10, 2.0  # that show how long the others take
 MIN_SECONDS_FOR_WORKERS = 8.0  # that the others must take for worker processes to be worth their start
-FIRST_PART, PART_SECONDS = 50, 1.5  # episodes before the first word on the progress; seconds between two
+FIRST_PART_EPISODES, PART_SECONDS = 50, 1.5  # episodes before the first word on the progress; seconds between two
 MIN_EPISODES = 10  # that are run however long they take
 
 
@@ -134,6 +134,7 @@ def evaluate(
     workers: int | None = None,
     gamma: float = 1.0,
     history: int | None = None,
+    seconds: float = math.inf,
     on_progress: Callable[[int, int], Any] | None = None,
 ) -> Evaluation:
     """Run a policy for a number of episodes.
@@ -145,8 +146,9 @@ def evaluate(
     many environments run side by side, nor on `workers`, the processes that step a tree's environment where Python
     steps it and it takes long (one per core). `max_steps` cuts episodes of environments that set no limit themselves
     (default 10,000). `gamma` below 1 discounts the returns, per step. `history` adds as many past steps to the features
-    of a function; a tree says itself how many it was learned with. `on_progress` is called with the number of episodes
-    run so far and of all, every few seconds.
+    of a function; a tree says itself how many it was learned with. After so many `seconds` it stops with the first of
+    the episodes, at least 10. `on_progress` is called with the number of episodes run so far and of all, every few
+    seconds.
 
     >>> import custard
     >>> tree = custard.Tree.stump(2, 0.0, 0, 1, *_cartpole())
@@ -154,29 +156,6 @@ def evaluate(
     >>> result.episodes, bool(30 < result.mean < 60)
     (20, True)
     """
-    return evaluate_within(
-        math.inf, policy, env, episodes, seed, env_kwargs=env_kwargs, features=features, max_steps=max_steps,
-        num_envs=num_envs, workers=workers, gamma=gamma, history=history, on_progress=on_progress,
-    )  # fmt: skip
-
-
-def evaluate_within(
-    seconds: float,
-    policy: Tree | Callable[..., Any],
-    env: Any = None,
-    episodes: int = 100,
-    seed: int = 0,
-    *,
-    env_kwargs: Mapping[str, Any] | None = None,
-    features: FeaturesArgument = None,
-    max_steps: int | None = None,
-    num_envs: int = 1024,
-    workers: int | None = None,
-    gamma: float = 1.0,
-    history: int | None = None,
-    on_progress: Callable[[int, int], Any] | None = None,
-) -> Evaluation:
-    """Evaluate a policy as `evaluate` does; after so many seconds stop with the first of the episodes, at least 10."""
     require_whole(1, episodes=episodes, max_steps=max_steps)
     if not 0.0 < gamma <= 1.0:
         raise CustardError(f"gamma must be above 0 and at most 1, not {gamma}")
@@ -205,7 +184,7 @@ def evaluate_within(
         return Evaluation(runs.returns, runs.lengths, runs.truncated, unlimited, seed, gamma, int(runs.forbidden.sum()))
     found = [
         run_episodes(policy, where, seeds[part], features=features, max_steps=max_steps, num_envs=num_envs, gamma=gamma)
-        for part in pace.parts(FIRST_PART)
+        for part in pace.parts(FIRST_PART_EPISODES)
     ]
     returns, lengths, truncated = (np.concatenate(parts) for parts in zip(*(one[:3] for one in found), strict=True))
     return Evaluation(returns, lengths, truncated, np.zeros(len(returns), dtype=bool), seed, gamma)
@@ -249,10 +228,10 @@ def _with_workers(
     if where.vector is not None:
         runner = make_runner(Problem(where, base, encoder=features))
         return Episodes.joined(
-            [runner.run([replace(request, seeds=seeds[part])])[0] for part in pace.parts(FIRST_PART)]
+            [runner.run([replace(request, seeds=seeds[part])])[0] for part in pace.parts(FIRST_PART_EPISODES)]
         )
     found, begun, seconds = [], time.perf_counter(), 0.0
-    while pace.done < min(len(seeds), FIRST_EPISODES) and seconds < FIRST_SECONDS:
+    while pace.done < min(len(seeds), MEASURED_EPISODES) and seconds < MEASURED_SECONDS:
         for part in pace.parts(1, end=pace.done + 1):
             found.append(play_episodes(env, base, replace(request, seeds=seeds[part])))
         seconds = time.perf_counter() - begun

@@ -29,14 +29,16 @@ def observation_fault(space: gym.Space, observation: Any, part_name: str = "") -
     """
     if isinstance(space, spaces.Dict):
         if not isinstance(observation, Mapping):
-            return _fault(space, part_name, f"a {type(observation).__name__} is no dictionary")
+            return _fault_message(space, part_name, f"a {type(observation).__name__} is no dictionary")
         missing = [str(key) for key in space.spaces if key not in observation]
         if missing:
-            return _fault(space, part_name, f"it lacks {', '.join(map(repr, missing))}")
+            return _fault_message(space, part_name, f"it lacks {', '.join(map(repr, missing))}")
         parts = ((str(key), part, observation[key]) for key, part in space.spaces.items())
     elif isinstance(space, spaces.Tuple):
         if not isinstance(observation, (tuple, list)) or len(observation) != len(space.spaces):
-            return _fault(space, part_name, f"{len(space.spaces)} parts are needed, got {_shown(observation)}")
+            return _fault_message(
+                space, part_name, f"{len(space.spaces)} parts are needed, got {_short_repr(observation)}"
+            )
         parts = ((str(k), part, observation[k]) for k, part in enumerate(space.spaces))
     else:
         return _plain_fault(space, observation, part_name)
@@ -53,12 +55,12 @@ def _plain_fault(space: gym.Space, observation: Any, part_name: str) -> str | No
     try:
         array = np.asarray(observation)
     except (ValueError, TypeError):
-        return _fault(space, part_name, f"{_shown(observation)} is no array of numbers")
+        return _fault_message(space, part_name, f"{_short_repr(observation)} is no array of numbers")
     if array.dtype.kind not in "biuf":
-        return _fault(space, part_name, f"{_shown(observation)} is no array of numbers")
+        return _fault_message(space, part_name, f"{_short_repr(observation)} is no array of numbers")
     shape = space.shape or ()
     if array.shape != shape:
-        return _fault(space, part_name, f"its shape is {array.shape}, not {shape}")
+        return _fault_message(space, part_name, f"its shape is {array.shape}, not {shape}")
     if isinstance(space, spaces.Box):
         return None
     if isinstance(space, spaces.MultiBinary):
@@ -72,13 +74,13 @@ def _plain_fault(space: gym.Space, observation: Any, part_name: str) -> str | No
         return None
     first = np.flatnonzero(wrong.reshape(-1))[0]
     value, smallest, largest = (np.broadcast_to(part, shape).reshape(-1)[first] for part in (array, low, high))
-    return _fault(space, part_name, f"{value} is not one of {int(smallest)}…{int(largest)}")
+    return _fault_message(space, part_name, f"{value} is not one of {int(smallest)}…{int(largest)}")
 
 
-def _fault(space: gym.Space, part_name: str, what: str) -> str:
+def _fault_message(space: gym.Space, part_name: str, what: str) -> str:
     part = f" (part {part_name!r})" if part_name else ""
     return f"an observation that does not fit its space {shortened(str(space), 200)}{part}: {what}"
 
 
-def _shown(value: Any) -> str:
+def _short_repr(value: Any) -> str:
     return shortened(f"{type(value).__name__} {value!r}", 100)

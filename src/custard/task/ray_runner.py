@@ -30,8 +30,8 @@ from custard.task.episodes import EpisodeRequest, Episodes
 
 __all__ = ["RayRunner"]
 
-WAIT_SECONDS = 1.0  # between two looks at the cluster
-CHECK_SECONDS = 0.5  # between two looks at a step that takes long
+CLUSTER_POLL_SECONDS = 1.0  # between two looks at the cluster
+STEP_POLL_SECONDS = 0.5  # between two looks at a step that takes long
 MAX_START_SECONDS = 300.0  # without any actor: the cluster has no core to spare
 MAX_FAILED_STARTS = 3  # actors in a row that die before they are ready
 
@@ -52,7 +52,7 @@ class EpisodeActor:
             self.answer = serve_episodes(setup, self._tick)
             return {}
 
-        return self._called(make, None, "")
+        return self._run_watched(make, None, "")
 
     def is_there(self) -> dict[str, Any]:
         """Answer, as an actor of a lost node cannot."""
@@ -60,14 +60,14 @@ class EpisodeActor:
 
     def run(self, chunk: dict[str, Any], step_timeout: float | None, name: str) -> dict[str, Any]:
         """Run episodes; returns what `serve_episodes` says, or {"error": …}."""
-        return self._called(lambda: self.answer(dict(chunk)), step_timeout, name)
+        return self._run_watched(lambda: self.answer(dict(chunk)), step_timeout, name)
 
-    def _called(self, function: Any, step_timeout: float | None, name: str) -> dict[str, Any]:
+    def _run_watched(self, function: Any, step_timeout: float | None, name: str) -> dict[str, Any]:
         done = threading.Event()
         future = self.thread.submit(function)
         future.add_done_callback(lambda _: done.set())
         seen, since = self.ticks, time.monotonic()
-        while not done.wait(CHECK_SECONDS):
+        while not done.wait(STEP_POLL_SECONDS):
             if self.ticks != seen:
                 seen, since = self.ticks, time.monotonic()
             elif step_timeout is not None and time.monotonic() - since > step_timeout:
@@ -127,9 +127,9 @@ class RayRunner:
                 since = time.monotonic()
             elif time.monotonic() - since > MAX_START_SECONDS:
                 raise CustardError(f"the Ray cluster had no core to spare for {MAX_START_SECONDS:g} seconds")
-            for reference in ray.wait([*busy, *self.starting], num_returns=1, timeout=WAIT_SECONDS)[0]:
+            for reference in ray.wait([*busy, *self.starting], num_returns=1, timeout=CLUSTER_POLL_SECONDS)[0]:
                 if reference in self.starting:
-                    self._began(reference)
+                    self._take_ready_actor(reference)
                     continue
                 actor, number = busy.pop(reference)
                 try:
@@ -167,7 +167,7 @@ class RayRunner:
         self.actors.append(actor)
         self.starting[actor.start.remote(self.setup)] = actor, True
 
-    def _began(self, reference: Any) -> None:
+    def _take_ready_actor(self, reference: Any) -> None:
         """Take an actor that is ready; another takes the place of one that died before."""
         actor, is_new = self.starting.pop(reference)
         try:

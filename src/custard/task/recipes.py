@@ -46,7 +46,7 @@ def recipe_function(recipe: Mapping[str, str]) -> Any:
     """Return the function that `function_recipe` described."""
     if "module" in recipe:
         return find_function(f"{recipe['module']}:{recipe['name']}")
-    found = _script(recipe["file"])
+    found = _import_script(recipe["file"])
     for part in recipe["name"].split("."):
         found = getattr(found, part)
     return found
@@ -112,7 +112,7 @@ def _is_plain(value: Any) -> bool:
 
 
 @cache
-def _script(file: str) -> Any:
+def _import_script(file: str) -> Any:
     spec = importlib.util.spec_from_file_location(_MAIN, file)
     assert spec is not None
     assert spec.loader is not None

@@ -34,13 +34,14 @@ if TYPE_CHECKING:
     from custard.task.compiled_episodes import CompiledEpisodes
 
 __all__ = [
-    "EpisodeResults", "Policy", "PythonEpisodes", "make_episodes", "require_fit", "run_episodes", "step_episodes",
-    "visited_states",
+    "MAX_LEARNING_ENVIRONMENTS", "EpisodeResults", "Policy", "PythonEpisodes", "make_episodes", "require_fit",
+    "run_episodes", "step_episodes", "visited_states",
 ]  # fmt: skip
 
 Policy = Tree | Callable[[np.ndarray], Any]  # a tree, or a function from features [B, n] to actions [B] or [B, k]
 
 MAX_STEPPED_ENVIRONMENTS = 16  # side by side, where Python steps them
+MAX_LEARNING_ENVIRONMENTS = 8  # the same where a policy learns meanwhile
 
 
 class EpisodeResults(NamedTuple):

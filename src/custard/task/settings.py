@@ -13,7 +13,35 @@ import numpy as np
 
 from custard.core.errors import CustardError, one_of
 
-__all__ = ["setting_names", "settings_class", "settings_for"]
+__all__ = ["FORMER_NAMES", "present_names", "setting_names", "settings_class", "settings_for"]
+
+#: Settings that had another name in version 0.2.0: stored files, rows of results and scripts may still use it.
+FORMER_NAMES = {
+    "averaging": "average_rate", "bar": "min_split_gain", "bar_decay": "min_split_gain_decay",
+    "candidates": "thresholds_per_feature", "cells": "grid_cells", "changes": "max_changes",
+    "cuts": "thresholds_per_feature", "cycle": "first_cycle_steps", "deepest": "default_max_depth",
+    "depth": "default_max_depth", "deviation": "exploration_deviation", "draws": "sampled_trees",
+    "every": "iterations_per_extraction", "expand": "min_states_per_node", "explore": "exploring_share",
+    "explore_end": "exploring_share_end", "floor": "min_probability", "followed": "tree_state_share",
+    "greedy": "greedy_share", "guided": "follow_best_tree", "judging": "max_judging_share", "keep": "keep_best",
+    "mask": "mask_useless", "mu": "best_action_weight", "noise": "random_action_share", "p": "max_p_value",
+    "phase": "phase_steps", "polish": "max_changes", "prices": "leaf_prices", "questions": "max_splits_per_node",
+    "random": "random_action_share", "recall": "remember_outcomes", "samples": "sampled_trees", "slack": "final_slack",
+    "spread": "split_spread", "states": "valued_states", "stretch": "visits_per_random_split",
+    "uniform": "uniform_weight", "uniform_end": "uniform_weight_end", "variants": "fit_variants",
+}  # fmt: skip
+
+
+def present_names(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by their present names; raise where one is given by both.
+
+    >>> present_names({"draws": 0, "splits": 3})
+    {'sampled_trees': 0, 'splits': 3}
+    """
+    for former, present in FORMER_NAMES.items():
+        if former in given and present in given:
+            raise CustardError(f"{former!r} is the former name of the setting {present!r}: give one of them")
+    return {FORMER_NAMES.get(name, name): value for name, value in given.items()}
 
 
 def settings_class(module: ModuleType, preset: str | None = None) -> Any:
@@ -51,7 +79,7 @@ def settings_for(
         raise CustardError(one_of("preset", chosen, presets))
     namespace, _, name = env.rpartition("/")
     name = (name.rpartition("-v")[0] or name) if namespace in ("", "custard") else ""  # others only sound alike
-    merged = {**presets[chosen].get("", {}), **presets[chosen].get(name, {}), **given}
+    merged = {**presets[chosen].get("", {}), **presets[chosen].get(name, {}), **present_names(given)}
     accepted = settings_class(module, chosen)
     fields = [field.name for field in dataclasses.fields(accepted)]
     for key in merged:

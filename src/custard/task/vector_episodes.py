@@ -50,7 +50,7 @@ class FirstOfVector(gym.Env):
         """Start the same episode everywhere."""
         count = self.venv.num_envs
         observations, infos = self.venv.reset(seed=None if seed is None else [seed] * count, options=options)
-        return self._first(observations), _info_of(infos, 0)
+        return self._first(observations), _mask_info(infos, 0)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Take the same action everywhere."""
@@ -59,7 +59,13 @@ class FirstOfVector(gym.Env):
         over = np.asarray(terminated | truncated, dtype=bool)
         if over[1:].any() and not over[0] and self.can_restart_one:
             self.venv.reset(options={"reset_mask": over})
-        return self._first(observations), float(rewards[0]), bool(terminated[0]), bool(truncated[0]), _info_of(infos, 0)
+        return (
+            self._first(observations),
+            float(rewards[0]),
+            bool(terminated[0]),
+            bool(truncated[0]),
+            _mask_info(infos, 0),
+        )
 
     def _first(self, observations: Any) -> Any:
         return next(iter(iterate(self.venv.observation_space, observations)))
@@ -195,7 +201,7 @@ def play_side_by_side(venv: Any, base: Base, act_many: ActMany, request: Episode
     slots = _Slots(venv, base, request, name)
     while (active := np.flatnonzero(slots.episode >= 0)).size:
         running = slots.episode[active]
-        chosen = _one_each(act_many(slots.x[active]), len(active))
+        chosen = _require_one_action_each(act_many(slots.x[active]), len(active))
         for i, k, action in zip(active.tolist(), running.tolist(), chosen, strict=True):
             mask = slots.masks[i] if base.actions.discrete else None
             if request.keep_states:
@@ -234,7 +240,7 @@ def _in_one_line(name: str) -> Any:
         raise CustardError(f"vector environment {name!r} raised {type(error).__name__}: {one_line(error)}") from error
 
 
-def _one_each(answer: Any, count: int) -> Any:
+def _require_one_action_each(answer: Any, count: int) -> Any:
     """Return the actions of a policy; raise unless there is one per observation."""
     actions = answer if isinstance(answer, list) else np.asarray(answer)
     size = 0 if isinstance(actions, np.ndarray) and actions.ndim == 0 else len(actions)
@@ -244,7 +250,7 @@ def _one_each(answer: Any, count: int) -> Any:
     return actions if isinstance(actions, list) or actions.ndim > 1 else actions.tolist()
 
 
-def _info_of(infos: dict[str, Any], i: int) -> dict[str, Any]:
+def _mask_info(infos: dict[str, Any], i: int) -> dict[str, Any]:
     """Return the action mask of one sub-environment as its own info has it."""
     mask = _mask_of(infos, i)
     return {} if mask is None else {"action_mask": mask}

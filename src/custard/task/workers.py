@@ -28,7 +28,7 @@ from custard.task.vector_episodes import VectorRunner
 
 __all__ = ["LateWorkers", "WorkerPool", "make_judging_runner", "make_runner"]
 
-CHECK_SECONDS = 1.0  # between two looks at workers that do not answer
+WORKER_POLL_SECONDS = 1.0  # between two looks at workers that do not answer
 MAX_SECONDS_IN_PROCESS = 2.0  # about what starting workers takes: a run that steps for less needs none
 EPISODES_PER_LOOK = 8  # that run here before the clock is looked at again
 
@@ -60,7 +60,7 @@ class WorkerPool:
                         attempts[busy[worker]] += 1
                         progress[worker] = (worker.ticks, time.monotonic())
                         worker.send(chunks[busy[worker]][1])
-                for key, _ in selector.select(CHECK_SECONDS):
+                for key, _ in selector.select(WORKER_POLL_SECONDS):
                     worker = cast("Worker", key.fileobj)
                     answer = worker.receive()
                     if answer is not None and "error" in answer:

@@ -8,7 +8,7 @@ import pytest
 import custard
 from custard.core.errors import CustardError
 from custard.core.spaces import describe
-from custard.solvers.common.selection import LAST_SHOWN_SHARE, MAX_SHOWN, SHOWN_SHARE, Selection
+from custard.solvers.common.selection import LAST_SHOWN_SHARE, MAX_SHOWN_EPISODES, SHOWN_SHARE, Selection
 from custard.task.problem import Problem
 from custard.task.source import source
 
@@ -37,7 +37,7 @@ def test_what_a_run_shows_was_not_chosen_by_luck():
         truth = custard.evaluate(selection.best.tree, "CartPole-v1", 2000, seed=1).mean
         lucky.append(selection.best.mean - truth)
         shown.append(value - truth)
-        error = selection.best.shown.std(ddof=1) / math.sqrt(MAX_SHOWN)
+        error = selection.best.shown.std(ddof=1) / math.sqrt(MAX_SHOWN_EPISODES)
         assert abs(value - truth) < 4.0 * error
     assert np.mean(lucky) > 3.0 * np.std(lucky) / math.sqrt(12) > 0.0  # why other episodes are needed
     assert abs(np.mean(shown)) < 3.0 * np.std(shown) / math.sqrt(12)

@@ -58,7 +58,14 @@ def test_ppo(compiled, bootstrap):
     pytest.importorskip("jax")
     from custard.solvers.ppo import ppo
 
-    given = {"budget": 4000, "num_envs": 4, "num_steps": 16, "hidden": 8, "bootstrap_at_limit": bootstrap, "draws": 0}
+    given = {
+        "budget": 4000,
+        "num_envs": 4,
+        "num_steps": 16,
+        "hidden": 8,
+        "bootstrap_at_limit": bootstrap,
+        "sampled_trees": 0,
+    }
     learner = ppo.Learner(problem_of(compiled), settings_for(ppo, PREREQ, "tuned", given))
     learner.advance()
     rows = learner.rollouts.rows

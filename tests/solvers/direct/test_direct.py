@@ -378,8 +378,8 @@ def test_settings_that_do_not_fit_are_one_line():
         custard.learn(Choose, budget=1000, leaves="linear")
     with pytest.raises(custard.CustardError, match="tests"):
         custard.learn(Choose, budget=1000, tests="crooked")
-    with pytest.raises(custard.CustardError, match=r"'cuts' is not read here.*max_leaves"):
-        custard.learn(Choose, budget=1000, cuts=5)
+    with pytest.raises(custard.CustardError, match=r"'thresholds_per_feature' is not read here.*max_leaves"):
+        custard.learn(Choose, budget=1000, thresholds_per_feature=5)
     with pytest.raises(custard.CustardError, match="a budget or a time, not both"):
         custard.learn(Choose, budget=1000, time="1m")
 

@@ -410,7 +410,7 @@ def test_replay_forgets_the_oldest_and_can_be_stored():
 
 
 def test_a_form_reads_only_its_own_settings():
-    for preset, name in (("paper", "questions"), ("tuned", "target_every")):
+    for preset, name in (("paper", "max_splits_per_node"), ("tuned", "target_every")):
         with pytest.raises(CustardError, match=f"'{name}' is not read under the preset '{preset}'.* splits"):
             custard.learn("CartPole-v1", "dqn", preset=preset, **{name: 5})
 

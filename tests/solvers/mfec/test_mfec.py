@@ -86,9 +86,9 @@ def test_remembered_outcomes_give_the_values_of_the_mdp():
 @pytest.mark.parametrize(
     ("env", "kwargs", "depth", "given"),
     [
-        (PREREQ, {"m": 5}, None, {"cycle": 2_000}),
-        ("CartPole-v1", None, 2, {"cycle": 2_000}),
-        ("FrozenLake-v1", {"is_slippery": False}, 2, {"budget": 12_000, "cycle": 2_000}),
+        (PREREQ, {"m": 5}, None, {"first_cycle_steps": 2_000}),
+        ("CartPole-v1", None, 2, {"first_cycle_steps": 2_000}),
+        ("FrozenLake-v1", {"is_slippery": False}, 2, {"budget": 12_000, "first_cycle_steps": 2_000}),
         (PREREQ, {"m": 4}, None, {"preset": "paper", "budget": 40_000}),
         ("FrozenLake-v1", {"is_slippery": False}, 2, {"preset": "paper", "budget": 12_000}),
     ],
@@ -132,9 +132,9 @@ def test_the_papers_preset_learns_prereq_world():
 def test_the_papers_preset_has_settings_of_its_own():
     assert isinstance(settings_for(mfec, PREREQ, "paper", {}), mfec.PaperSettings)
     with pytest.raises(
-        CustardError, match="'samples' is not read under the preset 'paper', which reads budget, splits"
+        CustardError, match="'sampled_trees' is not read under the preset 'paper', which reads budget, splits"
     ):
-        custard.learn(PREREQ, "mfec", preset="paper", samples=3)
+        custard.learn(PREREQ, "mfec", preset="paper", sampled_trees=3)
     with pytest.raises(CustardError, match="unknown setting 'shared'"):
         custard.learn(PREREQ, "mfec", shared=False)
 

@@ -141,7 +141,11 @@ def test_prereq_world_gets_the_smallest_tree():
 @pytest.mark.parametrize(
     ("env", "kwargs", "given"),
     [
-        ("custard/CartPole-v0", None, {"splits": "parameterised", "judging": 0.5, "draws": 4, "episodes": 64}),
+        (
+            "custard/CartPole-v0",
+            None,
+            {"splits": "parameterised", "max_judging_share": 0.5, "sampled_trees": 4, "episodes": 64},
+        ),
         ("FrozenLake-v1", {"is_slippery": False}, {}),
     ],
 )
@@ -252,8 +256,10 @@ def test_the_papers_preset_runs_and_resumes(env, kwargs):
 
 
 def test_the_papers_preset_has_settings_of_its_own():
-    with pytest.raises(CustardError, match="'draws' is not read under the preset 'paper', which reads budget, splits"):
-        settings_for(ppo, PREREQ, "paper", {"draws": 1})
+    with pytest.raises(
+        CustardError, match="'sampled_trees' is not read under the preset 'paper', which reads budget, splits"
+    ):
+        settings_for(ppo, PREREQ, "paper", {"sampled_trees": 1})
 
 
 def test_the_papers_preset_needs_discrete_splits():

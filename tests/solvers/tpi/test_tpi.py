@@ -224,7 +224,9 @@ def test_vectors_of_whole_numbers():
     assert run.value > 5.5  # without a question 3.33, with all answers 10
 
 
-@pytest.mark.parametrize(("given", "message"), [({"noise": 7.0}, "between 0 and 1"), ({"states": 0}, "at least 1")])
+@pytest.mark.parametrize(
+    ("given", "message"), [({"random_action_share": 7.0}, "between 0 and 1"), ({"valued_states": 0}, "at least 1")]
+)
 def test_settings_that_cannot_be_are_refused(given, message):
     with pytest.raises(custard.CustardError, match=message):
         Settings(**given)

@@ -35,8 +35,13 @@ COMPILED_BUDGET_DIVISOR, STEPPED_BUDGET_DIVISOR = 4, 10  # judging one tree take
 FLAWLESS_EPISODES_FACTOR = 8  # times as many compiled episodes for a best tree that never fails where others do
 #: Of the budget: for the episodes that a run shows, and for those of them that are kept for the last tree.
 SHOWN_SHARE, LAST_SHOWN_SHARE = 0.03, 0.01
-FIRST_SHOWN, MAX_SHOWN = 8, 200  # such episodes of a new best tree, twice as many at each snapshot, and at most
-CLEAR_ERRORS = 2.0  # standard errors by which a tree is clearly worse than another, or clearly above a threshold
+FIRST_SHOWN_EPISODES, MAX_SHOWN_EPISODES = (
+    8,
+    200,
+)  # such episodes of a new best tree, twice as many at each snapshot, and at most
+CLEAR_STANDARD_ERRORS = (
+    2.0  # standard errors by which a tree is clearly worse than another, or clearly above a threshold
+)
 MAX_SAME_EPISODES = 64  # after which a tree that is no smaller and returned the same as the best is given up
 
 
@@ -111,7 +116,7 @@ class Selection:
         self.flawless_max_episodes = self.max_episodes * (FLAWLESS_EPISODES_FACTOR if is_compiled else 1)
         seeds = self.problem.seeds("selection", "shown")
         self.seeds = episode_seeds(seeds["selection"], self.flawless_max_episodes)
-        self.shown_seeds = episode_seeds(seeds["shown"], MAX_SHOWN)
+        self.shown_seeds = episode_seeds(seeds["shown"], MAX_SHOWN_EPISODES)
         self.compiled_env: Any = self.problem.source.make_vec(1) if is_compiled else None
         self.streams = streams(self.seeds.tolist()) if is_compiled else None
         self.runner = None if is_compiled else make_judging_runner(self.problem)
@@ -139,7 +144,7 @@ class Selection:
             return (SHOWN_SHARE - LAST_SHOWN_SHARE) * self.budget - self.shown_steps
 
         done = len(best.shown)
-        seeds = self.shown_seeds[done : MAX_SHOWN if is_last else max(FIRST_SHOWN, 2 * done)]
+        seeds = self.shown_seeds[done : MAX_SHOWN_EPISODES if is_last else max(FIRST_SHOWN_EPISODES, 2 * done)]
         rng = streams(seeds.tolist()) if self.compiled_env is not None else None
         for returns, _, steps in self._play(best.simplified, seeds, rng, steps_left, int(is_last and done == 0)):
             best.shown = np.concatenate([best.shown, returns])
@@ -268,7 +273,7 @@ class Selection:
         if threshold is None or self.best is None:
             return False
         returns = self.best.returns
-        return bool(returns.mean() - CLEAR_ERRORS * returns.std() / np.sqrt(len(returns)) >= threshold)
+        return bool(returns.mean() - CLEAR_STANDARD_ERRORS * returns.std() / np.sqrt(len(returns)) >= threshold)
 
     def _is_clearly_worse(self, judged: Judged) -> bool:
         """Return whether more episodes would hardly make a tree the best."""
@@ -277,7 +282,7 @@ class Selection:
         k = min(len(judged.returns), len(self.best.returns))  # the best has fewer where the budget is used
         if (judged.returns[:k] == self.best.returns[:k]).all() and judged.size >= self.best.size:
             return k >= MAX_SAME_EPISODES
-        gain, error = paired_gain(judged.returns[:k], self.best.returns[:k], CLEAR_ERRORS)
+        gain, error = paired_gain(judged.returns[:k], self.best.returns[:k], CLEAR_STANDARD_ERRORS)
         return gain < -error
 
     def extend(self, judged: Judged, count: int, is_needed: bool = False) -> None:

@@ -69,30 +69,30 @@ class Settings:
     warmup: int = 5_000  # random steps before the first update
     epsilon: float = 0.5  # share of random splits on the path to a drawn node
     epsilon_end: float = 0.3  # the same at the budget's end
-    explore: float = 0.8  # share of episodes that explore
-    explore_end: float = 0.5  # the same at the budget's end
-    mu: float = 0.1  # weight of the best next action, beside the tree's, in Q_o's targets; falls to this from 1
-    followed: float = 0.9  # share of nodes drawn for states that the tree visits, from a third of the budget on
+    exploring_share: float = 0.8  # share of episodes that explore
+    exploring_share_end: float = 0.5  # the same at the budget's end
+    best_action_weight: float = 0.1  # of the best action, beside the tree's, in Q_o's targets; falls to this from 1
+    tree_state_share: float = 0.9  # share of nodes drawn for states that the tree visits, from a third of the budget on
     target_rate: float = 0.02  # how far Q_o's target network moves per update
-    averaging: float = 0.005  # how far the average of Q, whose tree is followed and extracted, moves per update
-    depth: int = 10  # depth limit where none is given
-    questions: int = 12  # splits evaluated per drawn node, at most
-    draws: int = 8  # trees drawn near the policy's own per round, to be judged beside it
+    average_rate: float = 0.005  # how far the average of Q, whose tree is followed and extracted, moves per update
+    default_max_depth: int = 10  # depth limit where none is given
+    max_splits_per_node: int = 12  # splits evaluated per drawn node, at most
+    sampled_trees: int = 8  # trees drawn near the policy's own per round, to be judged beside it
     snapshots: int = 60  # how often trees are pruned and progress is shown
-    prices: tuple[float, ...] = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0)  # of a leaf, in units of -zeta: for pruning
+    leaf_prices: tuple[float, ...] = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0)  # of a leaf, in units of -zeta: for pruning
     margin: float = 0.5  # standard errors by which a smaller tree may be worse
     patience: int = 6  # snapshots without a better tree before stopping, if the threshold is met; else three times that
-    keep: bool = True  # return the best tree judged; False: the last one
+    keep_best: bool = True  # return the best tree judged; False: the last one
     bootstrap_at_limit: bool = True  # a time limit is not a termination
     low: Any = None  # lower bounds of the features, where the environment's own do not suit
     high: Any = None  # upper bounds of the features
 
     def __post_init__(self) -> None:
-        require_least(self, 1, "hidden", "batch", "critic_updates", "steps_per_update", "buffer", "warmup", "depth")
-        require_least(self, 1, "questions", "snapshots", "patience")
-        require_least(self, 0, "frequencies", "learning_rate", "final_rate", "draws", "margin")
-        require_shares(self, "epsilon", "epsilon_end", "explore", "explore_end", "mu", "followed")
-        require_shares(self, "target_rate", "averaging")
+        require_least(self, 1, "hidden", "batch", "critic_updates", "steps_per_update", "buffer", "warmup")
+        require_least(self, 1, "default_max_depth", "max_splits_per_node", "snapshots", "patience")
+        require_least(self, 0, "frequencies", "learning_rate", "final_rate", "sampled_trees", "margin")
+        require_shares(self, "epsilon", "epsilon_end", "exploring_share", "exploring_share_end")
+        require_shares(self, "best_action_weight", "tree_state_share", "target_rate", "average_rate")
 
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
@@ -138,7 +138,7 @@ def solve(
 def rules_for(problem: Problem, s: Settings, budget: int) -> tuple[Rules, int]:
     """Return the IBMDP, and the environment steps it took to find bounds of features that have none."""
     features, steps = fill_missing_bounds(problem, budget)
-    depth = s.depth if problem.max_depth is None else problem.max_depth
+    depth = s.default_max_depth if problem.max_depth is None else problem.max_depth
     zeta = (s.zeta or 0.0) / problem.reward_scale
     splits = s.splits or default_splits(features)
     return Rules(features, problem.base.actions, splits, zeta, s.gamma_b, s.gamma_w, depth), steps
@@ -172,7 +172,7 @@ class Learner:
         rng = np.random.default_rng(seeds["networks"])
         critic = networks.make_network(rng, (inputs, *hidden, 1 + rules.n_base), 0.01)
         q = networks.make_network(rng, (2 * inputs, *hidden, 1 + rules.n_actions), 0.0)  # at first no split has a value
-        self.updates = compile_updates(rules.gamma_b, self.frequencies, settings.target_rate, settings.averaging)
+        self.updates = compile_updates(rules.gamma_b, self.frequencies, settings.target_rate, settings.average_rate)
         self.critic, self.q = self.updates.begin(critic), self.updates.begin(q)
         self.weights, self.replay_seed, self.rounds = q, seeds["replay"], 0
         self.zeta = self.lowest_zeta = rules.zeta
@@ -204,11 +204,11 @@ class Learner:
         rng = np.random.default_rng([self.replay_seed, self.rounds])
         rate = np.float32(s.learning_rate * (s.final_rate / s.learning_rate) ** progress)
         drawn = self.memory.sample(rng, s.critic_updates * UPDATES_PER_ROUND * s.batch)
-        mu = np.float32(max(s.mu, 1.0 - 2.0 * progress * (1.0 - s.mu)))
+        mu = np.float32(max(s.best_action_weight, 1.0 - 2.0 * progress * (1.0 - s.best_action_weight)))
         critic_loss = self._update_critic(drawn, rate, mu)
         x = drawn["x"][: UPDATES_PER_ROUND * s.batch]
         if self.tree_states.filled > MIN_TREE_STATES:
-            count = int(len(x) * s.followed * min(1.0, 3.0 * progress))
+            count = int(len(x) * s.tree_state_share * min(1.0, 3.0 * progress))
             x = np.concatenate([x[count:], self.tree_states.sample(rng, count)["x"]])
             rng.shuffle(x)
         q_loss = self._update_q(x, rate, s.epsilon + (s.epsilon_end - s.epsilon) * progress)
@@ -219,7 +219,8 @@ class Learner:
     def _play(self, progress: float, max_steps: int) -> Transitions:
         """Step the environment for a round, in the first one by random actions, and remember the transitions."""
         s, is_first = self.settings, self.rounds == 0
-        self.behaviour.exploring_share[0] = 1.0 if is_first else s.explore + (s.explore_end - s.explore) * progress
+        share = s.exploring_share + (s.exploring_share_end - s.exploring_share) * progress
+        self.behaviour.exploring_share[0] = 1.0 if is_first else share
         steps = min(self.warmup if is_first else self.steps_per_round, max_steps)
         rows, on_tree = collect(self.episodes, self.behaviour, steps)
         self.memory.add(rows._asdict())
@@ -250,7 +251,7 @@ class Learner:
         if self.settings.zeta is None:
             self.zeta = zeta_by_gain(q_o, self.lowest_zeta)
         max_depth = min(max(self.tree.depth + 1, 2), self.rules.depth_limit)
-        max_splits = self.settings.questions
+        max_splits = self.settings.max_splits_per_node
         node_values(self.nodes, x, q_o, self.zeta, max_depth, epsilon, max_splits, bounds, values, known)
         self.q, loss = self.updates.improve_q(self.q, rate, *map(self._batches, (bounds, values, known)))
         return float(loss)
@@ -273,7 +274,7 @@ class Learner:
         visited = self.tree_states if self.tree_states.filled else self.memory
         x = visited.sample(np.random.default_rng([self.replay_seed, self.rounds, 1]), 2 * MAX_NODES)["x"]
         q_o = self._q_o(x).astype(np.float64)
-        for price in self.settings.prices:
+        for price in self.settings.leaf_prices:
             yield prune(tree, base_actions, x, q_o - q_o.max(axis=1, keepdims=True), -price * self.zeta)
 
     def metrics(self) -> dict[str, float]:
@@ -342,7 +343,7 @@ class Updates(NamedTuple):
 
 
 @cache  # compiled once for all seeds
-def compile_updates(gamma_b: float, frequencies: int, target_rate: float, averaging: float) -> Updates:
+def compile_updates(gamma_b: float, frequencies: int, target_rate: float, average_rate: float) -> Updates:
     """Return the updates of Q_o and of Q, many per call, Q-values of a batch, and the start of learning."""
     optimiser = optax.chain(optax.clip_by_global_norm(MAX_GRADIENT_NORM), optax.scale_by_adam())
 
@@ -369,7 +370,7 @@ def compile_updates(gamma_b: float, frequencies: int, target_rate: float, averag
         """Move Q to the values of all actions at each node, where they are known."""
         bounds, values, known = batch
         error = lambda w: jnp.where(known, jnp.square(q_values(w, bounds) - values), 0.0).sum() / len(bounds)  # noqa: E731
-        return descend(error, rate, averaging, q)
+        return descend(error, rate, average_rate, q)
 
     def improve_critic(critic: Network, rate: Any, mu: Any, *batches: Any) -> tuple[Network, Any]:
         critic, cost = jax.lax.scan(lambda network, batch: update_critic(rate, mu, network, batch), critic, batches)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Judge", "make_selection", "tree_metrics"]
 
 #: Noise of the trees drawn near the policy's own (`extract_from_network`): each has one of these, in turn.
-DRAW_NOISES = (0.4, 0.2, 0.1, 0.05)
+SAMPLE_NOISES = (0.4, 0.2, 0.1, 0.05)
 
 
 def make_selection(problem: Problem, budget: int, margin: float = 1.0) -> Selection:
@@ -59,7 +59,7 @@ class Judge:
 
     def judge(self, learner: Learner) -> bool:
         """Judge the learner's trees as far as is affordable; return whether it is time for a snapshot."""
-        keep, selection = self.settings.keep, self.selection
+        keep, selection = self.settings.keep_best, self.selection
         is_time = self.steps >= self.budget * (self.snapshots + 1) / self.settings.snapshots
         is_due = self.steps >= self.learning_budget or (is_time and (keep or self._can_afford))
         if is_due or (keep and self._can_afford):
@@ -86,7 +86,7 @@ class Judge:
     def _patience(self) -> int | None:
         """Return how many snapshots without a better tree end the run; None where none do."""
         selection, patience = self.selection, self.settings.patience
-        if not self.settings.keep:
+        if not self.settings.keep_best:
             return None
         if selection.clearly_reaches(self.threshold) and not selection.best_varies:
             return patience
@@ -107,7 +107,7 @@ class Judge:
 
     def _judge_trees(self, learner: Learner, is_due: bool) -> None:
         """Judge the policy's tree, then pruned trees if that is the best or a snapshot is due, then drawn trees."""
-        selection, keep, steps_before = self.selection, self.settings.keep, self.selection.steps
+        selection, keep, steps_before = self.selection, self.settings.keep_best, self.selection.steps
         selection.spent = self.steps - selection.steps
         self.final, base_actions = learner.extract()
         is_best = selection.judge(self.final, keep)
@@ -115,11 +115,11 @@ class Judge:
         for tree in learner.pruned_trees(self.final, base_actions) if is_best or is_due else ():
             selection.consider(tree)
         self.steps += selection.steps - steps_before
-        for i in range(self.settings.draws if keep else 0):
+        for i in range(self.settings.sampled_trees if keep else 0):
             if not self._can_afford:
                 break
             steps_before = selection.steps
-            selection.consider(learner.extract(DRAW_NOISES[i % len(DRAW_NOISES)], i)[0])
+            selection.consider(learner.extract(SAMPLE_NOISES[i % len(SAMPLE_NOISES)], i)[0])
             self.steps += selection.steps - steps_before
 
     def snapshot(self, learner: Learner) -> Snapshot:

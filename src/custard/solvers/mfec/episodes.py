@@ -91,18 +91,17 @@ def learn_episode(tables, x, terminated, is_over, k):
     is_over: whether the episode ends here; if not, only its record does
     k: neighbours of a new base state
 
-    The target is r + gamma_b * Q_o(s_b', b'), where b' is what the behaviour does next: the tree's action with
-    probability 1 - mu, and the guide's (or, without a guide, the best) with probability mu, the teacher's share. If
-    lambda is 0 it is the mean over the outcomes remembered of this base state and action, else what really followed,
-    averaged by learning rates.
+    The target is r + gamma_b * Q_o(s_b', b'), where b' is what the behaviour does next: with probability
+    `teacher_share` the guide's action (without a guide, the best one), else the tree's. If lambda is 0 it is the mean
+    over the outcomes remembered of this base state and action, else what really followed, averaged by learning rates.
     """
     episode, counters, schedule = tables.episode, tables.counters[0], tables.schedule[0]
-    gamma, mu, trace = schedule.gamma_b, schedule.teacher_share, schedule.trace
+    gamma, teacher_share, trace = schedule.gamma_b, schedule.teacher_share, schedule.trace
     g, next_row = 0.0, -1
     if not terminated:
         next_row = base_state_row(tables, x, k)
         tree_action = greedy_base_action(tables.bounds, tables.rules, root_node(tables.bounds, tables.rules), x)
-        g = _behaviour_value(tables.q_o, next_row, mu, _guide_action(tables, x), tree_action)
+        g = _behaviour_value(tables.q_o, next_row, teacher_share, _guide_action(tables, x), tree_action)
         tables.v_star[next_row], tables.v_o[next_row] = _max_value(tables.q_star, next_row), g
     for t in range(counters.recorded_steps - 1, -1, -1):
         row, a, r = episode.row[t], episode.action[t], episode.reward[t]
@@ -127,7 +126,7 @@ def learn_episode(tables, x, terminated, is_over, k):
                 for b in range(tables.q_o.shape[1]):
                     if b != a:
                         tables.q_o[row, b] += change
-        v_o = _behaviour_value(tables.q_o, row, mu, episode.guide_action[t], episode.tree_action[t])
+        v_o = _behaviour_value(tables.q_o, row, teacher_share, episode.guide_action[t], episode.tree_action[t])
         tables.v_o[row] = v_o
         g = v_o if episode.deviates[t] else (1.0 - trace) * v_o + trace * g
         next_row = row
@@ -186,14 +185,14 @@ def _max_value(q, row):
 
 
 @njit(cache=True)
-def _behaviour_value(q, row, mu, guide_action, tree_action):
-    """Return the value of the behaviour in a base state: the teacher with probability mu, else the tree.
+def _behaviour_value(q, row, teacher_share, guide_action, tree_action):
+    """Return the value of the behaviour in a base state: the teacher's with probability `teacher_share`, or the tree's.
 
     `q` [S, B] are values, `row` is that of the base state; `guide_action` is -1 where the best action is the teacher.
     """
-    value = (1.0 - mu) * q[row, tree_action]
-    if mu > 0.0:
-        value += mu * (q[row, guide_action] if guide_action >= 0 else _max_value(q, row))
+    value = (1.0 - teacher_share) * q[row, tree_action]
+    if teacher_share > 0.0:
+        value += teacher_share * (q[row, guide_action] if guide_action >= 0 else _max_value(q, row))
     return value
 
 
@@ -223,7 +222,7 @@ def update_bounds_table(tables, x, row):
     o = np.int64(root_node(bounds, rules))
     while o >= 0:
         counters.node_visits += 1
-        if bounds.visits[o] % schedule.stretch == 0:
+        if bounds.visits[o] % schedule.visits_per_random_split == 0:
             bounds.explored_split[o] = NONE
             if uniform(rng, 0.0, 1.0) < schedule.epsilon:
                 a = base + int(uniform(rng, 0.0, 1.0) * n_splits)
@@ -244,7 +243,7 @@ def update_bounds_table(tables, x, row):
             return
         m = a - base
         side = 0 if x[rules.feature[m]] <= bounds.threshold[o, m] else 1
-        if bounds.child[o, m, side] < 0 and bounds.child_visits[o, m, side] < schedule.expand:
+        if bounds.child[o, m, side] < 0 and bounds.child_visits[o, m, side] < schedule.min_states_per_node:
             return
         o = np.int64(child_node(bounds, rules, o, m, side))
 
@@ -259,7 +258,7 @@ def choose_base_action(tables, x, k):
     row = base_state_row(tables, x, k)
     if counters.episode_kind == EPISODE_UNDECIDED:
         kind = EPISODE_EXPLORES if uniform(rng, 0.0, 1.0) < 0.5 else EPISODE_DISCOVERS
-        counters.episode_kind = kind if uniform(rng, 0.0, 1.0) < schedule.explore_share else EPISODE_FOLLOWS_TREE
+        counters.episode_kind = kind if uniform(rng, 0.0, 1.0) < schedule.exploring_share else EPISODE_FOLLOWS_TREE
         counters.random_action_share = uniform(rng, 0.0, 1.0) ** 3  # mostly few random actions, sometimes all
     # A tree must serve the states it leads to, not those that random actions lead to; each once per episode, so that
     # waiting in one state does not outweigh the others.

@@ -74,30 +74,31 @@ class Settings:
     alpha_o: float = 0.02  # minimum learning rate of Q_o
     kappa: float = 4.0  # the rate at the n-th visit is kappa / (n - 1 + kappa), at least the minimum; 0: the minimum
     trace: float = 1.0  # lambda in the kinds of cycle that learn from what really followed
-    recall: bool = True  # the other kinds compute Q_o from remembered outcomes; False: no kind does
+    remember_outcomes: bool = True  # the other kinds compute Q_o from remembered outcomes; False: no kind does
     k: int = 5  # neighbours that stand in for a base state never seen
-    cells: int = 4096  # base states with real features are told apart on a grid of about this many cells
+    grid_cells: int = 4096  # base states with real features are told apart on a grid of about this many cells
     epsilon: float | None = None  # share of random splits at a cycle's end, 1 at first; None: 0.1, limited 0.5
-    stretch: int = 128  # visits for which a node tries the same random split
-    explore: float = 0.2  # share of episodes that explore
-    expand: int = 16  # states that a side of a split must have seen before it becomes a node
-    cycle: int = 20_000  # environment steps of the first cycle; every second one is twice as long
-    samples: int = 64  # trees sampled near the greedy one at a cycle's end, to be judged beside it
-    changes: int = 512  # small changes of the best tree to judge at a cycle's end, at most
+    visits_per_random_split: int = 128  # visits for which a node tries the same random split
+    exploring_share: float = 0.2  # share of episodes that explore
+    min_states_per_node: int = 16  # states that a side of a split must have seen before it becomes a node
+    first_cycle_steps: int = 20_000  # environment steps of the first cycle; every second one is twice as long
+    sampled_trees: int = 64  # trees sampled near the greedy one at a cycle's end, to be judged beside it
+    max_changes: int = 512  # small changes of the best tree to judge at a cycle's end, at most
     patience: int = 4  # cycles without a better tree before stopping
     capacity: int = 50_000  # nodes, and base states, kept at most
     all_actions: bool = True  # update every action of a node at every visit, not only the one taken
-    guided: bool = True  # follow the best tree so far in the kinds of cycle that have a guide
-    keep: bool = True  # return the best tree judged; False: the last one
+    follow_best_tree: bool = True  # follow the best tree so far in the kinds of cycle that have a guide
+    keep_best: bool = True  # return the best tree judged; False: the last one
     bootstrap_at_limit: bool = True  # what would follow a time limit counts; False: a time limit is a termination
-    mask: bool = True  # mask splits that separate nothing; False: they only cost zeta
+    mask_useless: bool = True  # mask splits that separate nothing; False: they only cost zeta
     low: Any = None  # lower bounds of the features, where the environment's own do not suit
     high: Any = None  # upper bounds of the features
 
     def __post_init__(self) -> None:
-        require_least(self, 1, "k", "cells", "stretch", "expand", "cycle", "patience", "capacity")
-        require_least(self, 0, "kappa", "samples", "changes")
-        require_shares(self, "alpha_b", "alpha_o", "trace", "epsilon", "explore")
+        require_least(self, 1, "k", "grid_cells", "visits_per_random_split", "min_states_per_node")
+        require_least(self, 1, "first_cycle_steps", "patience", "capacity")
+        require_least(self, 0, "kappa", "sampled_trees", "max_changes")
+        require_shares(self, "alpha_b", "alpha_o", "trace", "epsilon", "exploring_share")
 
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
@@ -163,7 +164,7 @@ class Learner:
         self.bounds = np.stack([self.widest.low, self.widest.high])
         self.rules = self._rules(self.widest)
         settings = self.settings = replace(settings, capacity=affordable_capacity(self.rules, settings.capacity))
-        grid, scale = grid_and_scale(self.widest, seen, self.rules.width, settings.cells)
+        grid, scale = grid_and_scale(self.widest, seen, self.rules.width, settings.grid_cells)
         self.tables = make_tables(self.rules, grid, scale, settings.capacity, seeds["learner"])
         self.episodes = make_episodes(
             problem, seeds["environment"], max_steps=problem.episode_cap(self.budget),
@@ -195,7 +196,7 @@ class Learner:
             gamma_b=problem.default_gamma_b if s.gamma_b is None else s.gamma_b,
             gamma_w=s.gamma_w,
             max_depth=problem.max_depth,
-            mask_useless=s.mask,
+            mask_useless=s.mask_useless,
         )
 
     # -- cycles -----------------------------------------------------------------------------------------------------
@@ -207,14 +208,15 @@ class Learner:
 
     def _length_of_cycle(self, number: int) -> int:
         """Return the steps of a cycle: ever more, under a depth limit at most a twentieth of the budget."""
-        steps = int(self.settings.cycle * 2 ** (number / 2))
-        return steps if self.problem.max_depth is None else min(steps, max(self.settings.cycle, self.budget // 20))
+        first = self.settings.first_cycle_steps
+        steps = int(first * 2 ** (number / 2))
+        return steps if self.problem.max_depth is None else min(steps, max(first, self.budget // 20))
 
     def _begin_cycle(self) -> None:
         best, progress = self.selection.best, self.progress
         if progress.cycle and self.may_move_bounds.any():
             self._move_bounds()
-        has_guide = self.settings.guided and CYCLE_KINDS[progress.kind].has_guide
+        has_guide = self.settings.follow_best_tree and CYCLE_KINDS[progress.kind].has_guide
         guide = best.simplified if best is not None and has_guide else None
         self.tables = begin_cycle(self.tables, self.rules, guide)
         self.tables.schedule[0].first_split = self._first_split()
@@ -297,7 +299,7 @@ class Learner:
         progress.kind = int(ranking[progress.cycles_without_better % len(ranking)])
         meets_threshold = self.selection.clearly_reaches(self.problem.source.reward_threshold)
         has_waited = progress.cycles_without_better >= self._patience() and self.selection.best_has_splits
-        if has_waited and self.settings.keep and (meets_threshold or progress.steps >= self._min_steps):
+        if has_waited and self.settings.keep_best and (meets_threshold or progress.steps >= self._min_steps):
             met, not_met = "reward threshold met, and no better tree since", "no better tree for long"
             self.message = met if meets_threshold else not_met
         elif progress.steps >= LEARNING_BUDGET_SHARE * self.budget:
@@ -319,7 +321,7 @@ class Learner:
     def _quiet_end(self) -> float | None:
         """Return the steps at which the run ends without a better tree, if judging takes the share that it took."""
         progress, selection = self.progress, self.selection
-        if progress.cycle == 0 or not selection.best_has_splits or not self.settings.keep:
+        if progress.cycle == 0 or not selection.best_has_splits or not self.settings.keep_best:
             return None
         is_better = selection.n_improvements > progress.improvements  # in this cycle
         cycles = 1 + self._patience() if is_better else max(1, self._patience() - progress.cycles_without_better)
@@ -334,14 +336,14 @@ class Learner:
     def _judge_greedy_tree(self) -> None:
         steps_before = self.selection.steps
         self.final = extract(table_policy(self.tables.bounds, self.rules), self.rules)
-        self.selection.judge(self.final, self.settings.keep)
+        self.selection.judge(self.final, self.settings.keep_best)
         self.final_value = self.selection.last_mean
         self.progress.steps += self.selection.steps - steps_before
 
     def _judge_samples(self) -> None:
         """Judge trees that look nearly as good as the greedy one, while judging takes at most a quarter of steps."""
         rng = np.random.default_rng([self.sampling_seed, self.progress.cycle])
-        for i in range(self.settings.samples if self.settings.keep else 0):
+        for i in range(self.settings.sampled_trees if self.settings.keep_best else 0):
             if not self._has_steps(MAX_SAMPLING_SHARE):
                 break
             noise = SAMPLE_NOISE * 2.0 ** -(i % 4)
@@ -356,7 +358,7 @@ class Learner:
         rng = np.random.default_rng([self.sampling_seed, self.progress.cycle])
         gap = self.rules.width / (int(self.rules.splits) + 1)
         max_depth, x = self.problem.max_depth, self.tables.state_x[: int(self.tables.state_keys.size[0])]
-        for i in range(self.settings.changes if self.settings.keep else 0):
+        for i in range(self.settings.max_changes if self.settings.keep_best else 0):
             assert self.selection.best is not None
             best = self.selection.best.tree
             tree = shift_threshold(best, rng, gap * 2.0 ** -(i // 2 % 4))

@@ -74,9 +74,9 @@ class PaperSettings:
     optimistic: bool = True  # an action taken fewer than k times is tried first; False: the mean of what there is, or 0
     capacity: int = 100_000  # keys kept in each action's memory
     evaluations: int = 20  # how often the policy's tree is extracted
-    keep: bool = False  # return the best tree judged; False: the last one
+    keep_best: bool = False  # return the best tree judged; False: the last one
     bootstrap_at_limit: bool = True  # what would follow a time limit counts; False: a time limit is a termination
-    mask: bool = True  # mask splits that separate nothing; False: they only cost zeta
+    mask_useless: bool = True  # mask splits that separate nothing; False: they only cost zeta
     low: Any = None  # bounds of the features, where the environment's own do not suit
     high: Any = None  # upper bounds
 
@@ -96,16 +96,7 @@ PRESET: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 MAX_EPISODE_TRANSITIONS = 1 << 16  # of the IBMDP, after which is learned as at a time limit that cuts the episode
-EPISODE = (
-    "bounds_key",
-    "state_key",
-    "mask",
-    "guess",
-    "guess_value",
-    "action",
-    "reward",
-    "gamma",
-)  # arrays of a step each
+STEP_ARRAYS = "bounds_key", "state_key", "mask", "guess", "guess_value", "action", "reward", "gamma"  # of `PaperTables`
 MAX_TREE_NODES = 2000  # where a larger tree would be extracted, it acts instead
 NEVER_BOOTSTRAP = 2**62  # N of the whole episode's return
 
@@ -200,8 +191,7 @@ def _observe(tables, t, x, lower, upper, depth):
 
 @njit(cache=True)
 def choose_base_action(tables, x, k):
-    """Traverse the tree from the root with base state x [n], epsilon-greedily, until a base action is chosen; return
-    it."""
+    """Traverse the tree from the root with base state x [n], epsilon-greedily; return the base action it ends with."""
     rules, rates, counters = tables.rules, tables.rates[0], tables.counters[0]
     base, p = rules.n_base, len(rules.fractions)
     lower, upper = rules.low.copy(), rules.high.copy()
@@ -344,11 +334,12 @@ def paper_policy(tables: PaperTables, rules: Rules, k: int) -> LevelPolicy:
 
 
 def solve(problem: Problem, settings: PaperSettings, state: dict[str, np.ndarray] | None = None) -> Iterator[Snapshot]:
-    """Learn for the whole budget; yields the last policy's tree, with `keep` the best one, twenty times."""
+    """Learn for the whole budget; yields the last policy's tree, with `keep_best` the best one, twenty times."""
     s, budget = settings, settings.budget or default_budget(problem)
     learning_budget = int(LEARNING_BUDGET_SHARE * budget)
     features, steps = fill_missing_bounds(problem, budget)
-    rules = Rules(features, problem.base.actions, s.splits, s.zeta, s.gamma_b, s.gamma_w, problem.max_depth, s.mask)
+    discounts = s.gamma_b, s.gamma_w
+    rules = Rules(features, problem.base.actions, s.splits, s.zeta, *discounts, problem.max_depth, s.mask_useless)
     seeds = problem.seeds("learner", "environment")
     tables = make_paper_tables(rules, s, seeds["learner"])
     episodes = make_episodes(
@@ -364,13 +355,11 @@ def solve(problem: Problem, settings: PaperSettings, state: dict[str, np.ndarray
     while not message:
         n_next = max(1, min(budget // s.evaluations, learning_budget - steps))
         steps += run_episodes(episodes, run_compiled, next_action, tables, n_next, s.k)
-        final, steps_before = (
-            extract(paper_policy(tables, rules, s.k), rules, max_nodes=MAX_TREE_NODES),
-            selection.steps,
-        )
-        if s.keep or steps >= learning_budget:
+        final = extract(paper_policy(tables, rules, s.k), rules, max_nodes=MAX_TREE_NODES)
+        steps_before = selection.steps
+        if s.keep_best or steps >= learning_budget:
             selection.spent = steps - selection.steps
-            selection.judge(final, s.keep)
+            selection.judge(final, s.keep_best)
             steps += selection.steps - steps_before
         message = "budget used" if steps >= learning_budget else ""
         counters, best = tables.counters[0], selection.best
@@ -391,11 +380,11 @@ def solve(problem: Problem, settings: PaperSettings, state: dict[str, np.ndarray
         )  # fmt: skip
 
 
-def _parts(tables: PaperTables) -> dict[str, np.ndarray]:
+def _arrays_in_use(tables: PaperTables) -> dict[str, np.ndarray]:
     """Return the parts in use that change, by name, but for the memories' keys."""
     parts = {f"tables.{name}": getattr(tables, name) for name in ("counters", "rng")}
     length = int(tables.counters["length"][0])  # an episode goes on across calls where the environment is compiled
-    parts |= {f"episode.{name}": getattr(tables, name)[:length] for name in EPISODE}
+    parts |= {f"episode.{name}": getattr(tables, name)[:length] for name in STEP_ARRAYS}
     for name, memory in (("q", tables.q), ("q_o", tables.q_o)):
         size = int(memory.keys.size[0])
         parts |= {f"{name}.{part}": getattr(memory, part)[:size] for part in ("value", "older", "newer")}
@@ -406,7 +395,7 @@ def _parts(tables: PaperTables) -> dict[str, np.ndarray]:
 def _save(tables: PaperTables) -> dict[str, np.ndarray]:
     """Return copies of the parts in use, by name."""
     keys = {f"{name}.keys": m.keys.key[: int(m.keys.size[0])] for name, m in (("q", tables.q), ("q_o", tables.q_o))}
-    return copy_arrays({**_parts(tables), **keys})
+    return copy_arrays({**_arrays_in_use(tables), **keys})
 
 
 def _load(tables: PaperTables, data: dict[str, np.ndarray]) -> None:
@@ -414,4 +403,4 @@ def _load(tables: PaperTables, data: dict[str, np.ndarray]) -> None:
     tables.counters[...] = data["tables.counters"]
     restore_memory(tables.q, data["q.keys"])
     restore_memory(tables.q_o, data["q_o.keys"])
-    restore_arrays(_parts(tables), data)
+    restore_arrays(_arrays_in_use(tables), data)

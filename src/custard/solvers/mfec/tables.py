@@ -37,7 +37,7 @@ ZETA_PER_REWARD_LIMITED = 0.001  # the same under a depth limit, which keeps tre
 # The schedule, in shares of a cycle.
 FIRST_WARM_UP, WARM_UP = 0.2, 0.02  # in which only Q_o learns: of the first cycle, and of the others
 TEACHER_END = 0.6  # from here on episodes follow the tree alone, where there is no guide
-PRICE_BEGIN, PRICE_END = 0.3, 0.6  # in between the reward of a split falls from 0 to zeta
+PRICE_RISE_BEGIN, PRICE_RISE_END = 0.3, 0.6  # in between the reward of a split falls from 0 to zeta
 RANDOM_SPLITS_END, RANDOM_SPLITS_FALL = 0.7, 0.6  # where their share has fallen to epsilon; over how long it falls
 DEFAULT_EPSILON, DEFAULT_EPSILON_LIMITED = 0.1, 0.5  # without and with a depth limit
 EPISODE_UNDECIDED, EPISODE_FOLLOWS_TREE, EPISODE_EXPLORES, EPISODE_DISCOVERS = -1, 0, 1, 2  # kinds of episode
@@ -45,7 +45,7 @@ EPISODE_UNDECIDED, EPISODE_FOLLOWS_TREE, EPISODE_EXPLORES, EPISODE_DISCOVERS = -
 SCHEDULE = np.dtype(
     [
         ("teacher_share", np.float64),  # of base steps that follow the guide, or else the best action, not the tree
-        ("explore_share", np.float64),  # of episodes that explore
+        ("exploring_share", np.float64),  # of episodes that explore
         ("epsilon", np.float64),  # share of stretches of visits in which a node tries a random split
         ("zeta", np.float64),
         ("gamma_b", np.float64),
@@ -53,8 +53,8 @@ SCHEDULE = np.dtype(
         ("kappa", np.float64),
         ("alpha_b", np.float64),
         ("alpha_o", np.float64),
-        ("expand", np.float64),  # states that a side of a split has seen before it becomes a node
-        ("stretch", np.int64),  # visits for which a node tries the same random split
+        ("min_states_per_node", np.float64),  # states that a side of a split has seen before it becomes a node
+        ("visits_per_random_split", np.int64),  # visits for which a node tries the same random split
         ("first_split", np.int64),  # the action that all descents of the cycle begin with; a base action: none
         ("learns_tree", np.bool_),
         ("learns_all_actions", np.bool_),
@@ -253,16 +253,19 @@ def set_schedule(tables: Tables, s: Settings, tau: float, cycle: int, kind: Cycl
     schedule = tables.schedule[0]
     warm_up = FIRST_WARM_UP if cycle == 0 else WARM_UP
     schedule.learns_tree = tau >= warm_up
-    schedule.explore_share = s.explore if tau >= warm_up else 1.0
+    schedule.exploring_share = s.exploring_share if tau >= warm_up else 1.0
     schedule.teacher_share = 1.0 if schedule.has_guide else _clipped((TEACHER_END - tau) / (TEACHER_END - warm_up))
-    schedule.zeta = split_reward(tables, s.zeta) * _clipped((tau - PRICE_BEGIN) / (PRICE_END - PRICE_BEGIN))
+    schedule.zeta = split_reward(tables, s.zeta) * _clipped(
+        (tau - PRICE_RISE_BEGIN) / (PRICE_RISE_END - PRICE_RISE_BEGIN)
+    )
     default_epsilon = DEFAULT_EPSILON_LIMITED if tables.rules.has_depth_limit else DEFAULT_EPSILON
     last_epsilon = default_epsilon if s.epsilon is None else s.epsilon
     schedule.epsilon = last_epsilon + (1.0 - last_epsilon) * _clipped((RANDOM_SPLITS_END - tau) / RANDOM_SPLITS_FALL)
     schedule.kappa, schedule.alpha_b, schedule.alpha_o = s.kappa, s.alpha_b, s.alpha_o
-    schedule.expand, schedule.stretch, schedule.gamma_b = s.expand, s.stretch, gamma_b
+    schedule.min_states_per_node, schedule.visits_per_random_split = s.min_states_per_node, s.visits_per_random_split
+    schedule.gamma_b = gamma_b
     schedule.learns_all_actions = s.all_actions
-    schedule.trace = s.trace if kind.is_traced or not s.recall else 0.0
+    schedule.trace = s.trace if kind.is_traced or not s.remember_outcomes else 0.0
 
 
 def _clipped(share: float) -> float:

@@ -42,7 +42,7 @@ from custard.solvers.ppo.policy import ExtractablePolicy, PolicyNetwork
 from custard.solvers.ppo.rollouts import Environments, break_episodes, make_environments
 from custard.solvers.ppo.traversal import (
     NONE,
-    CompiledRules,
+    TraversalRules,
     apply_split,
     choose_action,
     compile_rules,
@@ -73,13 +73,13 @@ class PaperSettings:
     minibatches: int = 4  # per epoch
     learning_rate: float = 2.5e-4  # Adam
     clip: float = 0.2  # PPO's epsilon
-    deepest: int = 1000  # depth limit where none is given
+    default_max_depth: int = 1000  # depth limit where none is given
     bootstrap_at_limit: bool = True  # a truncated episode's last state keeps its value; False: nothing follows
     low: Any = None  # lower bounds of the features, where the environment's own do not suit
     high: Any = None  # upper bounds of the features
 
     def __post_init__(self) -> None:
-        require_least(self, 1, "num_envs", "num_steps", "epochs", "minibatches", "deepest")
+        require_least(self, 1, "num_envs", "num_steps", "epochs", "minibatches", "default_max_depth")
         require_least(self, 0, "hidden", "learning_rate", "clip")
 
 
@@ -155,7 +155,7 @@ def rules_for(problem: Problem, s: PaperSettings) -> tuple[Rules, int]:
     if s.splits == PARAMETERISED:
         raise CustardError('the preset "paper" of ppo learns no thresholds: splits must be a whole number')
     features, survey_steps = choose_bounds(problem, problem.seeds("bounds")["bounds"], s.budget)
-    depth = problem.max_depth if problem.max_depth is not None else s.deepest
+    depth = problem.max_depth if problem.max_depth is not None else s.default_max_depth
     rules = Rules(features, problem.base.actions, s.splits, s.zeta, s.gamma_b, s.gamma_w, depth)
     return rules, survey_steps + problem.probe_steps
 
@@ -184,7 +184,7 @@ class Steps(NamedTuple):
     done: np.ndarray  # terminated or truncated
 
 
-def make_steps(rules: CompiledRules, length: int, envs: int) -> Steps:
+def make_steps(rules: TraversalRules, length: int, envs: int) -> Steps:
     """Return empty steps."""
     n, n_actions = len(rules.features), len(rules.root_mask)
 

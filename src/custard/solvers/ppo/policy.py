@@ -108,9 +108,7 @@ class ExtractablePolicy:
         return answer
 
 
-def perturb_tree(
-    tree: Tree, rules: Rules, rng: np.random.Generator, v_spread: float, vector_spread: float
-) -> Tree:  # fmt: skip
+def perturb_tree(tree: Tree, rules: Rules, rng: np.random.Generator, v_spread: float, vector_spread: float) -> Tree:
     """Return a sample of the stochastic policy whose greedy tree is `tree`, with its features and discrete actions.
 
     The v of about half of the splits get normal noise of deviation `v_spread` on their logits, and thresholds lie

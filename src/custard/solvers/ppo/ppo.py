@@ -63,50 +63,52 @@ class Settings:
     minibatches: int = 16  # per epoch
     learning_rate: float = 1e-3  # Adam, falling linearly to 0.3 of this
     clip: float = 0.2  # PPO's epsilon
-    floor: float = 0.03  # probabilities are not pushed below this, falling to 0.001
-    uniform: float = 1.0  # weight of a node's actions: 1 uniform, 0 their probabilities; falls to `uniform_end`
-    uniform_end: float = 0.0  # the same at the budget's end
+    min_probability: float = 0.03  # probabilities are not pushed below this, falling to 0.001
+    uniform_weight: float = 1.0  # 1: a node's actions weigh the same, 0: as their probabilities; falls to the next
+    uniform_weight_end: float = 0.0  # `uniform_weight` at the budget's end
     epsilon: float = 0.9  # share of random splits in imagined traversals, falling to `epsilon_end`
     epsilon_end: float = 0.3  # the same at the budget's end
-    spread: float = 1.0  # standard deviation of the logit of v, falling to a tenth (parameterised form)
+    split_spread: float = 1.0  # standard deviation of the logit of v, falling to a tenth (parameterised form)
     action_spread: float = 0.5  # standard deviation of action vectors, in halves of the width of their bounds
-    explore: float = 0.25  # share of the environments with random base actions, which train the critic only
-    random: float = 0.2  # share of random base actions there, falling to this from 1
+    exploring_share: float = 0.25  # share of the environments with random base actions, which train the critic only
+    random_action_share: float = 0.2  # share of random base actions there, falling to this from 1
     warmup: float = 0.05  # share of the budget in which only the critic learns
-    deepest: int = 12  # depth limit where none is given
-    greedy: float = 1.0  # share of the greedy tree's own actions in the environment at the end, rising from 0
-    every: int = 2  # iterations between two extractions of trees
-    draws: int = 4  # trees sampled from the stochastic policy and judged beside the greedy one
-    judging: float = 0.5  # share of all steps that judging trees may take
+    default_max_depth: int = 12  # depth limit where none is given
+    greedy_share: float = 1.0  # share of the greedy tree's own actions in the environment at the end, rising from 0
+    iterations_per_extraction: int = 2  # iterations between two extractions of trees
+    sampled_trees: int = 4  # trees sampled from the stochastic policy and judged beside the greedy one
+    max_judging_share: float = 0.5  # share of all steps that judging trees may take
     episodes: int | None = None  # selection episodes of the best tree; None: a 4,000th of the budget, 32 to 512
     margin: float = 1.0  # standard errors by which a smaller tree may be worse, and a larger one must be better
     patience: float = 0.4  # share of the budget without a better tree before stopping
     bootstrap_at_limit: bool = True  # a truncated episode's last state keeps its value; False: nothing follows
-    keep: bool = True  # return the best tree judged; False: the last one
+    keep_best: bool = True  # return the best tree judged; False: the last one
     low: Any = None  # lower bounds of the features, where the environment's own do not suit
     high: Any = None  # upper bounds of the features
 
     def __post_init__(self) -> None:
-        require_least(self, 1, "num_envs", "num_steps", "epochs", "minibatches", "deepest", "every", "episodes")
-        require_least(self, 0, "hidden", "frequencies", "critic_frequencies", "learning_rate", "clip", "spread")
-        require_least(self, 0, "action_spread", "draws", "margin", "patience")
-        require_shares(self, "trace", "floor", "uniform", "uniform_end", "epsilon", "epsilon_end", "explore", "random")
-        require_shares(self, "warmup", "greedy", "judging")
+        require_least(self, 1, "num_envs", "num_steps", "epochs", "minibatches", "default_max_depth", "episodes")
+        require_least(self, 1, "iterations_per_extraction")
+        require_least(self, 0, "hidden", "frequencies", "critic_frequencies", "learning_rate", "clip", "split_spread")
+        require_least(self, 0, "action_spread", "sampled_trees", "margin", "patience")
+        require_shares(self, "trace", "min_probability", "uniform_weight", "uniform_weight_end", "warmup")
+        require_shares(self, "epsilon", "epsilon_end", "exploring_share", "random_action_share")
+        require_shares(self, "greedy_share", "max_judging_share")
 
 
-_POTHOLE = {"zeta": -0.01, "gamma_b": 0.5, "trace": 0.0, "frequencies": 7, "critic_frequencies": 9, "random": 1.0,
-            "splits": 3, "epsilon_end": 0.9, "uniform_end": 1.0, "draws": 1}  # fmt: skip
+_POTHOLE = {"zeta": -0.01, "gamma_b": 0.5, "trace": 0.0, "frequencies": 7, "critic_frequencies": 9, "splits": 3,
+            "random_action_share": 1.0, "epsilon_end": 0.9, "uniform_weight_end": 1.0, "sampled_trees": 1}  # fmt: skip
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "tuned": {
         # Judging costs many steps here and hardly any time, and only many episodes show the last rare failures. Runs
         # end long before the budget does: with a larger `warmup` most would end before the actor learns.
         "CartPole": {"low": [-2.0, -2.0, -0.14, -1.4], "high": [2.0, 2.0, 0.14, 1.4], "budget": 80_000_000,
-                     "zeta": -0.01, "gamma_b": 0.997, "learning_rate": 3e-4, "judging": 0.99, "draws": 24,
-                     "margin": 0.0, "episodes": 2000, "patience": 1.0, "warmup": 0.0005},
+                     "zeta": -0.01, "gamma_b": 0.997, "learning_rate": 3e-4, "max_judging_share": 0.99,
+                     "sampled_trees": 24, "margin": 0.0, "episodes": 2000, "patience": 1.0, "warmup": 0.0005},
         "PrereqWorld": {"zeta": -0.01},
         "PotholeWorld": _POTHOLE,
-        "Pendulum": {"zeta": -0.01, "budget": 2_000_000, "deepest": 5},
+        "Pendulum": {"zeta": -0.01, "budget": 2_000_000, "default_max_depth": 5},
     },
     "paper": paper.PRESETS,
 }  # fmt: skip
@@ -118,9 +120,9 @@ DEFAULT_ZETA = -0.01  # in rewards of their usual size
 MIN_EPISODES, MAX_EPISODES = 32, 512  # that judge the best tree, where the settings do not say
 BUDGET_PER_EPISODE = 4000  # of the budget, for each of these
 MIN_ITERATIONS = 20  # however small the budget: iterations have fewer rows then
-FINAL_FLOOR, FINAL_RATE_SHARE, FINAL_SPREAD_SHARE = 0.001, 0.3, 0.1  # at the end of the budget
-RANDOM_ACTIONS_FALL = 0.3  # share of the budget in which random base actions fall to `random`
-GREEDY_ACTIONS_RISE = 0.5  # share of the budget in which the greedy tree's own actions rise to `greedy`
+FINAL_MIN_PROBABILITY, FINAL_RATE_SHARE, FINAL_SPREAD_SHARE = 0.001, 0.3, 0.1  # at the end of the budget
+RANDOM_ACTIONS_FALL = 0.3  # share of the budget in which random base actions fall to `random_action_share`
+GREEDY_ACTIONS_RISE = 0.5  # share of the budget in which the greedy tree's own actions rise to `greedy_share`
 ACTOR_OUTPUT_GAIN, CRITIC_OUTPUT_GAIN = 0.01, 0.1  # of the last layers' initial weights
 
 
@@ -142,12 +144,11 @@ def rules_for(problem: Problem, s: Settings, budget: int) -> tuple[Rules, int]:
     features, survey_steps = choose_bounds(problem, problem.seeds("bounds")["bounds"], budget)
     gamma_b = problem.default_gamma_b if s.gamma_b is None else s.gamma_b
     zeta = DEFAULT_ZETA if s.zeta is None else s.zeta / problem.reward_scale
-    depth = problem.max_depth if problem.max_depth is not None else s.deepest
+    depth = problem.max_depth if problem.max_depth is not None else s.default_max_depth
     has_whole_features = features.integer.all() and problem.base.actions.discrete
     splits = s.splits or (default_splits(features) if has_whole_features else PARAMETERISED)
-    return Rules(
-        features, problem.base.actions, splits, zeta, gamma_b, s.gamma_w, depth
-    ), survey_steps + problem.probe_steps
+    rules = Rules(features, problem.base.actions, splits, zeta, gamma_b, s.gamma_w, depth)
+    return rules, survey_steps + problem.probe_steps
 
 
 def schedule_at(s: Settings, progress: float) -> Schedule:
@@ -157,24 +158,25 @@ def schedule_at(s: Settings, progress: float) -> Schedule:
         return start + (end - start) * progress
 
     rate = s.learning_rate * between(1.0, FINAL_RATE_SHARE)
-    floor = np.exp(between(np.log(s.floor), np.log(min(s.floor, FINAL_FLOOR))))
+    floor = np.exp(between(np.log(s.min_probability), np.log(min(s.min_probability, FINAL_MIN_PROBABILITY))))
     spread = between(1.0, FINAL_SPREAD_SHARE)
     return Schedule(
         critic_rate=rate,
         actor_rate=rate if progress >= s.warmup else 0.0,
         log_floor=np.log(floor),
-        uniform=between(s.uniform, s.uniform_end),
-        v_spread=s.spread * spread,
+        uniform_weight=between(s.uniform_weight, s.uniform_weight_end),
+        v_spread=s.split_spread * spread,
         vector_spread=s.action_spread * spread,
     )
 
 
 def exploration_at(s: Settings, progress: float, is_exploring: np.ndarray) -> Exploration:
     """Return how rollouts explore after a share `progress` of the budget; `is_exploring` [environments]."""
-    random = max(s.random, 1.0 + (s.random - 1.0) * progress / RANDOM_ACTIONS_FALL) if s.random < 1.0 else 1.0
+    last = s.random_action_share
+    random = max(last, 1.0 + (last - 1.0) * progress / RANDOM_ACTIONS_FALL) if last < 1.0 else 1.0
     return Exploration(
         epsilon=s.epsilon + (s.epsilon_end - s.epsilon) * progress,
-        greedy_share=s.greedy * min(1.0, progress / GREEDY_ACTIONS_RISE),
+        greedy_share=s.greedy_share * min(1.0, progress / GREEDY_ACTIONS_RISE),
         random_shares=np.where(is_exploring, random, 0.0),
     )
 
@@ -201,7 +203,8 @@ class Learner:
         count, one_per_minibatch = len(envs.x), -(-s.minibatches // len(envs.x))
         rows_per_env = min(s.num_steps, max(one_per_minibatch, self.budget // (MIN_ITERATIONS * count)))
         self.rollouts = Rollouts(self.rules, envs, self.nets.actor, s.frequencies, rows_per_env, self.seed)
-        self.is_exploring = np.arange(count) < max(round(s.explore * count), min(count - 1, s.explore > 0))
+        at_least = min(count - 1, s.exploring_share > 0)
+        self.is_exploring = np.arange(count) < max(round(s.exploring_share * count), at_least)
 
         episodes = s.episodes or int(np.clip(self.budget // BUDGET_PER_EPISODE, MIN_EPISODES, MAX_EPISODES))
         self.selection = Selection(problem, episodes, margin=s.margin, budget=self.budget)
@@ -245,18 +248,18 @@ class Learner:
         self.rows_learned += n_rows
         self.iteration += 1
         used = self.survey_steps + self.steps
-        if (
-            used >= LEARNING_BUDGET_SHARE * self.budget or used + taken > self.budget
-        ):  # the next iteration takes as many
+        allows_another = used + taken <= self.budget  # which takes about as many steps
+        if used >= LEARNING_BUDGET_SHARE * self.budget or not allows_another:
             self.message = "budget used"
-        elif self.iteration % s.every or (self.selection.best is not None and not self._may_judge()):
+        elif self.iteration % s.iterations_per_extraction or not self._may_judge():
             return False
         self._judge()
         return True
 
     def _may_judge(self) -> bool:
         """Return whether judging has steps left: at first, trees that never end an episode would use them all."""
-        return self.selection.steps <= self.settings.judging * self.steps
+        is_first = self.selection.best is None
+        return is_first or self.selection.steps <= self.settings.max_judging_share * self.steps
 
     def _judge(self) -> None:
         """Judge the greedy tree and sampled ones, and decide whether to stop."""
@@ -266,19 +269,19 @@ class Learner:
         if self.rules.parameterised:
             self._set_judging_episodes()
         self.greedy_tree = extract(ExtractablePolicy(self.policy, self.rules), self.rules)
-        selection.judge(self.greedy_tree, s.keep)
+        selection.judge(self.greedy_tree, s.keep_best)
         self.greedy_return = selection.last_mean
         rng = np.random.default_rng([self.seed, 1, self.iteration])
-        for k in range(s.draws if s.keep else 0):
+        for k in range(s.sampled_trees if s.keep_best else 0):
             is_overdrawn = selection.spent + selection.steps >= self.budget
-            if selection.steps < s.judging * self.steps and not is_overdrawn:
+            if selection.steps < s.max_judging_share * self.steps and not is_overdrawn:
                 tree = self._sample_tree(k, rng)
                 if not self.rules.parameterised or not selection.challenge(tree):
                     selection.consider(tree)
         self.steps += selection.steps - steps_before
         if selection.n_improvements > improved_before:
             self.steps_at_best = self.steps
-        if s.keep and not self.message:
+        if s.keep_best and not self.message:
             self.message = self._stop_reason()
         break_episodes(self.rollouts.envs)
 
@@ -317,7 +320,7 @@ class Learner:
     def _min_wait(self) -> float:
         """The share of the budget without a better tree that ends the run once the threshold is met."""
         # Nothing is judged once a tree is perfect.
-        return 2.0 * (1.0 - self.settings.judging) * min(0.1, self.settings.patience / 4)
+        return 2.0 * (1.0 - self.settings.max_judging_share) * min(0.1, self.settings.patience / 4)
 
     @property
     def _meets_threshold(self) -> bool:
@@ -331,7 +334,7 @@ class Learner:
 
     def _quiet_end(self) -> float:
         """Return the steps at which the run ends without a better tree."""
-        if not self.settings.keep or not (self._meets_threshold or self.selection.best_has_splits):
+        if not self.settings.keep_best or not (self._meets_threshold or self.selection.best_has_splits):
             return self.budget
         wait = self._min_wait if self._meets_threshold else self.settings.patience
         return self.survey_steps + self.steps_at_best + wait * self.budget

@@ -7,7 +7,7 @@ splits lie between.
 
 Compiled environments are stepped inside one compiled loop, any other Gymnasium environments from Python.
 
-Arguments of compiled functions: `rules` and `policy` are `CompiledRules` and a `PolicyNetwork`; `node` and `child` are
+Arguments of compiled functions: `rules` and `policy` are `TraversalRules` and a `PolicyNetwork`; `node` and `child` are
 `Node` buffers, the child for what lies behind a split; `outputs` are the network's at the node; `rng` [4] is a random
 stream. They write to environment `i` and row `t` of `rows` (`Rows`) and of `upcoming` (`UpcomingActions`).
 """
@@ -43,14 +43,12 @@ from custard.solvers.ppo.traversal import (
 from custard.solvers.ppo.update import make_rows
 from custard.task.compiled_episodes import CompiledEpisodes, make_compiled_episodes, start_episode, step_episode
 from custard.task.problem import Problem
-from custard.task.runners import PythonEpisodes
+from custard.task.runners import MAX_LEARNING_ENVIRONMENTS, PythonEpisodes
 from custard.task.source import DEFAULT_TIME_LIMIT
 
 __all__ = [
     "Environments", "Exploration", "PythonEnvironments", "Rollouts", "break_episodes", "make_environments",
 ]  # fmt: skip
-
-MAX_PYTHON_ENVIRONMENTS = 8
 
 
 class Exploration(NamedTuple):
@@ -81,7 +79,7 @@ class PythonEnvironments:
     """
 
     def __init__(self, problem: Problem, count: int, seed: int, limit_terminates: bool) -> None:
-        count = 1 if problem.source.is_single_instance else min(count, MAX_PYTHON_ENVIRONMENTS)
+        count = 1 if problem.source.is_single_instance else min(count, MAX_LEARNING_ENVIRONMENTS)
         max_steps = problem.source.time_limit or DEFAULT_TIME_LIMIT
         self.episodes = [
             PythonEpisodes(problem, seed, i, max_steps=max_steps, limit_terminates=limit_terminates)

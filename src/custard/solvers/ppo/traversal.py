@@ -6,7 +6,7 @@ a `NodeCache` keeps each of them, and the network's outputs there for as long as
 
 Where base actions are vectors the IBMDP has one base action, and further outputs of the network give its vector.
 
-Arguments of compiled functions: `rules` and `policy` are `CompiledRules` and a `PolicyNetwork`, `node` is a `Node`,
+Arguments of compiled functions: `rules` and `policy` are `TraversalRules` and a `PolicyNetwork`, `node` is a `Node`,
 `index` that of a node in the `cache` (`NodeCache`). `split` counts splits from 0, `base_state` [n] decides on which
 side of it to go. `rng` [4] is a random stream; `sampled` says whether actions are sampled or greedy.
 """
@@ -26,7 +26,7 @@ from custard.nn.networks import Weights, encode_row, evaluate, make_layer_output
 from custard.solvers.ppo.policy import MAX_V_LOGIT, vector_components
 
 __all__ = [
-    "NONE", "CompiledRules", "Node", "NodeCache", "apply_split", "cached_leaf", "choose_action", "compile_rules",
+    "NONE", "Node", "NodeCache", "TraversalRules", "apply_split", "cached_leaf", "choose_action", "compile_rules",
     "copy_node", "forget_outputs", "make_nodes", "move_to_root", "network_outputs", "standard_normal", "traverse",
     "v_of_logit", "vector_component",
 ]  # fmt: skip
@@ -47,8 +47,8 @@ CACHED_NODE = np.dtype([("best_action", "i4"), ("depth", "i4")])
 # -- data -------------------------------------------------------------------------------------------------------------
 
 
-class CompiledRules(NamedTuple):
-    """The rules of an IBMDP as compiled code reads them."""
+class TraversalRules(NamedTuple):
+    """The rules of an IBMDP as records, for the reason above (`ibmdp.kernels.CompiledRules` has arrays)."""
 
     n_base: int
     depth_limit: int
@@ -88,17 +88,17 @@ class Node(NamedTuple):
     cache: NodeCache
 
 
-def compile_rules(rules: Rules) -> CompiledRules:
+def compile_rules(rules: Rules) -> TraversalRules:
     """Return the rules of an IBMDP for compiled code."""
     low, high = rules.root()
     features = np.rec.fromarrays([low, high, rules.width, rules.features.integer], dtype=FEATURE).view(np.ndarray)
-    return CompiledRules(
+    return TraversalRules(
         rules.n_base, rules.depth_limit, rules.mask_useless, rules.parameterised, features, rules.fractions.copy(),
         rules.normalised(low, high), rules.mask(low, high, 0), vector_components(rules.actions),
     )  # fmt: skip
 
 
-def make_nodes(rules: CompiledRules, weights: Weights, frequencies: int, count: int = 2) -> list[Node]:
+def make_nodes(rules: TraversalRules, weights: Weights, frequencies: int, count: int = 2) -> list[Node]:
     """Return `count` nodes that share one empty cache."""
     n, n_actions, n_outputs = len(rules.features), len(rules.root_mask), weights[-1].shape[1]
     capacity = 0 if rules.parameterised else min(MAX_CACHED_NODES, MAX_CACHED_MASK_ENTRIES // n_actions)

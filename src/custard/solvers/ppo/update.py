@@ -22,7 +22,7 @@ from custard.nn.networks import Weights, dueling, encode, forward
 from custard.solvers.ppo.policy import MAX_V_LOGIT
 
 if TYPE_CHECKING:
-    from custard.solvers.ppo.traversal import CompiledRules
+    from custard.solvers.ppo.traversal import TraversalRules
 
 __all__ = [
     "ADAM", "Networks", "Rows", "Schedule", "UpdateConfig", "clipped_surrogate", "critic_targets", "improve",
@@ -53,7 +53,7 @@ class Schedule(NamedTuple):
     critic_rate: Any  # learning rates
     actor_rate: Any
     log_floor: Any  # logarithm of the least probability that is still pushed down
-    uniform: Any
+    uniform_weight: Any
     v_spread: Any
     vector_spread: Any
 
@@ -98,7 +98,7 @@ class Rows(NamedTuple):
     next_vector: np.ndarray  # [k]: the policy's action vector at the next base state, scaled
 
 
-def make_rows(rules: CompiledRules, envs: int, rows_per_env: int) -> Rows:
+def make_rows(rules: TraversalRules, envs: int, rows_per_env: int) -> Rows:
     """Return empty rows."""
     n, n_actions, k = len(rules.features), len(rules.root_mask), len(rules.vector_components)
     n_noisy = n if rules.parameterised else 0
@@ -326,9 +326,8 @@ def actor_step(
     [minibatches, rows of one].
     """
     mask, is_node, n = flat.mask, flat.trains_actor.astype(jnp.float32), flat.base_state.shape[1]
-    weight = (
-        schedule.uniform * mask / jnp.maximum(mask.sum(axis=1, keepdims=True), 1) + (1.0 - schedule.uniform) * old.pi
-    )
+    uniform = mask / jnp.maximum(mask.sum(axis=1, keepdims=True), 1)
+    weight = schedule.uniform_weight * uniform + (1.0 - schedule.uniform_weight) * old.pi
 
     def loss(actor: Weights, index: Any) -> Any:
         m, a, w = mask[index], old.action[index], weight[index]

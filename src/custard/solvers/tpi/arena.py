@@ -30,14 +30,18 @@ MIN_ROUND_EPISODES = 800  # that a round takes, at least
 MIN_AFFORDABLE_EPISODES = 2500  # that the budget is to allow, where nothing ends an episode
 
 COMPARISON_STEPS = 30_000  # compiled steps that comparing two trees takes, about
-EXACT_EPISODES = 4  # where returns are exact all episodes are alike
+EPISODES_WHERE_EXACT = 4  # where returns are exact all episodes are alike
 MAX_VALUED_STATES = {1: 40_000, 2: 5000}, 1500, 300  # compiled: by the number of features, or more; from Python
 TABLE_VALUING_STEPS = 100_000_000  # stands for the budget where valuing actions takes no environment steps
 MAX_CONFIRMATION_EPISODES = 16_000, 100  # in which a perfect tree is to be perfect: compiled, from Python
 
 MIN_VISITS_PER_PAIR = 10  # steps of the budget for each pair of state and action, for a table to be learned
-EXPLORING_SHARE, FOLLOWING_SHARE, CHECKING_SHARE = 0.3, 0.06, 0.01  # of the budget: in round 0; then in every round
-MAX_MISMATCH = 4.0  # standard errors by which returns in the table may differ from those in the environment
+TABLE_EXPLORING_SHARE, TABLE_FOLLOWING_SHARE, TABLE_CHECKING_SHARE = (
+    0.3,
+    0.06,
+    0.01,
+)  # of the budget: in round 0; then in every round
+MAX_MISMATCH_ERRORS = 4.0  # standard errors by which returns in the table may differ from those in the environment
 
 
 @dataclass
@@ -175,7 +179,7 @@ class Arena:
         """Return seeds of fresh episodes to compare trees on, after those in which nearly perfect trees failed."""
         seed = int(rng.integers(2**31))
         if self.simulator.is_exact:
-            return episode_seeds(seed, EXACT_EPISODES)
+            return episode_seeds(seed, EPISODES_WHERE_EXACT)
         return np.concatenate([failing_seeds, episode_seeds(seed, self.comparison_episodes)])
 
     def judging_seeds(self, rng: np.random.Generator, min_episodes: int) -> np.ndarray:
@@ -189,7 +193,7 @@ class Arena:
             steps = 2 * comparison * max(1.0, self.simulator.mean_episode_length)
             multiple = int(np.clip((self.budget - self.search_budget) / steps, 2, multiple))
         seed = int(rng.integers(2**31))
-        return episode_seeds(seed, EXACT_EPISODES if self.simulator.is_exact else comparison * multiple)
+        return episode_seeds(seed, EPISODES_WHERE_EXACT if self.simulator.is_exact else comparison * multiple)
 
     @property
     def confirmation_episodes(self) -> int:
@@ -262,10 +266,10 @@ class Arena:
         """Count transitions by exploring, and along the best tree if there is one; then run trees in the table."""
         if self.counts is None or not self.has_budget:
             return
-        share = EXPLORING_SHARE if best is None else CHECKING_SHARE
+        share = TABLE_EXPLORING_SHARE if best is None else TABLE_CHECKING_SHARE
         self.counts.gather(int(share * self.budget), int(rng.integers(2**31)), None, 0.1)
         if best is not None:
-            self.counts.gather(int(FOLLOWING_SHARE * self.budget), int(rng.integers(2**31)), best.act, 0.3)
+            self.counts.gather(int(TABLE_FOLLOWING_SHARE * self.budget), int(rng.integers(2**31)), best.act, 0.3)
         if self.counts.numbering.out_of_bounds:  # numbers do not identify states
             self._drop_table()
             return
@@ -281,10 +285,10 @@ class Arena:
         `expected` is the tree's return in the table, `earlier_returns` [N] what it returned in earlier checks.
         """
         assert self.counts is not None
-        more = self.counts.gather(int(CHECKING_SHARE * self.budget), int(rng.integers(2**31)), tree.act, 0.0)
+        more = self.counts.gather(int(TABLE_CHECKING_SHARE * self.budget), int(rng.integers(2**31)), tree.act, 0.0)
         returns = np.append(earlier_returns, more)
         error = float(returns.std()) / np.sqrt(len(returns)) + 0.01 * (abs(expected) + float(returns.std()))
-        drop = can_drop and abs(float(returns.mean()) - expected) > MAX_MISMATCH * error
+        drop = can_drop and abs(float(returns.mean()) - expected) > MAX_MISMATCH_ERRORS * error
         if drop:
             self._drop_table()
         return TableCheck(returns, drop)

@@ -39,7 +39,7 @@ __all__ = ["PRESETS", "Settings", "budget_for_time", "searches_directly", "solve
 FIRST_DEPTH, LAST_DEPTH = 3, 5  # without a depth limit trees grow while that pays
 TABLE_TREE_DEPTH = 12  # of trees of a learned table where no limit is given
 STARTING_TREES = 8  # trees that a search begins from
-DEFAULT_CUTS = {1: 4000, 2: 40}, 15  # thresholds per feature: by the number of features, or more
+DEFAULT_THRESHOLDS = {1: 4000, 2: 40}, 15  # thresholds per feature: by the number of features, or more
 NEARLY_PERFECT_LOSS = 2.5e-5  # share of the largest return possible that a nearly perfect tree may miss
 MAX_SHRINKING_ROUNDS = 12  # rounds in a row without a smaller perfect tree before the search for one ends
 PROMISING_SHARE = 0.5  # share of episodes in which a smaller tree is perfect for the next round to count as usual
@@ -77,16 +77,16 @@ class Settings:
     episodes: int | None = None
     """Episodes two trees are compared on in a round; from their length and the budget unless given."""
 
-    states: int | None = None
+    valued_states: int | None = None
     """States in which actions are valued; as many as fits and budget allow unless given."""
 
-    noise: float = 0.1
+    random_action_share: float = 0.1
     """How often the tree acts at random while its actions are valued: it should hold up near its own path too."""
 
-    cuts: int | None = None
+    thresholds_per_feature: int | None = None
     """Thresholds per feature in a fit: 4,000 for one feature, 40 for two, 15 otherwise."""
 
-    polish: int | None = None
+    max_changes: int | None = None
     """Small changes tried in a round: 300 compiled (100 for one feature, where fits are exact), 60 otherwise."""
 
     patience: int | None = None
@@ -101,8 +101,9 @@ class Settings:
     """The discount of returns, per step; below 1 trees are searched directly."""
 
     def __post_init__(self) -> None:
-        require_least(self, 1, "max_leaves", "episodes", "states", "cuts", "polish", "patience")
-        require_shares(self, "noise")
+        require_least(self, 1, "max_leaves", "episodes", "patience")
+        require_least(self, 1, "valued_states", "thresholds_per_feature", "max_changes")
+        require_shares(self, "random_action_share")
 
     def for_direct_search(self) -> direct.Settings:
         """Return the settings of direct search; one that it does not read is an error."""
@@ -159,7 +160,7 @@ class Search:
         action = self.leaf_actions.random(np.random.default_rng(self.seed)) if all_actions is None else all_actions[0]
         self.blank = Tree.leaf(action, problem.base.features, problem.base.actions)
         self.n_features = problem.base.features.n
-        self.cuts = settings.cuts or DEFAULT_CUTS[0].get(self.n_features, DEFAULT_CUTS[1])
+        self.cuts = settings.thresholds_per_feature or DEFAULT_THRESHOLDS[0].get(self.n_features, DEFAULT_THRESHOLDS[1])
         max_leaves = settings.max_leaves or MAX_LEAVES
         self.max_depth = min(LAST_DEPTH if problem.max_depth is None else problem.max_depth, max_leaves - 1)
         self.state = SearchState(self.blank, self.blank, min(FIRST_DEPTH, self.max_depth), max_leaves)
@@ -186,7 +187,7 @@ class Search:
         state.depth = max(state.depth, incumbent.tree.depth)
         perfect = is_perfect(incumbent.mean, arena.simulator.max_return)
         if arena.simulator.is_compiled and arena.has_budget and not perfect:
-            values = self._value_actions(incumbent.tree, rng, self.settings.noise)
+            values = self._value_actions(incumbent.tree, rng, self.settings.random_action_share)
             x = values.x
             for tree in self._fit_trees(incumbent.tree, values):
                 if arena.has_budget:
@@ -204,7 +205,7 @@ class Search:
         self.judge(incumbent, rng)
         state.round += 1
         self._check_table(rng)
-        self._finish()
+        self._decide_whether_over()
 
     def _prepare_round(self, rng: np.random.Generator) -> None:
         """Find out how long episodes are, and learn the table that trees are run in, where there is one."""
@@ -258,7 +259,8 @@ class Search:
         """Measure what actions are worth in states that a noisy tree meets."""
         simulator, actions = self.arena.simulator, self.leaf_actions.tried(rng, tree)
         assert isinstance(simulator, CompiledSimulator)
-        seed, count = int(rng.integers(2**31)), self.settings.states or self.arena.count_valued_states(len(actions))
+        seed = int(rng.integers(2**31))
+        count = self.settings.valued_states or self.arena.count_valued_states(len(actions))
         return ActionValues(*simulator.action_values(tree, seed, count, noise, actions), actions)
 
     def _fit_trees(self, tree: Tree, values: ActionValues) -> Iterator[Tree]:
@@ -287,7 +289,7 @@ class Search:
     def changes(self) -> int:
         """How many small changes to try in a round."""
         usual = 300 if self.n_features > 1 else 100
-        return self.settings.polish or (usual if self.arena.simulator.is_fast else 60)
+        return self.settings.max_changes or (usual if self.arena.simulator.is_fast else 60)
 
     # -- judging ----------------------------------------------------------------------------------------------------
 
@@ -343,7 +345,7 @@ class Search:
         if check.was_dropped:
             state.rounds_without_progress = 0
 
-    def _finish(self) -> None:
+    def _decide_whether_over(self) -> None:
         """Decide whether the search is over, and say why."""
         state, max_return = self.state, self.arena.simulator.max_return
         nearly = max_return > 0 and state.best_return >= max_return * (1.0 - NEARLY_PERFECT_LOSS)
@@ -393,7 +395,7 @@ class Search:
         nothing_left = is_perfect(state.best_return, simulator.max_return)
         state.mending_steps = MAX_MENDING_STEPS if nothing_left else state.mending_steps + simulator.steps - before
         state.round += 1
-        self._finish()
+        self._decide_whether_over()
 
     # -- starting, stopping and going on ----------------------------------------------------------------------------
 

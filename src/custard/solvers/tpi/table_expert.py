@@ -19,7 +19,7 @@ from custard.core.features import Features
 from custard.envs.pcg64 import streams, uniform
 from custard.solvers.tpi.arena import Arena
 from custard.solvers.tpi.simulate import CompiledSimulator
-from custard.solvers.tpi.table_model import GAMMA, StateNumbering
+from custard.solvers.tpi.table_model import TABLE_GAMMA, StateNumbering
 from custard.task.compiled_rollouts import copy_row, observe_features, start_episode, take_action
 from custard.task.problem import Problem
 from custard.task.source import episode_seeds
@@ -220,7 +220,7 @@ def _q_learning(world, low, strides, q, visits, steps, rng):
         reward, over = take_action(kind, params, state, a, rng[0])
         observe_features(kind, state, x)
         after = _state_number(x, low, strides)
-        target = reward if over else reward + GAMMA * q[after].max()
+        target = reward if over else reward + TABLE_GAMMA * q[after].max()
         visits[s, a] += 1
         q[s, a] += _learning_rate(visits[s, a]) * (target - q[s, a])
         s = after

@@ -23,11 +23,11 @@ from custard.task.problem import Problem
 from custard.tree.compiled import leaf_of
 from custard.tree.tree import Tree
 
-__all__ = ["GAMMA", "ExactSimulator", "StateNumbering", "Table", "TransitionCounts", "number_states"]
+__all__ = ["TABLE_GAMMA", "ExactSimulator", "StateNumbering", "Table", "TransitionCounts", "number_states"]
 
 MAX_TABLE_ENTRIES = 1_000_000  # pairs of state and action
-GAMMA = 0.999  # discount of values in the table
-MAX_EXACT_WORK = 10_000_000  # outcomes to visit for the exact return of one tree; beyond that trees are rolled out
+TABLE_GAMMA = 0.999  # discount of values in the table
+MAX_EXACT_OUTCOMES = 10_000_000  # outcomes to visit for the exact return of one tree; beyond that trees are rolled out
 EXPLORATION_PLANS = 40  # plans of where to explore, per call of `gather`
 MIN_STEPS_PER_PLAN = 2000
 STATE_SAMPLING_EPISODES = 64  # that the states for exact action values come from
@@ -166,9 +166,9 @@ class TransitionCounts:
         """
         max_steps = self.environment.max_episode_steps
         work = len(self.outcomes) / self.numbering.n_actions * max_steps
-        if work <= MAX_EXACT_WORK:
+        if work <= MAX_EXACT_OUTCOMES:
             simulator: CompiledSimulator = ExactSimulator(self.problem, self.table(), max_steps)
-            simulator.is_fast = work <= MAX_EXACT_WORK / 10
+            simulator.is_fast = work <= MAX_EXACT_OUTCOMES / 10
         else:
             simulator = CompiledSimulator(self.problem, self.table().world(max_steps))
         simulator.is_table, simulator.steps = True, steps
@@ -433,7 +433,7 @@ def _iterate_values(outcomes, totals, visits, values, optimistic_value, worst_re
         for k in range(len(outcomes)):
             pair, after = outcomes[k, 0], outcomes[k, 1]
             s, a = pair // n_actions, pair % n_actions
-            future = 0.0 if outcomes[k, 2] else totals[k, 0] * GAMMA * values[after]
+            future = 0.0 if outcomes[k, 2] else totals[k, 0] * TABLE_GAMMA * values[after]
             q[s, a] += (totals[k, 1] + future) / (visits[s, a] + optimism)
         change = 0.0
         for s in range(n_states):
