@@ -45,7 +45,7 @@ class Settings:
 
     budget: int | None = None  # environment steps, judging included; None: 5 million, a tenth where Python steps
     gamma: float = 0.99  # discount
-    alpha: float = 0.01  # learning rate
+    alpha: float = 0.05  # learning rate
     visit_decay: float = 0.999  # d, of the shares of visits
     min_split_gain: float = 0.1  # H_s, the gain that a split needs at first and after each split
     min_split_gain_decay: float = 0.9999  # D, by which that gain sinks at every step without a split
@@ -64,7 +64,7 @@ class Settings:
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "tuned": {"": {}},
-    "paper": {"": {"min_split_gain_decay": 0.99, "keep_best": False}},
+    "paper": {"": {"alpha": 0.01, "min_split_gain_decay": 0.99, "keep_best": False}},
 }
 
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from custard.baselines.growing_tree import (
+    MAX_LEAVES,
     GrowingTree,
     PhasedLearner,
     default_budget,
@@ -62,7 +63,7 @@ class Settings:
     gamma: float = 0.99  # discount
     epsilon: float = 0.1  # share of random actions, at least
     epsilon_steps: int = 100_000  # learning steps over which that share sinks from 1; 0: it is constant
-    max_leaves: int = 128  # of the tree while it grows; it is never pruned
+    max_leaves: int = MAX_LEAVES  # of the tree while it grows; it is never pruned
     bootstrap_at_limit: bool = True  # what would follow a time limit counts; False: a time limit is a termination
     keep_best: bool = True  # return the best tree judged; False: the last one
 

@@ -56,12 +56,12 @@ class Settings:
     thresholds_per_feature: int = 8  # thresholds tried per feature, at most; evenly spaced among the leaf's instances
     max_tested: int = 400  # instances per leaf and action that a test looks at; evenly spaced if there are more
     test_every: int | None = None  # steps between two rounds of tests; None: a hundredth of the budget
-    sweep_every: int = 10  # steps between two sweeps of value iteration
+    sweep_every: int = 100  # steps between two sweeps of value iteration
     memory: int = 50_000  # instances remembered, the newest ones
     gamma: float = 0.99  # discount
     epsilon: float = 0.1  # share of random actions, at least
     epsilon_steps: int = 100_000  # learning steps over which that share sinks from 1; 0: it is constant
-    max_leaves: int = 64  # of the tree while it grows; it is never pruned
+    max_leaves: int = 256  # of the tree while it grows; it is never pruned
     bootstrap_at_limit: bool = True  # what would follow a time limit counts; False: a time limit is a termination
     keep_best: bool = True  # return the best tree judged; False: the last one
 

@@ -45,8 +45,8 @@ KEY_COLUMNS = ("env", "env_args", "method", "preset", "settings", "max_depth", "
 COLUMNS = (
     "experiment", *KEY_COLUMNS, "trial", "version", "code",
     "return", "std", "ci_low", "ci_high", "exact", "bound", "gap", "optimal", "depth", "leaves", "nodes",
-    "raw_depth", "raw_nodes", "trivial", "cut", "time_limited", "final_return", "final_leaves", "seconds",
-    "cpu_seconds", "steps", "selection_value", "message", "error", "full_settings",
+    "coefficients", "raw_depth", "raw_nodes", "trivial", "cut", "time_limited", "final_return", "final_leaves",
+    "seconds", "cpu_seconds", "steps", "selection_value", "message", "error", "full_settings",
 )  # fmt: skip
 COMPARABLE_SINCE = "0.1.0"  # the last version that changed results: rows of earlier ones are other trials
 TIME_COLUMNS = ("seconds", "cpu_seconds")  # the only columns that differ when a trial is repeated
@@ -242,9 +242,10 @@ def _measure(trial: Trial) -> dict[str, Any]:
         "return": result.mean, "std": _number_or_empty(result.std), "ci_low": _number_or_empty(low),
         "ci_high": _number_or_empty(high), "exact": _number_or_empty(exact),
         "bound": _number_or_empty(bound), "gap": _number_or_empty(gap), "optimal": _is_optimal(env_source, bound, gap),
-        "depth": tree.depth, "leaves": tree.n_leaves, "nodes": tree.n_nodes, "raw_depth": raw.depth,
-        "raw_nodes": raw.n_nodes, "trivial": int(tree.n_leaves == 1), "cut": int(raw.origin.get("cut", 0)),
-        "time_limited": int(result.time_limited.sum()), "final_return": "" if final is None else final.mean,
+        "depth": tree.depth, "leaves": tree.n_leaves, "nodes": tree.n_nodes, "coefficients": tree.n_coefficients,
+        "raw_depth": raw.depth, "raw_nodes": raw.n_nodes, "trivial": int(tree.n_leaves == 1),
+        "cut": int(raw.origin.get("cut", 0)), "time_limited": int(result.time_limited.sum()),
+        "final_return": "" if final is None else final.mean,
         "final_leaves": "" if run.final is None else run.final.n_leaves, "seconds": round(seconds, 3),
         "cpu_seconds": round(cpu, 3), "steps": run.steps, "selection_value": run.value, "message": run.message,
         "error": "",
