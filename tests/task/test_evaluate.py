@@ -431,7 +431,7 @@ def test_workers_get_two_episodes_each_at_a_time(monkeypatch, workers, at_once):
     monkeypatch.setattr(module, "make_runner", lambda problem: Runner())
     make = lambda: gym.make("CartPole-v1").env  # noqa: E731
     found = evaluate(LEAN, make, 31, 4, max_steps=20, workers=workers, on_progress=lambda *told: None)
-    rest = 31 - module.FIRST_EPISODES
+    rest = 31 - module.MEASURED_EPISODES
     assert parts == [*[at_once] * (rest // at_once), *[rest % at_once] * (rest % at_once > 0), "closed"]
     alone = evaluate(LEAN, make, 31, 4, max_steps=20, workers=0)
     np.testing.assert_array_equal(found.returns, alone.returns)
