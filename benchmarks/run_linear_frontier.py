@@ -22,7 +22,7 @@ from custard.solvers.common.race import number_count
 
 FILE = Path(__file__).parent.parent / "results" / "linear_frontier.csv"
 COLUMNS = (
-    "env", "form", "max_leaves", "seed", "budget", "return", "error", "leaves", "coefficients", "numbers", "seconds",
+    "env", "form", "limit", "seed", "budget", "return", "error", "leaves", "coefficients", "numbers", "seconds",
 )  # fmt: skip
 #: id -> arguments of the environment, and the budget of each tree in steps
 ENVIRONMENTS: dict[str, tuple[dict[str, Any], int]] = {
@@ -32,34 +32,41 @@ ENVIRONMENTS: dict[str, tuple[dict[str, Any], int]] = {
     "InvertedDoublePendulum-v5": ({}, 500_000),
     "LunarLander-v3": ({}, 1_000_000),
     "LunarLander-v3 continuous": ({"continuous": True}, 1_000_000),
-    "Swimmer-v5": ({}, 500_000),
+    "Swimmer-v5": ({}, 1_000_000),
     "Hopper-v5": ({}, 1_000_000),
+    "HalfCheetah-v5": ({}, 2_000_000),
 }
-FORMS: dict[str, tuple[dict[str, str], tuple[int, ...]]] = {
-    "plain": ({"tests": "axis", "leaves": "constant"}, (2, 4, 8, 16, 32)),
-    "sums": ({"tests": "linear"}, (2, 4, 8)),
+PLAIN, SUMS = "plain", "sums"
+PLAIN_SETTINGS = {"tests": "axis", "leaves": "constant"}
+MAX_LINEAR_LEAVES = 4
+#: form -> limit, as the picture's points are told apart -> settings
+DISCRETE: dict[str, dict[str, dict[str, Any]]] = {
+    PLAIN: {f"{most} leaves": {**PLAIN_SETTINGS, "max_leaves": most} for most in (2, 4, 8, 16, 32)},
+    SUMS: {f"{most} leaves": {"tests": "linear", "max_leaves": most} for most in (2, 4, 8)},
+}
+REAL: dict[str, dict[str, dict[str, Any]]] = {
+    PLAIN: {f"{most} leaves": {**PLAIN_SETTINGS, "max_leaves": most} for most in (2, 8, 32)},
+    SUMS: {
+        leaves: {"leaves": leaves, "tests": leaves, "max_leaves": MAX_LINEAR_LEAVES}
+        for leaves in ("linear:1", "linear:2", "linear:4", "linear")
+    },
 }
 SEED, EPISODES, FRESH_SEED = 700, 500, 77
 NAMES = {
-    "plain": "one feature per test, constant leaves",
-    "sums": "weighted sums, linear leaves where actions are real",
+    PLAIN: "one feature per test, constant leaves",
+    SUMS: "weighted sums, linear leaves where actions are real",
 }
 
 
-def run(name: str, form: str, max_leaves: int) -> dict[str, object]:
+def run(name: str, form: str, limit: str, settings: dict[str, Any]) -> dict[str, object]:
     """Learn one tree and judge it on fresh episodes."""
     env, (env_kwargs, budget) = name.split()[0], ENVIRONMENTS[name]
-    settings = dict(FORMS[form][0])
-    if form == "sums" and _has_real_actions(env, env_kwargs):
-        settings["leaves"] = "linear"
     begun = time.perf_counter()
-    found = custard.learn(
-        env, "direct", seed=SEED, budget=budget, max_leaves=max_leaves, env_kwargs=env_kwargs, **settings
-    )
+    found = custard.learn(env, "direct", seed=SEED, budget=budget, env_kwargs=env_kwargs, **settings)
     seconds = time.perf_counter() - begun
     fresh = custard.evaluate(found.tree, env, EPISODES, FRESH_SEED, env_kwargs=env_kwargs)
     return {
-        "env": name, "form": form, "max_leaves": max_leaves, "seed": SEED, "budget": budget,
+        "env": name, "form": form, "limit": limit, "seed": SEED, "budget": budget,
         "return": round(fresh.mean, 3), "error": round(fresh.std / np.sqrt(EPISODES), 3), "leaves": found.tree.n_leaves,
         "coefficients": found.tree.n_coefficients, "numbers": number_count(found.tree), "seconds": round(seconds, 1),
     }  # fmt: skip
@@ -89,7 +96,7 @@ def draw() -> None:
     for axis in axes.flat[len(names) :]:
         axis.set_visible(False)
     for axis, name in zip(axes.flat, names, strict=False):
-        for form, (colour, marker) in {"plain": ("#4477aa", "o"), "sums": ("#cc6677", "s")}.items():
+        for form, (colour, marker) in {PLAIN: ("#4477aa", "o"), SUMS: ("#cc6677", "s")}.items():
             points = sorted(
                 (int(row["numbers"]), float(row["return"]), float(row["error"]))
                 for row in rows
@@ -115,13 +122,14 @@ def draw() -> None:
 
 def main(words: list[str]) -> None:
     """Run what is missing, then draw."""
-    done = {(row["env"], row["form"], row["max_leaves"]) for row in rows_in(FILE)}
+    done = {(row["env"], row["form"], row["limit"]) for row in rows_in(FILE)}
     wanted = [] if "--draw" in words else words or list(ENVIRONMENTS)
     for name in wanted:
-        for form, (_, sizes) in FORMS.items():
-            for max_leaves in sizes:
-                if (name, form, str(max_leaves)) not in done:
-                    append_row(FILE, COLUMNS, run(name, form, max_leaves))
+        forms = REAL if _has_real_actions(name.split()[0], ENVIRONMENTS[name][0]) else DISCRETE
+        for form, limits in forms.items():
+            for limit, settings in limits.items():
+                if (name, form, limit) not in done:
+                    append_row(FILE, COLUMNS, run(name, form, limit, settings))
     draw()
 
 
