@@ -8,7 +8,7 @@ import numpy as np
 import custard
 from custard.core.spaces import describe
 from custard.experts.direct_search import DirectSearchSettings, direct_search
-from custard.experts.linear import search_linear_policy
+from custard.experts.linear import AUGMENTED, CMA, Trials, search_linear_policy
 from custard.task.episodes import InProcess
 from custard.task.policies import LinearPolicy
 from custard.task.problem import Problem
@@ -103,3 +103,50 @@ def test_the_budget_is_kept_and_the_value_is_not_the_best_of_many():
 def test_it_is_an_expert_by_name():
     run = custard.learn(Choose, "viper-dqn", expert="linear", expert_settings={"steps": 30_000}, iterations=3, seed=0)
     assert run.tree.predict(np.array([[-9.0, 0.0], [9.0, 0.0]])).tolist() == [2, 0]
+
+
+def trials_of(*judged):
+    """Return trials that are over, by what the judgements of each search said."""
+    found = Trials((CMA, AUGMENTED), np.zeros(1), np.ones(1), np.zeros(4), 0, 0, tried=2)
+    for number, (steps, values) in enumerate(judged):
+        found.searches[number] = {
+            "search.steps": np.array([steps, 1, 0, 10.0, 0]),
+            "search.judged": np.column_stack([np.arange(len(values)), values]).astype(float),
+        }
+    return found
+
+
+STILL, CLIMBING = [0, 50, 90, 99, 100, 100, 100, 101], [0, 1, 2, 3, 5, 8, 13, 21]
+
+
+def test_a_search_stands_still_where_the_later_half_of_its_judgements_gains_little():
+    assert trials_of((100, STILL)).stands_still(0)
+    assert not trials_of((100, CLIMBING)).stands_still(0)
+    assert not trials_of((100, STILL[:5])).stands_still(0)  # too few judgements to tell
+    assert trials_of((100, [-300 + value for value in STILL])).stands_still(0)  # whatever the level
+
+
+def test_another_search_has_its_turn_while_the_best_one_stands_still():
+    trials = trials_of((100, STILL), (100, CLIMBING))
+    assert trials.best == 0
+    assert (trials.next_turn(1000), trials.turn_end) == (1, 200)
+    trials.searches[1]["search.steps"][0] = 200
+    assert trials.turn_is_over(1000)
+    trials.searches[1]["search.judged"][:, 1] = 200 + np.array(CLIMBING)  # better now
+    assert trials.next_turn(1000) == 1
+
+
+def test_a_new_search_of_the_kind_with_fewer_steps_begins_where_all_stand_still():
+    trials = trials_of((100, STILL), (300, STILL))
+    assert trials.next_turn(1000) == 2
+    assert trials.kinds == (CMA, AUGMENTED, CMA)
+    assert trials.is_decided
+    assert trials_of((100, STILL), (700, STILL)).next_turn(1000) == 0  # the best one has the last steps
+
+
+def test_turns_are_kept():
+    trials = trials_of((100, STILL), (100, CLIMBING))
+    trials.next_turn(1000)
+    again = Trials.from_arrays(trials.arrays())
+    assert (again.turn, again.turn_end, again.tried, again.kinds) == (1, 200, 2, trials.kinds)
+    assert again.next_turn(1000) == 1

@@ -2,7 +2,8 @@
 
 Weights are searched for standardised features and folded back, so that the policy takes raw ones. CMA-ES
 (`direct_search`) explores widely; augmented random search takes fewer episodes where there are many weights. Each is
-tried with a part of the steps, and the one that found the best policy goes on.
+tried with a part of the steps, and the one that found the best policy goes on. While that one stands still others have
+their turn, those first that still improve.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ TRIAL_SHARES = {CMA: 0.1, AUGMENTED: 0.4, PRICED: 0.3}  # of all steps, for all 
 AUGMENTED_GENERATIONS = 12  # that augmented random search needs before it is compared, too
 MAX_AUGMENTED_SEARCHES = 3  # with other random numbers: some get stuck early
 MIN_AUGMENTED_GENERATIONS, MAX_TRIAL_SHARE = 5, 0.5  # without which it is not tried, in at most this share of all steps
-MAX_STANDSTILL_GAIN = (
-    0.05  # share of its return that a search gains in the second half of its trial, if it stands still
-)
+MAX_STANDSTILL_GAIN = 0.05  # share of all its gain that a search makes in the later half, if it stands still
+MIN_STANDSTILL_JUDGEMENTS = 6  # without which a search does not stand still
+TURN_SHARE, LAST_TURN = 0.1, 0.8  # of all steps: a search's turn; from when on the best search has the rest
 FIRST_POLICIES, MIN_FIRST_POLICIES = 32, 4  # random linear policies: an episode of each says how features are scaled
 MAX_FIRST_SHARE = 0.2  # of all steps that these may take
 
@@ -70,6 +71,8 @@ class Trials:
     state_count: int  # of the states that showed how features are scaled
     own_steps: int  # that no search counts: of the first policies, and of choosing the best of several searches'
     tried: int = 0  # how many trials are over
+    turn: int = -1  # the number of the search whose turn it is since they are, and
+    turn_end: int = 0  # how many steps it has used when its turn is over
     searches: dict[int, dict[str, np.ndarray]] = field(default_factory=dict)  # by number: what it needs to go on
     best_policies: dict[int, np.ndarray] = field(default_factory=dict)  # by number: weights and biases, raw, in a row
 
@@ -84,9 +87,9 @@ class Trials:
         return self.tried == len(self.kinds)
 
     @property
-    def present(self) -> int:
-        """The number of the search that is on trial; if all trials are over, that of the best one."""
-        return max(self.searches, key=self.best_value) if self.is_decided else self.tried
+    def best(self) -> int:
+        """The number of the search that has found the best policy."""
+        return max(self.searches, key=self.best_value)
 
     def used(self, number: int) -> int:
         """Return the environment steps that one search has used."""
@@ -117,37 +120,92 @@ class Trials:
         return used >= min(max(own_share * steps, needed), most)
 
     def end_trial(self, time_limit: float) -> None:
-        """Go on to the next search; one with priced steps is tried only where the one before stands still."""
-        self.tried += 1
-        if not self.is_decided and self.kinds[self.tried] == PRICED and self.step_price(time_limit) <= 0.0:
-            self.kinds = self.kinds[: self.tried]
+        """Go on to the next search; one with priced steps is tried only where the best one before is trapped.
 
-    def step_price(self, time_limit: float) -> float:
-        """Return what a step earns if the best search has found a policy that never fails and nothing better since.
-
-        Otherwise nothing.
+        It is where it has found a policy that never fails, and stands still.
         """
-        augmented = [number for number, kind in enumerate(self.kinds) if kind == AUGMENTED]
-        search = self.searches[max(augmented, key=self.best_value)]
-        judged, length = search["search.judged"][:, 1], float(search["search.lengths"][0])
-        if not len(judged) or length < time_limit:
-            return 0.0
+        self.tried += 1
+        if not self.is_decided and self.kinds[self.tried] == PRICED:
+            number = self.best_augmented
+            lasts = float(self.searches[number]["search.lengths"][0]) >= time_limit
+            if not (lasts and self.stands_still(number)):
+                self.kinds = self.kinds[: self.tried]
+
+    @property
+    def best_augmented(self) -> int:
+        """The number of the best augmented random search without a price."""
+        numbers = [number for number in self.searches if self.kinds[number] == AUGMENTED]
+        return max(numbers, key=self.best_value)
+
+    @property
+    def step_price(self) -> float:
+        """What a step earns with the best policy of these searches."""
+        length = float(self.searches[self.best_augmented]["search.lengths"][0])
+        return max(0.0, self.best_value(self.best_augmented) / max(1.0, length))
+
+    def stands_still(self, number: int) -> bool:
+        """Return whether a search has gained little in the later half of its judgements."""
+        judged = self.searches[number]["search.judged"][:, 1]
+        if len(judged) < MIN_STANDSTILL_JUDGEMENTS:
+            return False
         best, before = judged.max(), judged[: (len(judged) + 1) // 2].max()
-        return float(best / length) if best - before <= MAX_STANDSTILL_GAIN * abs(best) else 0.0
+        return bool(best - before <= MAX_STANDSTILL_GAIN * (best - judged[0]))
+
+    def next_turn(self, steps: int) -> int:
+        """Return the number of the search that goes on; `steps` are those for all searches.
+
+        It is the best one that does not stand still, or a new one where all do. The best one has the last steps.
+        """
+        if self.turn in self.searches and self.used(self.turn) < self.turn_end:
+            return self.turn
+        moving = [number for number in self.searches if not self.stands_still(number)]
+        if self.steps >= LAST_TURN * steps:
+            self.turn, turn_steps = self.best, steps
+        elif moving:
+            self.turn, turn_steps = max(moving, key=self.best_value), int(TURN_SHARE * steps)
+        else:
+            self.turn, turn_steps = len(self.kinds), int(TURN_SHARE * steps)
+            kinds = sorted({CMA, AUGMENTED} & set(self.kinds))
+            self.kinds += (min(kinds, key=self.steps_of_kind),)
+            self.tried += 1
+        self.turn_end = self.used(self.turn) + turn_steps
+        return self.turn
+
+    def steps_of_kind(self, kind: str) -> int:
+        """Return the environment steps that all searches of a kind have used."""
+        return sum(self.used(number) for number in self.searches if self.kinds[number] == kind)
+
+    def turn_is_over(self, steps: int) -> bool:
+        """Return whether another search may go on now."""
+        return self.used(self.turn) >= self.turn_end or (self.turn != self.best and self.steps >= LAST_TURN * steps)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return everything as arrays."""
         data = {f"search{k}/{name}": value for k, search in self.searches.items() for name, value in search.items()}
         data |= {f"best_policies/{k}": table for k, table in self.best_policies.items()}
-        names = ("kinds", "mean", "deviation", "centre", "state_count", "own_steps", "tried", "steps")
-        return data | {name: np.array(getattr(self, name)) for name in names}
+        names = (
+            "kinds",
+            "mean",
+            "deviation",
+            "centre",
+            "state_count",
+            "own_steps",
+            "tried",
+            "turn",
+            "turn_end",
+            "steps",
+        )
+        return data | {name: np.array(getattr(self, name)) for name in (*names, "steps")}
 
     @classmethod
     def from_arrays(cls, data: Mapping[str, np.ndarray]) -> Trials:
         """Return the trials that `arrays` was made of."""
         arrays = data["mean"], data["deviation"], data["centre"]
-        state_count, own_steps, tried = (int(data[name]) for name in ("state_count", "own_steps", "tried"))
-        trials = cls(tuple(data["kinds"].tolist()), *arrays, state_count, own_steps, tried)
+        names = ("state_count", "own_steps", "tried", "turn", "turn_end")
+        state_count, own_steps, tried, turn, turn_end = (int(data[name]) for name in names)
+        trials = cls(
+            tuple(data["kinds"].tolist()), *arrays, state_count, own_steps, tried, turn=turn, turn_end=turn_end
+        )
         for key, value in data.items():
             number, slash, name = key.partition("/")
             if number == "best_policies":
@@ -195,7 +253,7 @@ def search_linear_policy(
             for found in direct_search(policy_of, scaling.size, *limits, *goal, beyond_threshold):
                 yield found, None if found.parameters is None else policy_of(found.parameters)
             return
-        price = trials.step_price(time_limit) if trials.kinds[number] == PRICED else 0.0
+        price = trials.step_price if trials.kinds[number] == PRICED else 0.0
         statistics = FeatureStatistics.of(trials.mean, trials.deviation, trials.state_count)
         for found in augmented_random_search(
             statistics, trials.centre, actions, *limits, *goal, beyond_threshold, price
@@ -204,11 +262,12 @@ def search_linear_policy(
 
     shown: LinearProgress | None = None
     while True:
-        number, is_decided = trials.present, trials.is_decided
-        steps = trials.used(number) + settings.steps - trials.steps if is_decided else settings.steps
-        if not is_decided and trials.trial_is_over(settings.steps):  # before the run was resumed
+        if not trials.is_decided and trials.trial_is_over(settings.steps):
             trials.end_trial(time_limit)
             continue
+        is_decided = trials.is_decided
+        number = trials.next_turn(settings.steps) if is_decided else trials.tried
+        steps = trials.used(number) + settings.steps - trials.steps if is_decided else settings.steps
         for found, policy in search(number, steps):
             trials.searches[number] = found.state
             if policy is not None:
@@ -222,7 +281,7 @@ def search_linear_policy(
             yield replace(shown, search=replace(shown.search, steps=trials.steps), state=trials.arrays())
             if found.is_final:
                 return
-            if not is_decided and trials.trial_is_over(settings.steps):
+            if trials.turn_is_over(settings.steps) if is_decided else trials.trial_is_over(settings.steps):
                 break
 
 
