@@ -73,6 +73,8 @@ class TimeLeft:
     >>> left.note(Snapshot(steps=100, tree=None, value=0.0, budget=1000, quiet_end=300), 4.0)
     >>> left.seconds(4.0), left.expected(4.0)
     (36.0, 8.0)
+    >>> left.seconds(13.0), left.expected(13.0)  # it takes longer than was foreseen
+    (27.0, None)
     """
 
     def __init__(self, may_stop_early: bool) -> None:
@@ -123,5 +125,6 @@ class TimeLeft:
         return max(0.0, (max(ends) if self.may_stop_early else ends[-1]) - passed)
 
     def expected(self, passed: float) -> float | None:
-        """Return the seconds left if no better tree is found; None where that is not known."""
-        return None if self._expected_end is None else max(0.0, self._expected_end - passed)
+        """Return the seconds left if no better tree is found; None where that is not known, or was and has passed."""
+        end = self._expected_end
+        return end - passed if end is not None and end > passed else None
