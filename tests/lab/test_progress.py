@@ -127,17 +127,25 @@ def test_the_time_left_follows_the_recent_speed():
     for seconds, steps in [(10.0, 0), (12.0, 100), (14.0, 200), (16.0, 400)]:
         for one in (limit, estimate):
             one.note(Snapshot(steps, None, math.nan, budget=1000), seconds)
-    assert estimate.seconds(16.0) == 8.0  # 600 steps at 300 in the last 4 s; compiling took the first 10 s
+    assert estimate.seconds(16.0) == pytest.approx(6.0)  # 600 steps at 100 a second; compiling took the first 10 s
     assert limit.seconds(16.0) == 14.0  # by the speed until 14 s the run ends at 30 s
     for one in (limit, estimate):
         one.note(Snapshot(500, None, math.nan, budget=1000, slow_until=math.inf), 26.0)
         assert one.seconds(26.0) is None  # a phase of slow steps says nothing about the others
         one.note(Snapshot(900, None, math.nan, budget=1000), 28.0)
-    assert estimate.seconds(28.0) == pytest.approx(100 * 4 / 600)  # the last 600 measured steps took 4 s
+    assert estimate.seconds(28.0) == pytest.approx(100 / 150)  # in the median part of the last 4 s measured
     assert limit.seconds(28.0) == 2.0  # 30 s, as was expected after 14 s
     for one in (limit, estimate):
         one.note(Snapshot(1000, None, math.nan, budget=1000), 29.0)
         assert one.seconds(29.0) is None  # it is over
+
+
+def test_steps_that_one_tree_was_judged_on_are_not_the_recent_speed():
+    left = TimeLeft(may_stop_early=False)
+    for second in range(11):
+        judged = 5000 if second >= 8 else 0  # within a second
+        left.note(Snapshot(100 * second + judged, None, 0.0, budget=10_000), float(second))
+    assert left.seconds(10.0) == pytest.approx((10_000 - 6000) / 100)
 
 
 def test_no_time_left_is_shown_before_two_seconds_were_measured():

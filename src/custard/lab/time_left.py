@@ -6,6 +6,8 @@ import math
 from collections import deque
 from typing import Any
 
+import numpy as np
+
 from custard.core.compile_time import seconds_compiled
 from custard.task.problem import Snapshot
 
@@ -13,7 +15,8 @@ __all__ = ["TimeLeft", "may_stop_early"]
 
 MIN_SECONDS = 2.0  # that the speed is measured over before a time left is shown: less says little
 MIN_SHARE = 0.1  # of the steps so far that must have been measured: what follows the first snapshot may take few
-RECENT_SHARE = 0.5  # of the measured seconds: the last ones, over which the speed is the mean
+RECENT_SHARE = 0.5  # of the measured seconds: the last ones, whose speed counts
+RECENT_PARTS = 5  # of them, each with a speed; the median counts, since judging one tree may take millions of steps
 
 
 def may_stop_early(settings: Any) -> bool:
@@ -22,7 +25,7 @@ def may_stop_early(settings: Any) -> bool:
 
 
 class Speed:
-    """How long a step takes, on the mean of the last half of the seconds so far."""
+    """How long a step takes, by the last half of the seconds so far."""
 
     def __init__(self) -> None:
         self._totals: deque[tuple[float, int]] = deque([(0.0, 0)])  # seconds and steps, in all
@@ -36,10 +39,13 @@ class Speed:
 
     def seconds_per_step(self, steps: int) -> float | None:
         """Return the seconds per step after a number of steps; None where too little of that was measured."""
-        (first_seconds, first_steps), (all_seconds, all_steps) = self._totals[0], self._totals[-1]
-        if all_seconds < MIN_SECONDS or all_steps <= MIN_SHARE * steps or all_steps <= first_steps:
+        all_seconds, all_steps = self._totals[-1]
+        if all_seconds < MIN_SECONDS or all_steps <= MIN_SHARE * steps:
             return None
-        return (all_seconds - first_seconds) / (all_steps - first_steps)
+        edges = np.linspace((1.0 - RECENT_SHARE) * all_seconds, all_seconds, RECENT_PARTS + 1)
+        parts = np.diff(np.interp(edges, *np.transpose(self._totals)))
+        steps_per_part = float(np.median(parts)) or float(parts.mean())
+        return RECENT_SHARE * all_seconds / RECENT_PARTS / steps_per_part if steps_per_part > 0.0 else None
 
 
 class TimeLeft:
@@ -73,6 +79,8 @@ class TimeLeft:
     >>> left.note(Snapshot(steps=100, tree=None, value=0.0, budget=1000, quiet_end=300), 4.0)
     >>> left.seconds(4.0), left.expected(4.0)
     (36.0, 8.0)
+    >>> left.seconds(13.0), left.expected(13.0)  # it takes longer than was foreseen
+    (27.0, None)
     """
 
     def __init__(self, may_stop_early: bool) -> None:
@@ -123,5 +131,6 @@ class TimeLeft:
         return max(0.0, (max(ends) if self.may_stop_early else ends[-1]) - passed)
 
     def expected(self, passed: float) -> float | None:
-        """Return the seconds left if no better tree is found; None where that is not known."""
-        return None if self._expected_end is None else max(0.0, self._expected_end - passed)
+        """Return the seconds left if no better tree is found; None where that is not known, or was and has passed."""
+        end = self._expected_end
+        return end - passed if end is not None and end > passed else None
