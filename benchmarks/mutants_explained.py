@@ -78,5 +78,6 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
     ("task/evaluate", "zeros to ones",
      "time_limited, traversal_limited = np.zeros(episodes, dtype=bool), np.zeros(episodes, dtype=bool)"):
         "both are set in every episode",
-    ("task/evaluate", "1 to 2", "for part in pace.parts(1, end=pace.done + 1):"): "one episode, which is the limit given",
+    ("task/evaluate", "1 to 2", "for part in pace.parts(1, end=pace.done + 1):"):
+        "one episode, which is the limit given",
 }  # fmt: skip

@@ -476,4 +476,12 @@ PLANNING: dict[tuple[str, str, str], str] = {
          for change in ("Sub to Add", "max to min")],
         "of candidates, which are evaluated",
     ),
+    ("planning/points", "zeros to ones", "choice = np.zeros(self.count, dtype=np.int64)"):
+        "every point lies in a region, which sets it",
+    ("planning/points", "1 to 2",
+     "point.reshape(-1).astype(np.int64), problem.mdp.gamma, bool((goes_on < 1.0 - 1e-9).any()),"):
+        "reshape reads -2 like -1",
+    ("planning/points", "Lt to LtE",
+     "point.reshape(-1).astype(np.int64), problem.mdp.gamma, bool((goes_on < 1.0 - 1e-9).any()),"):
+        "a number that is exactly the limit",
 }  # fmt: skip
