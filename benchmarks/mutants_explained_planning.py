@@ -484,4 +484,7 @@ PLANNING: dict[tuple[str, str, str], str] = {
     ("planning/points", "Lt to LtE",
      "point.reshape(-1).astype(np.int64), problem.mdp.gamma, bool((goes_on < 1.0 - 1e-9).any()),"):
         "a number that is exactly the limit",
+    ("planning/agreement", "zeros to ones", "row = np.zeros((n_actions + 63) // 64, dtype=np.uint64)"):
+        "the first bit of each word is an action, which is set anyway",
+    ("planning/agreement", "0 to 1", "if work[0] < 0:"): "gives up one point earlier",
 }  # fmt: skip
