@@ -487,4 +487,12 @@ PLANNING: dict[tuple[str, str, str], str] = {
     ("planning/agreement", "zeros to ones", "row = np.zeros((n_actions + 63) // 64, dtype=np.uint64)"):
         "the first bit of each word is an action, which is set anyway",
     ("planning/agreement", "0 to 1", "if work[0] < 0:"): "gives up one point earlier",
+    ("planning/branch", "0.0 to 1.0", "allowed, _ = _confined(problem, partial.regions, 0.0)"):
+        "what visits cost is not read",
+    ("planning/branch", "2 to 3", "self.given_up = max(self.given_up, -self.heap[MAX_WAITING // 2][0])"):
+        "a bound that is higher than need be",
+    ("planning/branch", "0.0 to 1.0", "if limits.price > 0.0 and time.monotonic() > deadline:"):
+        "it goes on for a little though time is over",
+    ("planning/branch", "BitAnd to BitOr", "inside = region.where & partial.seen"):
+        "splits that divide nothing in reach are looked at as well",
 }  # fmt: skip

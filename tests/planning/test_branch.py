@@ -93,6 +93,20 @@ def test_a_tree_that_returns_as_much_ends_the_search(kind: dict) -> None:
                 assert (last.value, last.bound) == (best, best)
 
 
+def test_bounds_that_say_nothing_only_make_it_slower(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then every partial tree is looked at, and none is taken for a tree that returns as much."""
+    monkeypatch.setattr(ReducedMDP, "bound", lambda *arguments: np.inf)
+    for seed in range(3):
+        problem = reduce(random_mdp(2, 2, seed, gamma=0.9, starts=4))
+        best = best_within(problem, 1)
+        for leaves in (1, 2):
+            is_enough = best_within(problem, 1, leaves) >= best - problem.tolerance
+            last = list(search(problem, 1, best=best, max_leaves=leaves, accept_equal=True))[-1]
+            assert (last.shape is not None) == is_enough
+        last = list(search(problem, 1, best=-1e9))[-1]
+        assert (last.finished, last.value) == (True, pytest.approx(best, abs=1e-9))
+
+
 def every_shape(problem: ReducedMDP, depth: int) -> list[Shape]:
     found: list[Shape] = list(range(problem.n_actions))
     if depth:
@@ -221,6 +235,8 @@ def test_regions_that_are_not_reached_are_folded_away() -> None:
     problem = reduce(random_mdp(2, 2, seed=1, starts=4))
     partial = partial_of(problem, [([0], 2, 1), ([1], 2, OPEN), ([2, 3], 1, 0)], [0, 2])
     assert branch._closed(_Partial(0.0, partial.regions, shape, partial.values, partial.seen, 1)) == Split(0, 0.5, 1, 0)
+    closed = partial_of(problem, [([0], 2, 1), ([1], 2, 0), ([2, 3], 1, 0)], [0, 2])  # decided, but out of reach
+    assert branch._closed(_Partial(0.0, closed.regions, shape, closed.values, closed.seen, 1)) == Split(0, 0.5, 1, 0)
     nothing = partial_of(problem, [([0, 1, 2, 3], 0, OPEN)], [])
     assert branch._closed(nothing) == 0
 
