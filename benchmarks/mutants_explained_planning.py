@@ -495,4 +495,7 @@ PLANNING: dict[tuple[str, str, str], str] = {
         "it goes on for a little though time is over",
     ("planning/branch", "BitAnd to BitOr", "inside = region.where & partial.seen"):
         "splits that divide nothing in reach are looked at as well",
+    ("planning/relaxation", "max to min",
+     "near = fallen_most - model.gamma * max(0.0, fallen_least) + TIE * largest"):
+        "more actions are looked at than need be",
 }  # fmt: skip
