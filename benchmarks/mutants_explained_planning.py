@@ -498,4 +498,11 @@ PLANNING: dict[tuple[str, str, str], str] = {
     ("planning/relaxation", "max to min",
      "near = fallen_most - model.gamma * max(0.0, fallen_least) + TIE * largest"):
         "more actions are looked at than need be",
+    **dict.fromkeys(
+        [("planning/branch", change, "if limits.price > 0.0:") for change in ("Gt to LtE", "Gt to GtE")],
+        "whether a bound is computed anew: that of the parent holds as well",
+    ),
+    ("planning/labelling", "Sub to Add", "values = problem.top - 0.1 * problem.tolerance"):
+        "a fifth of what counts as equal",
+    ("planning/labelling", "Gt to GtE", "if time.monotonic() > self.deadline:"): "a moment that is exactly the limit",
 }  # fmt: skip
