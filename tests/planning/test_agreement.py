@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from custard.planning.agreement import agreeing_tree, agrees, full_words, smallest_conflict
-from custard.tree.shape import Split
+from custard.tree.shape import Shape, Split
 
 N_ACTIONS = 3
 
@@ -23,6 +23,10 @@ def has_tree(codes: np.ndarray, words: np.ndarray, index: np.ndarray, depth: int
     )
 
 
+def splits_on_a_path(shape: Shape) -> int:
+    return 1 + max(map(splits_on_a_path, (shape.left, shape.right))) if isinstance(shape, Split) else 0
+
+
 @given(seed=st.integers(0, 10**6), depth=st.integers(0, 3), n=st.integers(1, 3), size=st.integers(2, 4))
 @settings(max_examples=150, deadline=None, derandomize=True)
 def test_equal_to_trying_every_tree(seed: int, depth: int, n: int, size: int) -> None:
@@ -36,6 +40,7 @@ def test_equal_to_trying_every_tree(seed: int, depth: int, n: int, size: int) ->
     tree = agreeing_tree(codes, sizes, words, index, depth, [np.arange(size - 1.0)] * n, work)
     assert (tree is not None) == answer
     if tree is not None:
+        assert splits_on_a_path(tree) <= depth
         for p in range(count):
             part = tree
             while isinstance(part, Split):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import time
 
 import numpy as np
 import pytest
@@ -118,6 +120,31 @@ def test_the_search_alone_proves_what_exhaustive_search_finds(seed: int, depth: 
     assert search.is_finished
     assert search.given_up == -np.inf
     assert max(found) == pytest.approx(value, abs=1e-8)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("max_states", [0, 100])
+def test_what_loses_everywhere_is_searched_as_well(kind: dict, max_states: int) -> None:
+    """All returns are below zero; the search runs by itself, with all the time there is and with none."""
+    for seed in range(3):
+        mdp = random_mdp(2, 3, seed, **{"gamma": 0.9, **kind})
+        mdp = dataclasses.replace(mdp, rewards=np.where(mdp.terminal[:, None], 0.0, mdp.rewards - 3.0))
+        problem = reduce(mdp)
+        _, value = best_tree_exhaustive(mdp, 1)
+        assert value < 0.0
+        points, found = points_of(problem), [-1e9]
+
+        def offer(shape: Shape, problem: ReducedMDP = problem, found: list[float] = found) -> None:
+            found.append(problem.value(problem.decide(shape)[0]))
+
+        search = ConstraintSearch(points, 1, lambda found=found: max(found) + 1e-9, offer, max_states)
+        assert isinstance(search.relaxation, DenseRelaxation) == (max_states > 0)
+        search.run(-np.inf, np.inf)
+        assert (search.explored, len(found)) == (0, 1)
+        search.run(np.inf, time.monotonic() + 1000.0)
+        assert search.is_finished
+        assert search.explored > 0
+        assert max(search.bound, *found) == max(found) == pytest.approx(value, abs=1e-8)
 
 
 def test_out_of_work_gives_up_and_says_so() -> None:
