@@ -64,6 +64,22 @@ def test_a_stamp_changes_with_what_a_file_imports(tmp_path):
         assert (len(stamps) == 2) == changes, name
 
 
+def test_an_index_that_names_what_is_gone_is_replaced(tmp_path, monkeypatch):
+    """Compiled code of another version may name a class that has another name now."""
+    numba_cache.use_stamps_of_imports()
+    from numba.core.caching import IndexDataCacheFile
+
+    gone = type("Gone", (), {"__module__": __name__, "__qualname__": "Gone"})
+    monkeypatch.setitem(globals(), "Gone", gone)
+    IndexDataCacheFile(str(tmp_path), "f", "old").save(gone, "compiled")
+    assert IndexDataCacheFile(str(tmp_path), "f", "old").load(gone) == "compiled"
+    monkeypatch.delitem(globals(), "Gone")
+    fresh = IndexDataCacheFile(str(tmp_path), "f", "new")
+    assert fresh.load("key") is None
+    fresh.save("key", "compiled anew")
+    assert IndexDataCacheFile(str(tmp_path), "f", "new").load("key") == "compiled anew"
+
+
 def test_every_compiled_function_has_such_a_stamp():
     """In a process of its own, each module first: what is imported later must not matter."""
     code = """

@@ -66,6 +66,25 @@ def use_stamps_of_imports() -> None:
     if not any(issubclass(locator, _StampOfImports) for locator in classes):
         ours: list[Any] = [type(f"Custard{kind.__name__}", (_StampOfImports, kind), {}) for kind in classes]
         caching.CacheImpl._locator_classes = [*ours, *classes]
+        caching.IndexDataCacheFile = _index_that_is_read_if_current(caching.IndexDataCacheFile)
+
+
+def _index_that_is_read_if_current(index: Any) -> Any:
+    """Return a numba cache index that compares our stamps before it unpickles what was compiled.
+
+    Numba compares only its own version first. What it unpickles names classes of custard, so the index of a version
+    in which one of them had another name could not be read, nor replaced.
+    """
+
+    class Index(index):  # type: ignore[misc]
+        _version: str
+
+        def __init__(self, cache_path: str, filename_base: str, source_stamp: Any) -> None:
+            super().__init__(cache_path, filename_base, source_stamp)
+            if isinstance(source_stamp, str):  # that of `_StampOfImports`; numba's own are tuples
+                self._version = f"{self._version} {source_stamp}"
+
+    return Index
 
 
 class _StampOfImports:

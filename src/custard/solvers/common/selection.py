@@ -31,7 +31,7 @@ __all__ = ["LEARNING_BUDGET_SHARE", "Judged", "Selection", "better"]
 
 LEARNING_BUDGET_SHARE = 0.97  # of a budget; then the last trees are judged and the run ends
 
-COMPILED_BUDGET_DIVISOR, STEPPED_BUDGET_DIVISOR = 4, 10  # judging one tree takes at most budget / divisor steps
+COMPILED_JUDGING_DIVISOR, STEPPED_JUDGING_DIVISOR = 4, 10  # judging one tree takes at most budget / divisor steps
 FLAWLESS_EPISODES_FACTOR = 8  # times as many compiled episodes for a best tree that never fails where others do
 #: Of the budget: for the episodes that a run shows, and for those of them that are kept for the last tree.
 SHOWN_SHARE, LAST_SHOWN_SHARE = 0.03, 0.01
@@ -191,7 +191,7 @@ class Selection:
         """Lower `max_episodes` where episodes as long as this tree's would take too much of the budget."""
         if self.max_episodes <= self.usual_max_episodes and self.budget < np.inf:
             steps_per_episode = judged.visits.sum() / len(judged.returns)
-            divisor = COMPILED_BUDGET_DIVISOR if self.compiled_env is not None else STEPPED_BUDGET_DIVISOR
+            divisor = COMPILED_JUDGING_DIVISOR if self.compiled_env is not None else STEPPED_JUDGING_DIVISOR
             affordable = max(2, int(self.budget / divisor / max(1, steps_per_episode)))
             self.max_episodes = min(self.max_episodes, affordable)
             self.usual_max_episodes = min(self.usual_max_episodes, affordable)

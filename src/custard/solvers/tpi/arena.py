@@ -36,11 +36,8 @@ TABLE_VALUING_STEPS = 100_000_000  # stands for the budget where valuing actions
 MAX_CONFIRMATION_EPISODES = 16_000, 100  # in which a perfect tree is to be perfect: compiled, from Python
 
 MIN_VISITS_PER_PAIR = 10  # steps of the budget for each pair of state and action, for a table to be learned
-TABLE_EXPLORING_SHARE, TABLE_FOLLOWING_SHARE, TABLE_CHECKING_SHARE = (
-    0.3,
-    0.06,
-    0.01,
-)  # of the budget: in round 0; then in every round
+TABLE_EXPLORING_SHARE = 0.3  # of the budget, in round 0
+TABLE_FOLLOWING_SHARE, TABLE_CHECKING_SHARE = 0.06, 0.01  # of the budget, in every later round
 MAX_MISMATCH_ERRORS = 4.0  # standard errors by which returns in the table may differ from those in the environment
 
 
