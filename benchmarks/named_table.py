@@ -100,18 +100,25 @@ def key(env: str, env_args: dict[str, object], row: Mapping[str, str]) -> tuple[
 
 
 def page_table() -> str:
-    """Return the table in Markdown, a line per world and method that has trials."""
-    rows = rows_in(ROWS)
-    lines = []
+    """Return the table in Markdown, a line per world and method that has trials, and what has none yet."""
+    rows, lines, missing = rows_in(ROWS), [], []
     for world in WORLDS.values():
         there = [row for row in rows if row["env"] == world.env and json.loads(row["env_args"]) == world.env_args]
         for method in ("icct", *DISCRETE):
             members = of_one_budget([row for row in there if row["method"] == method], world.budget)
             if members:
                 lines.append(table_line(world, method, members))
-            elif method == "icct" or method in world.methods:
+            elif method in world.methods:
+                missing.append((world.title, method))
+            elif method == "icct":
                 lines.append((world.title, f"`{method}`", *["—"] * (len(HEADER) - 2)))
-    return markdown(HEADER, lines)
+    by_world = [
+        f"{world.title}: {', '.join(f'`{method}`' for title, method in missing if title == world.title)}"
+        for world in WORLDS.values()
+        if any(title == world.title for title, _ in missing)
+    ]
+    not_run = "\n".join(["\n\nNot run yet:\n", *(f"- {line}" for line in by_world)]) if missing else ""
+    return markdown(HEADER, lines) + not_run
 
 
 def of_one_budget(rows: Sequence[dict[str, str]], usual: int) -> list[dict[str, str]]:
