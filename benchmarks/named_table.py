@@ -1,11 +1,12 @@
 """Compare the tree learners on seven environments with equal budgets, for results/named.md.
 
-    python benchmarks/named_table.py [--methods METHOD,...] [--worlds NAME,...] [--seeds N]
+    python benchmarks/named_table.py [--methods METHOD,...] [--worlds NAME,...] [--seeds N] [--budget STEPS]
     python benchmarks/named_table.py --page
 
 Learns trial by trial into results/named_table.csv, one process per method and environment, so that no two methods
-share what they trained or compiled; the same command again learns those that are missing. `--page` writes the table
-into results/named.md anew. Environments that are compiled have 5 million steps, those that Python steps 500,000.
+share what they trained; the same command again learns those that are missing. `--page` writes the table
+into results/named.md anew. Environments that are compiled have 5 million steps, those that Python steps 500,000. Rows
+of another `--budget` stand in the table where there are none of these; its column of steps tells them apart.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -65,50 +66,72 @@ WORLDS = {
 #: Returns that the methods' authors report, by title and method.
 PUBLISHED = {("CartPole-v1", "ddt"): "499.5 (soft: 500)"}
 HEADER = (
-    "environment", "method", "trials (failed)", "mean return", "95 % interval", "leaves", "depth", "parameters",
-    "steps", "CPU seconds", "published",
+    "environment", "method", "trials (failed, one leaf)", "mean return", "95 % interval", "leaves", "depth",
+    "parameters", "steps", "CPU seconds", "published",
 )  # fmt: skip
 
 
-def command(world: World, method: str, seeds: int) -> list[str]:
+def command(world: World, method: str, seeds: int, budget: int) -> list[str]:
     """Return the words of `custard compare` for one method in one world."""
     env_args = [f"{name}={json.dumps(value).strip(chr(34))}" for name, value in world.env_args.items()]
     words = ["compare", world.env, *(["--env-args", *env_args] if env_args else []), "--methods", method]
     return [
-        *words, "--seeds", str(seeds), "--first-seed", str(FIRST_SEED), "--set", f"budget={world.budget}",
+        *words, "--seeds", str(seeds), "--first-seed", str(FIRST_SEED), "--set", f"budget={budget}",
         "--workers", "0", "--out", str(ROWS),
     ]  # fmt: skip
 
 
-def learn(worlds: Sequence[str], methods: Sequence[str], seeds: int) -> None:
-    """Learn what is missing, all methods in one world before the next."""
+def learn(worlds: Sequence[str], methods: Sequence[str], seeds: int, budget: int | None) -> None:
+    """Learn what is missing, all methods in one world before the next; without a budget the world's own is used."""
+    done = {key(row["env"], json.loads(row["env_args"]), row) for row in rows_in(ROWS)}
     for name in worlds:
         world = WORLDS[name]
-        for method in methods:
-            if method in world.methods:
-                words = command(world, method, min(seeds, world.seeds))
+        for method in (each for each in methods if each in world.methods):
+            asked = {"method": method, "settings": json.dumps({"budget": budget or world.budget})}
+            wanted = range(FIRST_SEED, FIRST_SEED + min(seeds, world.seeds))
+            if any(key(world.env, world.env_args, {**asked, "seed": str(seed)}) not in done for seed in wanted):
+                words = command(world, method, len(wanted), budget or world.budget)
                 subprocess.run([sys.executable, "-m", "custard", *words], stdout=subprocess.DEVNULL, check=False)
 
 
+def key(env: str, env_args: dict[str, object], row: Mapping[str, str]) -> tuple[str, ...]:
+    """Return what tells a trial from the others of the table."""
+    return env, json.dumps(env_args, sort_keys=True), row["method"], row["settings"], row["seed"]
+
+
 def page_table() -> str:
-    """Return the table in Markdown, a line per world and method that has trials."""
-    rows = rows_in(ROWS)
-    lines = []
+    """Return the table in Markdown, a line per world and method that has trials, and what has none yet."""
+    rows, lines, missing = rows_in(ROWS), [], []
     for world in WORLDS.values():
         there = [row for row in rows if row["env"] == world.env and json.loads(row["env_args"]) == world.env_args]
         for method in ("icct", *DISCRETE):
-            members = [row for row in there if row["method"] == method]
+            members = of_one_budget([row for row in there if row["method"] == method], world.budget)
             if members:
                 lines.append(table_line(world, method, members))
-            elif method == "icct" or method in world.methods:
+            elif method in world.methods:
+                missing.append((world.title, method))
+            elif method == "icct":
                 lines.append((world.title, f"`{method}`", *["—"] * (len(HEADER) - 2)))
-    return markdown(HEADER, lines)
+    by_world = [
+        f"{world.title}: {', '.join(f'`{method}`' for title, method in missing if title == world.title)}"
+        for world in WORLDS.values()
+        if any(title == world.title for title, _ in missing)
+    ]
+    not_run = "\n".join(["\n\nNot run yet:\n", *(f"- {line}" for line in by_world)]) if missing else ""
+    return markdown(HEADER, lines) + not_run
+
+
+def of_one_budget(rows: Sequence[dict[str, str]], usual: int) -> list[dict[str, str]]:
+    """Return the rows with the usual budget, or if there are none those with the largest."""
+    budgets = [int(json.loads(row["settings"])["budget"]) for row in rows]
+    chosen = usual if usual in budgets else max(budgets, default=usual)
+    return [row for row, budget in zip(rows, budgets, strict=True) if budget == chosen]
 
 
 def table_line(world: World, method: str, members: Sequence[dict[str, str]]) -> tuple[str, ...]:
     """Return the cells of one method in one world; sizes, steps and times are medians."""
     good = [row for row in members if not row["error"]]
-    trials = f"{len(members)} ({len(members) - len(good)})"
+    trials = f"{len(members)} ({len(members) - len(good)}, {sum(row['trivial'] == '1' for row in good)})"
     published = PUBLISHED.get((world.title, method), "")
     if not good:
         return (world.title, f"`{method}`", trials, *["—"] * (len(HEADER) - 4), published)
@@ -149,12 +172,13 @@ def main() -> None:
     parser.add_argument("--methods", default=",".join(("icct", *DISCRETE)))
     parser.add_argument("--worlds", default=",".join(WORLDS))
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--budget", type=int)
     parser.add_argument("--page", action="store_true")
     args = parser.parse_args()
     if args.page:
         write_page()
     else:
-        learn(args.worlds.split(","), args.methods.split(","), args.seeds)
+        learn(args.worlds.split(","), args.methods.split(","), args.seeds, args.budget)
 
 
 if __name__ == "__main__":
