@@ -218,3 +218,26 @@ def test_a_bound_makes_up_for_gains_too_small_to_change_the_policy(actions: tupl
     relaxation = DenseRelaxation(points.model, np.zeros(1, dtype=np.int64), full_words(1, 2))
     best = max(actions) * 2.0**20
     assert best - 1e-6 <= relaxation.bound <= best + 2.0
+
+
+def test_wherever_time_ends_the_search_over_constraints_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock goes on by a second whenever somebody looks at it, also between the children of a node."""
+    for seed in range(2):
+        problem = problem_of(seed, starts=4)
+        _, value = best_tree_exhaustive(problem.mdp, 1)
+        points = points_of(problem)
+        for limit in range(1, 40):
+            found = [-1e9]
+
+            def offer(shape: Shape, problem: ReducedMDP = problem, found: list[float] = found) -> None:
+                found.append(problem.value(problem.decide(shape)[0]))
+
+            search = ConstraintSearch(points, 1, lambda found=found: max(found) + 1e-9, offer)
+            calls = itertools.count()
+            with monkeypatch.context() as patch:
+                patch.setattr(time, "monotonic", lambda calls=calls: float(next(calls)))
+                search.run(float(limit), float(limit))
+            assert max(search.bound, *found) >= value - 1e-8
+            if search.is_finished and search.given_up == -np.inf:
+                break
+        assert max(found) == pytest.approx(value, abs=1e-8)
