@@ -17,7 +17,7 @@ from custard import CustardError, Tree, describe
 from custard.baselines import random_search
 from custard.lab import callbacks, progress
 from custard.lab.callbacks import COMPILING, Callbacks, judging_of
-from custard.lab.progress import Display, is_shown
+from custard.lab.progress import Display, is_shown, snapshot_text
 from custard.lab.time_left import TimeLeft
 from custard.task.problem import Snapshot
 
@@ -222,3 +222,10 @@ def test_a_notebook_has_one_line_that_changes(notebook, monkeypatch, capsys):
     )
     assert notebook.shown[-1] == "title: 200 steps, no tree yet, 5.0 s"  # a run that is over has no time left
     assert capsys.readouterr() == ("", "")
+
+
+def test_while_the_best_tree_is_not_judged_the_value_of_one_before_is_shown():
+    judged, later = Snapshot(10, stump(), 9.0, metrics={"error": 0.5, "judged": 16.0}), Snapshot(20, stump(), math.nan)
+    assert "best tree 9 ± 0.98 (16 episodes)" in snapshot_text(judged, judged)
+    assert "best tree not judged yet, one before 9 ± 0.98 (16 episodes)" in snapshot_text(later, judged)
+    assert "best tree not judged yet, depth" in snapshot_text(later)

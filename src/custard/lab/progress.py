@@ -86,6 +86,7 @@ class Display:
         self.started_at = self.shown_at = time.monotonic()
         self.printed_at = -PLAIN_LINE_SECONDS
         self.last: tuple[Snapshot, float] | None = None
+        self.last_judged: Snapshot | None = None  # the last one whose tree's value is known
         self.last_printed: tuple[Snapshot, float] | None = None  # the last one that was printed
         self.time_left = TimeLeft(may_stop_early)
         self._over = threading.Event()
@@ -121,6 +122,8 @@ class Display:
         self.time_left.note(snapshot, seconds)
         is_first = self.last is None
         self.last, self.shown_at = (snapshot, seconds), time.monotonic()
+        if math.isfinite(snapshot.value):
+            self.last_judged = snapshot
         if self.enabled and self.live is None and is_first:
             self._print_line(snapshot, seconds)
 
@@ -148,7 +151,7 @@ class Display:
         bar = Text.assemble(("━" * done, "bar.complete"), ("━" * (cells - done), "bar.back"))
         fields = [(8, Text(self.title, "bold"))]  # each with a rank: the highest is left out first
         fields += [] if self.vanishes else [(3, bar)]
-        facts = [(0, self.doing)] if snapshot is None else _ranked_facts(snapshot, short=True)
+        facts = [(0, self.doing)] if snapshot is None else _ranked_facts(snapshot, self.last_judged, short=True)
         fields += [(rank, Text(fact)) for rank, fact in facts]
         fields.append((6, Text(passed_time(time.monotonic() - self.started_at, 0), "cyan")))
         since = time.monotonic() - self.shown_at
@@ -177,7 +180,7 @@ class Display:
         with self._printing:
             self.printed_at, self.last_printed = time.monotonic(), self.last
             left = self._time_left_text(seconds)
-            said = [self.title + ": " + snapshot_text(snapshot), passed_time(seconds), *([left] if left else [])]
+            said = [self.title + ": " + snapshot_text(snapshot, self.last_judged), passed_time(seconds), *([left] if left else [])]
             self._write(", ".join(said))
 
     def _write(self, line: str) -> None:
@@ -201,16 +204,16 @@ class Display:
         return f"about {duration_text(expected)} left{most}"
 
 
-def snapshot_text(snapshot: Snapshot) -> str:
-    """Return a snapshot in words.
+def snapshot_text(snapshot: Snapshot, judged: Snapshot | None = None) -> str:
+    """Return a snapshot in words; where its tree is not judged yet, with the value of an earlier tree that is.
 
     >>> snapshot_text(Snapshot(steps=1500, tree=None, value=float("nan")))
     '1,500 steps, no tree yet'
     """
-    return ", ".join(fact for _, fact in _ranked_facts(snapshot))
+    return ", ".join(fact for _, fact in _ranked_facts(snapshot, judged))
 
 
-def _ranked_facts(snapshot: Snapshot, short: bool = False) -> list[tuple[int, str]]:
+def _ranked_facts(snapshot: Snapshot, judged: Snapshot | None, short: bool = False) -> list[tuple[int, str]]:
     """Return what a snapshot shows, each fact with a rank: the highest is left out first."""
     plans = "bound" in snapshot.metrics  # exact planning takes no steps
     parts = [] if plans else [(0, f"{snapshot.steps:,} {plural('step', snapshot.steps)}")]
@@ -219,18 +222,26 @@ def _ranked_facts(snapshot: Snapshot, short: bool = False) -> list[tuple[int, st
     if snapshot.tree is None:
         parts.append((3, "no tree yet"))
     else:
-        (value,), tree = format_numbers(snapshot.value), snapshot.tree
+        tree = snapshot.tree
         leaves = f"{tree.n_leaves} {plural('leaf', tree.n_leaves)}"
         if tree.is_linear:
             leaves += f", {tree.n_coefficients} {plural('coefficient', tree.n_coefficients)}"
-        judged = f"{value}{_interval_text(snapshot)}" if math.isfinite(snapshot.value) else "not judged yet"
-        parts += [(1, f"best tree {judged}"), (4, f"depth {tree.depth}"), (5, leaves)]
+        parts += [(1, _value_text(snapshot, judged)), (4, f"depth {tree.depth}"), (5, leaves)]
         if plans:
             bound, gap = format_numbers(snapshot.metrics["bound"], snapshot.metrics["gap"])
             parts[1:1] = [(2, f"bound {bound}"), (2, f"gap {gap}")]
     if snapshot.message and (not short or snapshot.tree is None):
         parts.append((3, snapshot.message))
     return parts
+
+
+def _value_text(snapshot: Snapshot, judged: Snapshot | None) -> str:
+    """Return the best tree's value; where it is not known yet, that of the last tree that was judged."""
+    known = snapshot if math.isfinite(snapshot.value) else judged
+    text = "" if known is None else f"{format_numbers(known.value)[0]}{_interval_text(known)}"
+    if known is snapshot:
+        return f"best tree {text}"
+    return "best tree not judged yet" + (f", one before {text}" if text else "")
 
 
 def _interval_text(snapshot: Snapshot) -> str:
