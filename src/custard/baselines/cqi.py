@@ -208,7 +208,7 @@ def _learn_held_step(held, x, action, reward, after, terminated):
 
 
 @njit(cache=True)
-def _run_compiled(tables, episodes, steps):
+def _learn_compiled(tables, episodes, steps):
     learn_compiled(tables, episodes, steps, learn_step)
 
 
@@ -219,5 +219,5 @@ def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | N
     features, steps = choose_bounds(problem, problem.seeds("bounds")["bounds"], budget)
     features.require_bounded()
     tables = make_tables(problem, features, settings, problem.seeds("learner")["learner"])
-    learner = TreeLearner(problem, features, tables, settings, budget, _run_compiled, _learn_held_step)
+    learner = TreeLearner(problem, features, tables, settings, budget, _learn_compiled, _learn_held_step)
     yield from run_learner(problem, learner, budget, steps + problem.probe_steps, settings.keep_best, state)

@@ -270,7 +270,7 @@ def _learn_held_step(held, x, action, reward, after, terminated):
 
 
 @njit(cache=True)
-def _run_compiled(tables, episodes, steps):
+def _learn_compiled(tables, episodes, steps):
     learn_compiled(tables, episodes, steps, learn_step)
 
 
@@ -285,7 +285,7 @@ class _Learner(PhasedLearner):
             np.zeros(capacity, dtype=np.int64), np.zeros(capacity), np.zeros((capacity, n)),
             np.zeros(capacity, dtype=bool), np.zeros(1, dtype=np.int64),
         )  # fmt: skip
-        super().__init__(problem, problem.base.features, tables, settings, budget, _run_compiled, _learn_held_step)
+        super().__init__(problem, problem.base.features, tables, settings, budget, _learn_compiled, _learn_held_step)
         self.settings, self.steps_in_phase = settings, tables.phase
         self.phase_length = settings.phase_steps or max(1, budget // DEFAULT_PHASES)
 

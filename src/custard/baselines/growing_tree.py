@@ -243,10 +243,10 @@ def evenly_spaced(rows: np.ndarray, count: int) -> np.ndarray:
 class TreeLearner:
     """Learns from every step of an environment, compiled or stepped by Python.
 
-    `run_compiled` and `learn_held_step` are the learner's own compiled functions: the loop of `learn_compiled`, and one
-    step, each with its own update. A class that handed the update to compiled code would compile it in every process.
+    `learn_compiled` and `learn_held_step` are the learner's own compiled functions: the loop, and one step, each with its
+    own update. A class that handed the update to compiled code would compile it in every process.
 
-        run_compiled(tables, episodes, steps)
+        learn_compiled(tables, episodes, steps)
         learn_held_step(held tables, x, action, reward, next x, terminated)
     """
 
@@ -254,7 +254,7 @@ class TreeLearner:
 
     def __init__(
         self, problem: Problem, features: Features, tables: Any, settings: TreeSettings, budget: int,
-        run_compiled: Any, learn_held_step: Any,
+        learn_compiled: Any, learn_held_step: Any,
     ) -> None:  # fmt: skip
         """Make the environment.
 
@@ -265,7 +265,7 @@ class TreeLearner:
         budget    environment steps of the run
         """
         self.features, self.actions, self.tables = features, problem.base.actions, tables
-        self._run_compiled, self._learn_held_step = run_compiled, learn_held_step
+        self._learn_compiled, self._learn_held_step = learn_compiled, learn_held_step
         self.episodes = make_episodes(
             problem, problem.seeds("environment")["environment"], max_steps=problem.episode_cap(budget),
             limit_terminates=not settings.bootstrap_at_limit,
@@ -275,7 +275,7 @@ class TreeLearner:
         """Learn from `steps` environment steps, at most one episode more; return how many were taken."""
         episodes = self.episodes
         if not isinstance(episodes, PythonEpisodes):
-            self._run_compiled(self.tables, episodes, steps)
+            self._learn_compiled(self.tables, episodes, steps)
             return steps
         held, held_tree, taken, start = hold(self.tables), hold(self.tables.tree), 0, self.actions.start
         while taken < steps:

@@ -219,7 +219,7 @@ def _learn_held_step(held, x, action, reward, after, terminated):
 
 
 @njit(cache=True)
-def _run_compiled(tables, episodes, steps):
+def _learn_compiled(tables, episodes, steps):
     learn_compiled(tables, episodes, steps, learn_step)
 
 
@@ -228,5 +228,5 @@ def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | N
     problem.require_discrete_actions("pyeatt")
     budget = default_budget(problem, settings.budget)
     tables = make_tables(problem, settings, problem.seeds("learner")["learner"])
-    learner = TreeLearner(problem, problem.base.features, tables, settings, budget, _run_compiled, _learn_held_step)
+    learner = TreeLearner(problem, problem.base.features, tables, settings, budget, _learn_compiled, _learn_held_step)
     yield from run_learner(problem, learner, budget, problem.probe_steps, settings.keep_best, state)

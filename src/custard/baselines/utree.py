@@ -348,7 +348,7 @@ def _learn_held_step(held, x, action, reward, after, terminated):
 
 
 @njit(cache=True)
-def _run_compiled(tables, episodes, steps):
+def _learn_compiled(tables, episodes, steps):
     learn_compiled(tables, episodes, steps, learn_step)
 
 
@@ -357,7 +357,7 @@ class _Learner(PhasedLearner):
 
     def __init__(self, problem: Problem, settings: Settings, budget: int) -> None:
         tables = make_tables(problem, settings, problem.seeds("learner")["learner"])
-        super().__init__(problem, problem.base.features, tables, settings, budget, _run_compiled, _learn_held_step)
+        super().__init__(problem, problem.base.features, tables, settings, budget, _learn_compiled, _learn_held_step)
         self.settings, self.steps_in_phase = settings, tables.since_test
         self.phase_length = settings.test_every or max(1, budget // DEFAULT_TEST_ROUNDS)
 

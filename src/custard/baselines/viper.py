@@ -220,8 +220,8 @@ class _Imitation:
             metrics["mispredictions"] = -self.best_rank[1]
         patience_left = (s.patience or np.inf) - self.iterations_without_progress
         iterations_left = min(s.iterations - self.iterations, patience_left)
-        quiet_end = steps + iterations_left * (steps - self.expert_steps) / self.iterations
-        return self._snapshot(metrics, f"expert: {self.expert.name}", quiet_end)
+        end_without_progress = steps + iterations_left * (steps - self.expert_steps) / self.iterations
+        return self._snapshot(metrics, f"expert: {self.expert.name}", end_without_progress)
 
     def final_snapshot(self) -> Snapshot:
         """Return where the run ended."""
@@ -229,7 +229,7 @@ class _Imitation:
         return self._snapshot({"iteration": self.iterations - 1}, message, None, ended=True)
 
     def _snapshot(
-        self, metrics: dict[str, float], message: str, quiet_end: float | None, ended: bool = False
+        self, metrics: dict[str, float], message: str, end_without_progress: float | None, ended: bool = False
     ) -> Snapshot:
         """Return a snapshot whose value is the mean of the judging returns, or else the mean that chose the tree."""
         judged, value = self.judged_returns, self.best_return
@@ -239,8 +239,8 @@ class _Imitation:
             metrics |= {"judged": float(len(judged)), "error": float(error)}
         kept = self.state() if self.best is not None else None
         return Snapshot(
-            self.rollouts.steps, self.best, value, self.settings.budget, metrics, message=message, quiet_end=quiet_end,
-            state=None if kept is None else lambda: kept, ended=ended,
+            self.rollouts.steps, self.best, value, self.settings.budget, metrics, message=message,
+            end_without_progress=end_without_progress, state=None if kept is None else lambda: kept, ended=ended,
         )  # fmt: skip
 
     # -- checkpoints --------------------------------------------------------------------------------------------------

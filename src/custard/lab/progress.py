@@ -180,7 +180,11 @@ class Display:
         with self._printing:
             self.printed_at, self.last_printed = time.monotonic(), self.last
             left = self._time_left_text(seconds)
-            said = [self.title + ": " + snapshot_text(snapshot, self.last_judged), passed_time(seconds), *([left] if left else [])]
+            said = [
+                self.title + ": " + snapshot_text(snapshot, self.last_judged),
+                passed_time(seconds),
+                *([left] if left else []),
+            ]
             self._write(", ".join(said))
 
     def _write(self, line: str) -> None:

@@ -52,7 +52,7 @@ class TimeLeft:
     """Estimates the seconds until a run ends, by its recent speed.
 
     `seconds` is until its budget is used. A method that stops when nothing better comes may end before: `expected` is
-    until it ends if it finds no better tree (`Snapshot.quiet_end`).
+    until it ends if it finds no better tree (`Snapshot.end_without_progress`).
 
     The time before the first snapshot does not count, nor that in which code is compiled. Phases whose steps are slower
     than most (`Snapshot.slow_until`) have a speed of their own; while one lasts whose end is not known, neither is the
@@ -76,7 +76,7 @@ class TimeLeft:
     (None, None)
     >>> left = TimeLeft(may_stop_early=True)
     >>> left.note(Snapshot(steps=0, tree=None, value=0.0, budget=1000), 0.0)
-    >>> left.note(Snapshot(steps=100, tree=None, value=0.0, budget=1000, quiet_end=300), 4.0)
+    >>> left.note(Snapshot(steps=100, tree=None, value=0.0, budget=1000, end_without_progress=300), 4.0)
     >>> left.seconds(4.0), left.expected(4.0)
     (36.0, 8.0)
     >>> left.seconds(13.0), left.expected(13.0)  # it takes longer than was foreseen
@@ -106,8 +106,8 @@ class TimeLeft:
         self._is_known = limit is not None
         if limit is not None:
             self._ends.append((seconds, seconds + limit))
-        ends = [snapshot.budget, snapshot.quiet_end if self.may_stop_early else None]
-        is_told = snapshot.is_foreseeable and (not self.may_stop_early or snapshot.quiet_end is not None)
+        ends = [snapshot.budget, snapshot.end_without_progress if self.may_stop_early else None]
+        is_told = snapshot.is_foreseeable and (not self.may_stop_early or snapshot.end_without_progress is not None)
         expected = self._seconds_until(snapshot, min([end for end in ends if end is not None], default=0))
         self._expected_end = seconds + expected if is_told and expected is not None else None
         while len(self._ends) > 1 and self._ends[0][0] < seconds / 2:

@@ -179,7 +179,7 @@ def evaluate(
     where, features = remembered(policy, source(env, env_kwargs), features, history)
     pace = _Pace(len(seeds), seconds, on_progress)
     if isinstance(policy, Tree) and where.make_compiled is None:
-        runs = _with_workers(policy, where, seeds, features, max_steps, workers, gamma, pace)
+        runs = _run_stepped(policy, where, seeds, features, max_steps, workers, gamma, pace)
         unlimited = np.zeros(len(runs.returns), dtype=bool)
         return Evaluation(runs.returns, runs.lengths, runs.truncated, unlimited, seed, gamma, int(runs.forbidden.sum()))
     found = [
@@ -213,7 +213,7 @@ class _Pace:
             size = max(least, int((part.stop - part.start) * min(10.0, PART_SECONDS / seconds)))
 
 
-def _with_workers(
+def _run_stepped(
     tree: Tree, where: Source, seeds: np.ndarray, features: Any, max_steps: int | None, workers: int | None,
     gamma: float, pace: _Pace,
 ) -> Episodes:  # fmt: skip

@@ -133,7 +133,9 @@ class Snapshot:
     final: Tree | None = None  # the tree of the present policy, where it differs from the best
     message: str = ""  # why the method stopped, or what it is doing
     state: Callable[[], dict[str, np.ndarray]] | None = None  # returns everything needed to resume
-    quiet_end: float | None = None  # steps at which the run stops unless it finds a better tree; None: not known
+    end_without_progress: float | None = (
+        None  # steps at which the run stops unless it finds a better tree; None: not known
+    )
     is_foreseeable: bool = True  # whether steps tell how long the run still takes; not before a network learns, say
     ended: bool = False  # whether it is the last one for sure: a run that is killed after it has nothing left to do
     slow_until: float | None = None  # steps until which they take longer than most, as a network learns; inf: not known

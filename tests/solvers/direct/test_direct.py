@@ -99,7 +99,7 @@ def test_phases_are_named_and_no_time_is_foretold_before_networks():
     begins = next(k for k, one in enumerate(found) if one.message == "imitating the expert")
     assert not any(one.is_foreseeable for one in found[:begins])  # compiled steps take no time beside what follows
     assert all(one.is_foreseeable for one in found[begins:])
-    assert {one.quiet_end for one in found} == {20_000}
+    assert {one.end_without_progress for one in found} == {20_000}
 
 
 def test_workers_change_nothing():

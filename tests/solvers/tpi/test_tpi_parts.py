@@ -139,12 +139,12 @@ def test_failing_seeds_are_remembered_latest_last():
 
 def test_confirmation_stops_early_for_a_bad_tree():
     episodes = Guess()
-    good = candidates.confirm(episodes, stump(0.0), np.arange(320), 1e-4)
+    good = candidates.confirm_perfect(episodes, stump(0.0), np.arange(320), 1e-4)
     assert good.is_perfect
     assert good.mean == 10.0
     assert not len(good.failing_seeds)
     episodes.ran.clear()
-    bad = candidates.confirm(episodes, stump(0.2), np.arange(320), 1e-4)
+    bad = candidates.confirm_perfect(episodes, stump(0.2), np.arange(320), 1e-4)
     assert not bad.is_perfect
     assert len(bad.failing_seeds)
     assert episodes.ran == [20]

@@ -31,7 +31,7 @@ __all__ = ["LEARNING_BUDGET_SHARE", "Judged", "Selection", "better"]
 
 LEARNING_BUDGET_SHARE = 0.97  # of a budget; then the last trees are judged and the run ends
 
-COMPILED_JUDGING_DIVISOR, STEPPED_JUDGING_DIVISOR = 4, 10  # judging one tree takes at most budget / divisor steps
+COMPILED_ONE_TREE_DIVISOR, STEPPED_ONE_TREE_DIVISOR = 4, 10  # judging one tree takes at most budget / divisor steps
 FLAWLESS_EPISODES_FACTOR = 8  # times as many compiled episodes for a best tree that never fails where others do
 #: Of the budget: for the episodes that a run shows, and for those of them that are kept for the last tree.
 SHOWN_SHARE, LAST_SHOWN_SHARE = 0.03, 0.01
@@ -191,7 +191,7 @@ class Selection:
         """Lower `max_episodes` where episodes as long as this tree's would take too much of the budget."""
         if self.max_episodes <= self.usual_max_episodes and self.budget < np.inf:
             steps_per_episode = judged.visits.sum() / len(judged.returns)
-            divisor = COMPILED_JUDGING_DIVISOR if self.compiled_env is not None else STEPPED_JUDGING_DIVISOR
+            divisor = COMPILED_ONE_TREE_DIVISOR if self.compiled_env is not None else STEPPED_ONE_TREE_DIVISOR
             affordable = max(2, int(self.budget / divisor / max(1, steps_per_episode)))
             self.max_episodes = min(self.max_episodes, affordable)
             self.usual_max_episodes = min(self.usual_max_episodes, affordable)
@@ -358,7 +358,7 @@ class Selection:
         """Return everything a checkpoint stores, as arrays."""
         keys = list(self.known_means)
         data: dict[str, Any] = {
-            "selection.numbers": np.array(self._numbers()),
+            "selection.numbers": np.array(self._saved_integers()),
             "selection.last": np.array(self.last_mean),
             "selection.names": np.frombuffer(b"".join(keys), dtype=np.uint8).copy(),
             "selection.lengths": np.array([len(key) for key in keys], dtype=np.int64),
@@ -372,7 +372,7 @@ class Selection:
             data["best.shown"] = self.best.shown
         return data
 
-    def _numbers(self) -> list[int]:
+    def _saved_integers(self) -> list[int]:
         """Return the whole numbers that change."""
         return [
             self.steps, self.n_improvements, int(self.returns_vary), self.max_episodes, self.usual_max_episodes,
@@ -382,7 +382,7 @@ class Selection:
     def restore(self, data: dict[str, Any]) -> None:
         """Continue from what `state` returned."""
         numbers = [int(number) for number in data["selection.numbers"]]
-        if len(numbers) != len(self._numbers()):
+        if len(numbers) != len(self._saved_integers()):
             raise CustardError("the checkpoint is of an earlier version of custard: start the run anew")
         self.steps, self.n_improvements, vary, self.max_episodes, self.usual_max_episodes = numbers[:5]
         self.returns_vary, (self.shown_steps, self.longest) = bool(vary), numbers[5:]

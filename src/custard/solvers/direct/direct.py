@@ -415,5 +415,5 @@ class DirectSearch:
         return Snapshot(
             self.racer.steps, centre_integer_thresholds(incumbent.tree), incumbent.mean, self.budget,
             {name: float(fact) for name, fact in facts.items()}, message=message, state=lambda: saved,
-            quiet_end=self.budget, is_foreseeable=not is_before_networks,
+            end_without_progress=self.budget, is_foreseeable=not is_before_networks,
         )  # fmt: skip

@@ -37,7 +37,7 @@ __all__ = [
 ]  # fmt: skip
 
 CONSTANT_EPISODES, MAX_CONSTANTS, CONSTANTS_SHARE = 8, 8, 0.03  # of trees of one leaf; such trees; of the budget
-IMITATION_SHARE = 0.3  # of the steps left for imitation, for one teacher
+ONE_TEACHER_SHARE = 0.3  # of the steps left for imitation, for one teacher
 FINALISTS, FINALISTS_PER_SIZE = 80, 3  # imitating trees that are compared: the best ones, and the best of each size
 MIN_FINALISTS, RANKING_ROUNDS = 8, 4  # the worse half drops out in each round
 MAX_ARMS = 4  # trees that race
@@ -48,7 +48,7 @@ FIRST_DEVIATION = 1.0  # of the search for all numbers of a tree that only imita
 LATER_DEVIATION, GROWTH_DEVIATION = 0.5, 0.3  # of later ones, and of those that begin with more leaves
 GROWTH_EPISODES = 4  # that show which leaves most states reach
 MAX_RANDOM_TREES, RANDOM_TREE_EPISODES, RANDOM_DEPTH = 32, 6, 3  # where there is no expert
-MAX_CLOSED = 8  # smaller trees without one split that are compared at a time
+MAX_SPLIT_DROPS = 8  # smaller trees without one split that are compared at a time
 CHALLENGERS = 24  # changed trees that are compared with the present one at a time
 SECOND_CHANGE_SHARE = 0.3  # share of them with a further change
 
@@ -120,7 +120,7 @@ def _imitate_one(
 
     So many teachers come `later`.
     """
-    steps, begun = IMITATION_SHARE * max(0, run.steps_left(run.ends.imitation)), run.racer.steps
+    steps, begun = ONE_TEACHER_SHARE * max(0, run.steps_left(run.ends.imitation)), run.racer.steps
     try:
         for found in imitations(teacher, run.problem.base, run.racer, sizes, run.max_depth, run.seed, steps):
             candidates += found.trees
@@ -268,7 +268,7 @@ def smaller_trees(run: DirectSearch, tree: Tree) -> list[Tree]:
         closed.setdefault(node, side)
     counts = [2**k for k in range(len(closed).bit_length()) if 2**k <= len(closed)]
     several = [without_splits(tree, dict(list(closed.items())[:count])) for count in counts]
-    return several + [without_splits(tree, dict([ways[i]])) for i in order[1:MAX_CLOSED]]
+    return several + [without_splits(tree, dict([ways[i]])) for i in order[1:MAX_SPLIT_DROPS]]
 
 
 def with_allowed_leaves(tree: Tree, states: np.ndarray, masks: np.ndarray) -> Tree:

@@ -36,9 +36,9 @@ MAX_LINEAR_LEAVES, GROWN_TREES = 4, 4  # leaves that trees with linear leaves gr
 MAX_RANDOM_ARMS, MAX_RANDOM_NUMBERS = 8, 200  # random trees that race, and the numbers that one may have
 RANDOM_TREE_SEARCH_DEVIATION = 1.0  # of the search for their numbers, in its units
 PRUNED_SHARES = 0.2, 0.4  # of all coefficients, before all numbers are searched for again
-MAX_SINGLE_DROPS, MAX_CLOSED = 32, 4  # coefficients that are tried without, and splits
+MAX_COEFFICIENT_DROPS, MAX_SPLIT_DROPS = 32, 4  # coefficients that are tried without, and splits
 EVOLUTION_SHARE = 0.15  # of the steps left, for a search for all numbers; twice as much after one that failed
-DEVIATION = 0.3  # of such a search, in its units
+EVOLUTION_DEVIATION = 0.3  # of such a search, in its units
 REFERENCE_FACTOR = 3  # episodes that compare a tree with the best one, per one that compares trees otherwise
 MAX_REFERENCE_PARTS, CLEAR_ERRORS = 4, 2.0  # times as many where that is unclear: within so many standard errors
 MIN_FINAL_EPISODES, MAX_FINAL_EPISODES = 8, 400  # that compare the result with these trees at the end
@@ -115,13 +115,13 @@ def improve(run: DirectSearch, number: int, end: float) -> Iterator[Snapshot]:
     failures = state.failures.get(SUMS, 0)
     found = coefficients(tree, state.states)
     pruned = [without_coefficients(tree, found[: int(share * len(found))], state.states) for share in PRUNED_SHARES]
-    pruned += closed_trees(run, tree)[:1]
+    pruned += smaller_by_one_split(run, tree)[:1]
     pruned = [each for each in pruned if failures == 0 and number_count(each) < number_count(tree)]
     trees = [*starts, *pruned]
     arms = [Arm.begin(start, run.seed, 6, number, k) for k, start in enumerate(trees)]
     steps = EVOLUTION_SHARE * 2**failures * run.steps_left(end) / len(arms)
     for arm in arms:
-        yield from run.evolve(arm, steps, "searching sums", moves_sums=True, deviation=DEVIATION)
+        yield from run.evolve(arm, steps, "searching sums", moves_sums=True, deviation=EVOLUTION_DEVIATION)
     run.challenge(SUMS, [arm.tree for arm in arms[: len(starts)]])
     smaller = run.allowed([with_named_sums(arm.tree) for arm in arms[len(starts) :]])
     tree = state.incumbents[SUMS].tree
@@ -189,14 +189,14 @@ def _measured_loss(run: DirectSearch, tree: Tree, best: Tree, most: float) -> fl
 def smaller_trees(run: DirectSearch, tree: Tree) -> list[Tree]:
     """Return trees without one split, and trees without several coefficients: those that a few episodes need least."""
     states = run.state.states
-    singles = coefficients(tree, states)[:MAX_SINGLE_DROPS]
+    singles = coefficients(tree, states)[:MAX_COEFFICIENT_DROPS]
     by_return = _best_first(run, [without_coefficients(tree, [each], states) for each in singles])
     counts = [2**k for k in range(len(singles).bit_length()) if 2**k < len(singles)]
     fewer = [without_coefficients(tree, [singles[i] for i in by_return[:count]], states) for count in counts]
-    return fewer + closed_trees(run, tree)[:MAX_CLOSED]
+    return fewer + smaller_by_one_split(run, tree)[:MAX_SPLIT_DROPS]
 
 
-def closed_trees(run: DirectSearch, tree: Tree) -> list[Tree]:
+def smaller_by_one_split(run: DirectSearch, tree: Tree) -> list[Tree]:
     """Return the trees without one split, those first that return most on a few episodes."""
     trees = [with_named_sums(each) for each in trees_without_one_split(tree)]
     return [trees[i] for i in _best_first(run, trees)]

@@ -94,7 +94,7 @@ class Judge:
             return 3 * patience
         return None
 
-    def _quiet_end(self) -> float:
+    def _end_without_progress(self) -> float:
         """Return the steps at which the run ends without a better tree."""
         if (patience := self._patience()) is None:
             return self.budget
@@ -137,7 +137,7 @@ class Judge:
         state = {"judge": np.array(numbers), **self.selection.state(), **learner.state()}
         return Snapshot(
             self.steps + self.selection.shown_steps, best.tree, value, self.budget, metrics, final,
-            self.message, lambda: state, quiet_end=self._quiet_end() + self.selection.shown_steps,
+            self.message, lambda: state, end_without_progress=self._end_without_progress() + self.selection.shown_steps,
         )  # fmt: skip
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:

@@ -109,7 +109,7 @@ SETTINGS: dict[str, type] = {"paper": PaperSettings}
 
 
 CALLS_PER_CYCLE = 40
-LEARNING_BUDGET_SHARE = 0.95  # once so much is used, the last trees are sampled and judged
+CYCLES_BUDGET_SHARE = 0.95  # once so much is used, the last trees are sampled and judged
 FIRST_JUDGED_TENTH = 0.4  # share of a cycle after which its tree is judged at every tenth
 MAX_SAMPLING_SHARE = 0.25  # of all steps that judging takes, above which no more trees are sampled
 MAX_CHANGING_SHARE = 0.5  # of all steps that judging takes, above which no more changes are judged
@@ -268,7 +268,7 @@ class Learner:
         if progress.steps_since_recompute >= n_states:  # so it costs a fixed share however many base states there are
             progress.steps_since_recompute = 0
             episodes.recompute_values(tables, np.argsort(-tables.state_step[:n_states], kind="stable"))
-        is_end = progress.cycle_steps >= length or progress.steps >= LEARNING_BUDGET_SHARE * self.budget
+        is_end = progress.cycle_steps >= length or progress.steps >= CYCLES_BUDGET_SHARE * self.budget
         if not is_end and not (tau > FIRST_JUDGED_TENTH and tau * 10 > progress.next_judged_tenth):
             return False
         progress.next_judged_tenth = int(tau * 10) + 1
@@ -302,7 +302,7 @@ class Learner:
         if has_waited and self.settings.keep_best and (meets_threshold or progress.steps >= self._min_steps):
             met, not_met = "reward threshold met, and no better tree since", "no better tree for long"
             self.message = met if meets_threshold else not_met
-        elif progress.steps >= LEARNING_BUDGET_SHARE * self.budget:
+        elif progress.steps >= CYCLES_BUDGET_SHARE * self.budget:
             self.message = "budget used"
         progress.cycle += 1
 
@@ -318,7 +318,7 @@ class Learner:
         """The steps before which only a tree that meets the threshold ends the run."""
         return max(self.budget / 10, 1.25 * self.progress.steps_at_best)
 
-    def _quiet_end(self) -> float | None:
+    def _end_without_progress(self) -> float | None:
         """Return the steps at which the run ends without a better tree, if judging takes the share that it took."""
         progress, selection = self.progress, self.selection
         if progress.cycle == 0 or not selection.best_has_splits or not self.settings.keep_best:
@@ -405,11 +405,11 @@ class Learner:
         for name in ("followed_returns", "followed_episodes", "hits", "misses", "node_visits"):
             counters[name] = 0
         self.clock, self.learning_steps = seconds, 0
-        value, quiet_end = self.selection.show(is_last=bool(self.message)), self._quiet_end()
+        value, end_without_progress = self.selection.show(is_last=bool(self.message)), self._end_without_progress()
         state, shown_steps = self._state(), self.selection.shown_steps
         return Snapshot(
             progress.steps + shown_steps, best.tree, value, self.budget, metrics, final, self.message, lambda: state,
-            quiet_end=quiet_end and quiet_end + shown_steps, ended=bool(self.message),
+            end_without_progress=end_without_progress and end_without_progress + shown_steps, ended=bool(self.message),
         )  # fmt: skip
 
     def _state(self) -> dict[str, np.ndarray]:

@@ -27,7 +27,7 @@ __all__ = [
 ]  # fmt: skip
 
 MAX_STEPS_WITHOUT_CHANGE = 32  # base steps that leave every feature as it is, after which an episode is given up
-MAX_KEPT_VISITS = 1024  # visits that count when a cycle goes on with the nodes of the last one
+MAX_VISITS_OF_KEPT_NODES = 1024  # visits that count when a cycle goes on with the nodes of the last one
 MAX_TABLE_BYTES = 8 << 30  # of all tables; pages that are never written take no memory
 MAX_OUTCOMES = 16  # the latest outcomes remembered for each base state and action
 MAX_RECORDED_STEPS = 4096  # base steps after which an episode that still goes on is learned from
@@ -219,7 +219,7 @@ def begin_cycle(tables: Tables, rules: Rules, guide: Tree | None) -> Tables:
     bounds, new_rules = tables.bounds, compiled_rules(rules)
     same_bounds = all(np.array_equal(getattr(tables.rules, name), getattr(new_rules, name)) for name in ("low", "high"))
     max_nodes = len(bounds.visits) // 2 if new_rules.has_depth_limit and same_bounds else 0
-    keep_most_visited_nodes(bounds, max_nodes, MAX_KEPT_VISITS)
+    keep_most_visited_nodes(bounds, max_nodes, MAX_VISITS_OF_KEPT_NODES)
     tables.moments[:] = 0.0
     size = int(tables.state_keys.size[0])
     tables.schedule[0].has_guide = guide is not None

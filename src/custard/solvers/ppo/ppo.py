@@ -332,7 +332,7 @@ class Learner:
         meets_threshold = selection.clearly_reaches(self.problem.source.reward_threshold)
         return meets_threshold and is_fully_judged and not selection.best_varies
 
-    def _quiet_end(self) -> float:
+    def _end_without_progress(self) -> float:
         """Return the steps at which the run ends without a better tree."""
         if not self.settings.keep_best or not (self._meets_threshold or self.selection.best_has_splits):
             return self.budget
@@ -359,7 +359,7 @@ class Learner:
         state, shown_steps = self._state(), self.selection.shown_steps
         return Snapshot(
             self.survey_steps + self.steps + shown_steps, best.tree, value, self.budget, metrics, greedy,
-            self.message, lambda: state, quiet_end=self._quiet_end() + shown_steps,
+            self.message, lambda: state, end_without_progress=self._end_without_progress() + shown_steps,
         )  # fmt: skip
 
     def _state(self) -> dict[str, np.ndarray]:

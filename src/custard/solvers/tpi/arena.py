@@ -30,7 +30,7 @@ MIN_ROUND_EPISODES = 800  # that a round takes, at least
 MIN_AFFORDABLE_EPISODES = 2500  # that the budget is to allow, where nothing ends an episode
 
 COMPARISON_STEPS = 30_000  # compiled steps that comparing two trees takes, about
-EPISODES_WHERE_EXACT = 4  # where returns are exact all episodes are alike
+EPISODES_FOR_EXACT_RETURNS = 4  # where returns are exact all episodes are alike
 MAX_VALUED_STATES = {1: 40_000, 2: 5000}, 1500, 300  # compiled: by the number of features, or more; from Python
 TABLE_VALUING_STEPS = 100_000_000  # stands for the budget where valuing actions takes no environment steps
 MAX_CONFIRMATION_EPISODES = 16_000, 100  # in which a perfect tree is to be perfect: compiled, from Python
@@ -176,7 +176,7 @@ class Arena:
         """Return seeds of fresh episodes to compare trees on, after those in which nearly perfect trees failed."""
         seed = int(rng.integers(2**31))
         if self.simulator.is_exact:
-            return episode_seeds(seed, EPISODES_WHERE_EXACT)
+            return episode_seeds(seed, EPISODES_FOR_EXACT_RETURNS)
         return np.concatenate([failing_seeds, episode_seeds(seed, self.comparison_episodes)])
 
     def judging_seeds(self, rng: np.random.Generator, min_episodes: int) -> np.ndarray:
@@ -190,7 +190,7 @@ class Arena:
             steps = 2 * comparison * max(1.0, self.simulator.mean_episode_length)
             multiple = int(np.clip((self.budget - self.search_budget) / steps, 2, multiple))
         seed = int(rng.integers(2**31))
-        return episode_seeds(seed, EPISODES_WHERE_EXACT if self.simulator.is_exact else comparison * multiple)
+        return episode_seeds(seed, EPISODES_FOR_EXACT_RETURNS if self.simulator.is_exact else comparison * multiple)
 
     @property
     def confirmation_episodes(self) -> int:

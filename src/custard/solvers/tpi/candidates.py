@@ -2,7 +2,7 @@
 
 Every function takes a simulator and plain values, and returns values. Proposals come from measured action values
 (`fit_trees`) or from chance (`random_trees`); `rank_trees` orders them. Refinements compare trees on the same episodes:
-`polish` tries small changes, `shrink` drops splits, `judge` and `confirm` use fresh episodes.
+`polish` tries small changes, `shrink` drops splits, `judge` and `confirm_perfect` use fresh episodes.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from custard.tree.simplify import prune_unvisited, simplify
 from custard.tree.tree import Tree
 
 __all__ = [
-    "MAX_LEAVES", "NEGLIGIBLE_SHARE", "ActionValues", "Confirmation", "TreeSpace", "Verdict", "confirm", "fit_trees",
-    "judge", "polish", "random_trees", "rank_trees", "remember_failing_seeds", "shrink",
+    "MAX_LEAVES", "NEGLIGIBLE_SHARE", "ActionValues", "Confirmation", "TreeSpace", "Verdict", "confirm_perfect",
+    "fit_trees", "judge", "polish", "random_trees", "rank_trees", "remember_failing_seeds", "shrink",
     "states_or_random",
 ]  # fmt: skip
 
@@ -238,7 +238,7 @@ def _extend_while_perfect(
     return candidate
 
 
-def confirm(simulator: Simulator, tree: Tree, seeds: np.ndarray, missed_share: float) -> Confirmation:
+def confirm_perfect(simulator: Simulator, tree: Tree, seeds: np.ndarray, missed_share: float) -> Confirmation:
     """Return whether a tree misses at most a share of the largest return possible in the episodes of the seeds.
 
     A few episodes reject a bad tree.

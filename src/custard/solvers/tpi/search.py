@@ -314,13 +314,13 @@ class Search:
     def _judge_smaller(self, tree: Tree, returns: np.ndarray) -> None:
         """Keep the tree if it has fewer leaves than the perfect one and is perfect too."""
         state = self.state
-        if tree.n_leaves < state.best.n_leaves and self._confirm(tree):
+        if tree.n_leaves < state.best.n_leaves and self._confirm_perfect(tree):
             state.best, state.rounds_without_progress = tree, 0
         else:  # a tree that is far from perfect counts for several rounds
             promising = float((returns >= self.arena.simulator.max_return).mean()) > PROMISING_SHARE
             state.rounds_without_progress += 1 if promising else MAX_SHRINKING_ROUNDS // 3
 
-    def _confirm(self, tree: Tree) -> bool:
+    def _confirm_perfect(self, tree: Tree) -> bool:
         """Return whether a tree is nearly perfect on many fresh episodes, and remember those where it fails."""
         state, arena = self.state, self.arena
         seed = int(np.random.default_rng([self.seed, state.round, 1]).integers(2**31))
@@ -328,7 +328,7 @@ class Search:
         late = late or arena.environment.steps > arena.search_budget // 2
         missed_share = NEGLIGIBLE_SHARE if late and tree.n_leaves < state.best.n_leaves else NEARLY_PERFECT_LOSS
         seeds = episode_seeds(seed, arena.confirmation_episodes)
-        result = candidates.confirm(arena.simulator, tree, seeds, missed_share)
+        result = candidates.confirm_perfect(arena.simulator, tree, seeds, missed_share)
         if result.is_perfect or tree is state.best:
             state.best_return, state.best_error, state.best_episodes = result.mean, result.error, result.episodes
         state.failing_seeds = candidates.remember_failing_seeds(state.failing_seeds, result.failing_seeds)
@@ -349,7 +349,7 @@ class Search:
         """Decide whether the search is over, and say why."""
         state, max_return = self.state, self.arena.simulator.max_return
         nearly = max_return > 0 and state.best_return >= max_return * (1.0 - NEARLY_PERFECT_LOSS)
-        state.is_perfect = state.is_perfect or (nearly and self._confirm(state.best))
+        state.is_perfect = state.is_perfect or (nearly and self._confirm_perfect(state.best))
         waited, has_budget = state.rounds_without_progress, self.arena.has_budget
         shrunk = waited >= MAX_SHRINKING_ROUNDS and not self.is_mending
         if state.is_perfect and (shrunk or not has_budget or state.best.n_leaves == 1):
@@ -410,7 +410,7 @@ class Search:
         metrics, message = {"round": float(self.state.round)}, f"round {self.state.round + 1}"
         yield Snapshot(
             self.arena.environment.steps, tree, value, self.arena.budget, metrics, message=message,
-            quiet_end=self._quiet_end(),
+            end_without_progress=self._end_without_progress(),
         )  # fmt: skip
 
     def hand_over(self, start: Tree | None) -> Iterator[Snapshot]:
@@ -423,10 +423,11 @@ class Search:
         state, arrays = self.state, self._to_arrays()  # as they are now, also if the next round is broken off
         return Snapshot(
             self.arena.environment.steps, centre_integer_thresholds(state.best), state.best_return, self.arena.budget,
-            state.metrics, message=state.message, state=lambda: arrays, quiet_end=self._quiet_end(),
+            state.metrics, message=state.message, state=lambda: arrays,
+            end_without_progress=self._end_without_progress(),
         )  # fmt: skip
 
-    def _quiet_end(self) -> float | None:
+    def _end_without_progress(self) -> float | None:
         """Return the steps at which the search ends without a better tree, if rounds take as many as those so far."""
         state, steps = self.state, self.arena.environment.steps
         if state.round == 0 or self.is_mending:

@@ -32,7 +32,7 @@ MAX_FIT_STATES = 20_000
 MAX_Q_LEARNING_STEPS = 4_800_000
 LEARNED_POLICIES, COUNTED_POLICIES = 30, 8  # policies that trees are made of, for values from Q-learning or from counts
 Q_LEARNING_NOISE = 0.3  # share of random actions
-POLICY_EPISODES, FIRST_POLICY_EPISODES = 8, 64  # whose states trees are fitted to; the latter for refits, too
+FEW_FIT_EPISODES, MANY_FIT_EPISODES = 8, 64  # whose states trees are fitted to; the latter for refits, too
 TIE_SHARE = 0.02  # share of the median gap between best and worst action within which actions are tied
 REFITTED_POLICIES, REFITS = 3, 3  # policies whose trees are refitted on their own states; how often
 
@@ -103,7 +103,7 @@ class TableExpert:
             tied = self.q >= self.q.max(axis=1, keepdims=True) - (tie if k else 0.0)
             policy = (tied * (1.0 + rng.random(self.q.shape))).argmax(axis=1)
             x = self._states_of(
-                simulator, policy, int(rng.integers(2**31)), POLICY_EPISODES if k else FIRST_POLICY_EPISODES
+                simulator, policy, int(rng.integers(2**31)), FEW_FIT_EPISODES if k else MANY_FIT_EPISODES
             )
             yield fit(x, np.eye(self.actions.n)[policy[self.numbering.numbers(x)]], price=1e-3)
             for refit in range(REFITS if k < REFITTED_POLICIES else 1):
@@ -112,7 +112,7 @@ class TableExpert:
                 yield tree
                 if k < REFITTED_POLICIES and refit < REFITS - 1:
                     policy = tree.predict(self.numbering.features(np.arange(len(self.q)))) - self.actions.start
-                    more = self._states_of(simulator, policy, int(rng.integers(2**31)), FIRST_POLICY_EPISODES)
+                    more = self._states_of(simulator, policy, int(rng.integers(2**31)), MANY_FIT_EPISODES)
                     x = np.concatenate([x, more])[-MAX_FIT_STATES:]
 
     def _states_of(self, simulator: CompiledSimulator, policy: np.ndarray, seed: int, episodes: int) -> np.ndarray:
