@@ -226,6 +226,6 @@ def test_a_notebook_has_one_line_that_changes(notebook, monkeypatch, capsys):
 
 def test_while_the_best_tree_is_not_judged_the_value_of_one_before_is_shown():
     judged, later = Snapshot(10, stump(), 9.0, metrics={"error": 0.5, "judged": 16.0}), Snapshot(20, stump(), math.nan)
-    assert "best tree 9 ± 0.98 (16 episodes)" in snapshot_text(judged, judged)
-    assert "best tree not judged yet, one before 9 ± 0.98 (16 episodes)" in snapshot_text(later, judged)
+    assert "best tree 9.00 ± 0.98 (16 episodes)" in snapshot_text(judged, judged)
+    assert "best tree not judged yet, one before 9.00 ± 0.98 (16 episodes)" in snapshot_text(later, judged)
     assert "best tree not judged yet, depth" in snapshot_text(later)

@@ -243,8 +243,8 @@ def evenly_spaced(rows: np.ndarray, count: int) -> np.ndarray:
 class TreeLearner:
     """Learns from every step of an environment, compiled or stepped by Python.
 
-    `learn_compiled` and `learn_held_step` are the learner's own compiled functions: the loop, and one step, each with its
-    own update. A class that handed the update to compiled code would compile it in every process.
+    `learn_compiled` and `learn_held_step` are the learner's own compiled functions: the loop, and one step, each with
+    its own update. A class that handed the update to compiled code would compile it in every process.
 
         learn_compiled(tables, episodes, steps)
         learn_held_step(held tables, x, action, reward, next x, terminated)
