@@ -116,36 +116,42 @@ def trials_of(*judged):
     return found
 
 
-STILL, CLIMBING = [0, 50, 90, 99, 100, 100, 100, 101], [0, 1, 2, 3, 5, 8, 13, 21]
+STILL, SLOW = [0, 50, 90, 99, 100, 100, 100, 101], [0, 50, 80, 90, 90, 95, 98, 100]
+CLIMBING = [0, 1, 2, 3, 5, 8, 13, 21]
 
 
 def test_a_search_stands_still_where_the_later_half_of_its_judgements_gains_little():
     assert trials_of((100, STILL)).stands_still(0)
-    assert not trials_of((100, CLIMBING)).stands_still(0)
-    assert not trials_of((100, STILL[:5])).stands_still(0)  # too few judgements to tell
     assert trials_of((100, [-300 + value for value in STILL])).stands_still(0)  # whatever the level
+    assert not trials_of((100, SLOW)).stands_still(0)
+    assert trials_of((100, SLOW)).late_gain(0) == 0.1
+    assert not trials_of((100, STILL[:5])).stands_still(0)  # too few judgements to tell
+    assert trials_of((100, [5.0] * 8)).stands_still(0)
 
 
-def test_another_search_has_its_turn_while_the_best_one_stands_still():
-    trials = trials_of((100, STILL), (100, CLIMBING))
-    assert trials.best == 0
-    assert (trials.next_turn(1000), trials.turn_end) == (1, 200)
-    trials.searches[1]["search.steps"][0] = 200
-    assert trials.turn_is_over(1000)
-    trials.searches[1]["search.judged"][:, 1] = 200 + np.array(CLIMBING)  # better now
-    assert trials.next_turn(1000) == 1
+def test_the_other_kind_has_its_turn_when_the_best_search_slows_down():
+    for values in (STILL, SLOW):
+        trials = trials_of((300, values), (100, CLIMBING))
+        assert trials.best == 0
+        assert (trials.next_turn(1000), trials.turn_end) == (1, 200)
+        trials.searches[1]["search.steps"][0] = 200
+        assert trials.turn_is_over(1000)
+        trials.searches[1]["search.judged"][:, 1] = 200 + np.array(CLIMBING)  # better now, and not slow
+        assert trials.next_turn(1000) == 1
+    assert trials_of((300, CLIMBING), (100, STILL[:3])).next_turn(1000) == 1
+    assert trials_of((300, [1000 * value for value in CLIMBING]), (100, STILL)).next_turn(1000) == 0  # it climbs
 
 
-def test_a_new_search_of_the_kind_with_fewer_steps_begins_where_all_stand_still():
-    trials = trials_of((100, STILL), (300, STILL))
+def test_a_new_search_of_the_kind_with_fewer_steps_begins_where_those_of_it_stand_still():
+    trials = trials_of((100, STILL), (300, SLOW))
     assert trials.next_turn(1000) == 2
     assert trials.kinds == (CMA, AUGMENTED, CMA)
     assert trials.is_decided
-    assert trials_of((100, STILL), (700, STILL)).next_turn(1000) == 0  # the best one has the last steps
+    assert trials_of((100, STILL), (700, SLOW)).next_turn(1000) == 0  # the best one has the last steps
 
 
 def test_turns_are_kept():
-    trials = trials_of((100, STILL), (100, CLIMBING))
+    trials = trials_of((300, STILL), (100, CLIMBING))
     trials.next_turn(1000)
     again = Trials.from_arrays(trials.arrays())
     assert (again.turn, again.turn_end, again.tried, again.kinds) == (1, 200, 2, trials.kinds)

@@ -2,8 +2,8 @@
 
 Weights are searched for standardised features and folded back, so that the policy takes raw ones. CMA-ES
 (`direct_search`) explores widely; augmented random search takes fewer episodes where there are many weights. Each is
-tried with a part of the steps, and the one that found the best policy goes on. While that one stands still others have
-their turn, those first that still improve.
+tried with a part of the steps, and the one that found the best policy goes on. When that one slows down the other kind
+has its turn.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ AUGMENTED_GENERATIONS = 12  # that augmented random search needs before it is co
 MAX_AUGMENTED_SEARCHES = 3  # with other random numbers: some get stuck early
 MIN_AUGMENTED_GENERATIONS, MAX_TRIAL_SHARE = 5, 0.5  # without which it is not tried, in at most this share of all steps
 MAX_STANDSTILL_GAIN = 0.05  # share of all its gain that a search makes in the later half, if it stands still
-MIN_STANDSTILL_JUDGEMENTS = 6  # without which a search does not stand still
+MAX_SLOW_GAIN = 0.2  # the same, if it slows down
+MIN_JUDGEMENTS_TO_TELL = 6  # without which a search does neither
 TURN_SHARE, LAST_TURN = 0.1, 0.8  # of all steps: a search's turn; from when on the best search has the rest
 FIRST_POLICIES, MIN_FIRST_POLICIES = 32, 4  # random linear policies: an episode of each says how features are scaled
 MAX_FIRST_SHARE = 0.2  # of all steps that these may take
@@ -143,31 +144,36 @@ class Trials:
         length = float(self.searches[self.best_augmented]["search.lengths"][0])
         return max(0.0, self.best_value(self.best_augmented) / max(1.0, length))
 
-    def stands_still(self, number: int) -> bool:
-        """Return whether a search has gained little in the later half of its judgements."""
+    def late_gain(self, number: int) -> float:
+        """Return the share of all its gain that a search has made in the later half of its judgements."""
         judged = self.searches[number]["search.judged"][:, 1]
-        if len(judged) < MIN_STANDSTILL_JUDGEMENTS:
-            return False
+        if len(judged) < MIN_JUDGEMENTS_TO_TELL:
+            return 1.0
         best, before = judged.max(), judged[: (len(judged) + 1) // 2].max()
-        return bool(best - before <= MAX_STANDSTILL_GAIN * (best - judged[0]))
+        return float((best - before) / (best - judged[0])) if best > judged[0] else 0.0
+
+    def stands_still(self, number: int) -> bool:
+        """Return whether a search has gained next to nothing of late."""
+        return self.late_gain(number) <= MAX_STANDSTILL_GAIN
 
     def next_turn(self, steps: int) -> int:
         """Return the number of the search that goes on; `steps` are those for all searches.
 
-        It is the best one that does not stand still, or a new one where all do. The best one has the last steps.
+        It is the best one unless it slows down, and at the end in any case. Otherwise it is one of the kind that has
+        had the fewest steps: the best that does not stand still, or a new one.
         """
         if self.turn in self.searches and self.used(self.turn) < self.turn_end:
             return self.turn
-        moving = [number for number in self.searches if not self.stands_still(number)]
-        if self.steps >= LAST_TURN * steps:
-            self.turn, turn_steps = self.best, steps
-        elif moving:
-            self.turn, turn_steps = max(moving, key=self.best_value), int(TURN_SHARE * steps)
+        is_last, turn_steps = self.steps >= LAST_TURN * steps, int(TURN_SHARE * steps)
+        if is_last or self.late_gain(self.best) > MAX_SLOW_GAIN:
+            self.turn, turn_steps = self.best, steps if is_last else turn_steps
         else:
-            self.turn, turn_steps = len(self.kinds), int(TURN_SHARE * steps)
-            kinds = sorted({CMA, AUGMENTED} & set(self.kinds))
-            self.kinds += (min(kinds, key=self.steps_of_kind),)
-            self.tried += 1
+            kind = min(sorted({CMA, AUGMENTED} & set(self.kinds)), key=self.steps_of_kind)
+            numbers = [number for number in self.searches if self.kinds[number] == kind]
+            moving = [number for number in numbers if not self.stands_still(number)]
+            self.turn = max(moving, key=self.best_value) if moving else len(self.kinds)
+        if self.turn == len(self.kinds):
+            self.kinds, self.tried = (*self.kinds, kind), self.tried + 1
         self.turn_end = self.used(self.turn) + turn_steps
         return self.turn
 
