@@ -32,9 +32,12 @@ from custard.tree.leaf_actions import LeafActions
 __all__ = ["Guide", "LinearProgress", "fitted_policy", "search_linear_policy", "train"]
 
 CMA, AUGMENTED, PRICED = "CMA-ES", "augmented random search", "augmented random search, steps priced"
-TRIAL_SHARES = {CMA: 0.1, AUGMENTED: 0.4, PRICED: 0.3}  # of all steps, for all searches of a kind
+#: Of all steps, for the trials of a kind. Augmented random search follows small differences of return, which scores of
+#: discrete actions seldom make: there CMA-ES is the one that finds good policies more often, though later.
+TRIAL_SHARES = {CMA: 0.1, AUGMENTED: 0.4, PRICED: 0.3}
+DISCRETE_TRIAL_SHARES = {CMA: 0.4, AUGMENTED: 0.2, PRICED: 0.2}
 AUGMENTED_GENERATIONS = 12  # that augmented random search needs before it is compared, too
-MAX_AUGMENTED_SEARCHES = 3  # with other random numbers: some get stuck early
+MAX_AUGMENTED_SEARCHES = 3  # with other random numbers, for real actions: some get stuck early
 MIN_AUGMENTED_GENERATIONS, MAX_TRIAL_SHARE = 5, 0.5  # without which it is not tried, in at most this share of all steps
 MAX_STANDSTILL_GAIN = 0.05  # share of all its gain that a search makes in the later half, if it stands still
 MAX_SLOW_GAIN = 0.2  # the same, if it slows down
@@ -109,14 +112,17 @@ class Trials:
         """Return the largest value that one search has found."""
         return float(self.searches[number]["search.judged"][:, 1].max(initial=-np.inf))
 
-    def trial_is_over(self, steps: int) -> bool:
-        """Return whether the present search was tried for long enough; `steps` are those for all searches."""
+    def trial_is_over(self, steps: int, shares: Mapping[str, float]) -> bool:
+        """Return whether the present search was tried for long enough.
+
+        `steps` are those for all searches, `shares` of them are for the trials of each kind.
+        """
         used, kind = self.used(self.tried), self.kinds[self.tried]
         if kind == CMA:
-            return used >= TRIAL_SHARES[kind] * steps
+            return used >= shares[kind] * steps
         left = steps - self.steps + used  # of which the best search should have a part afterwards
         needed = AUGMENTED_GENERATIONS / max(1, self.generations(self.tried)) * used
-        own_share = TRIAL_SHARES[kind] / self.kinds.count(kind)
+        own_share = shares[kind] / self.kinds.count(kind)
         most = MAX_TRIAL_SHARE * left / self.kinds[self.tried :].count(kind)
         return used >= min(max(own_share * steps, needed), most)
 
@@ -243,6 +249,7 @@ def search_linear_policy(
         trials = _begin(problem, runner, settings, seed, max_steps)
     actions, time_limit = problem.base.actions, problem.source.time_limit or max_steps or np.inf
     scaling = Scaling(trials.mean, trials.deviation, actions)
+    shares = DISCRETE_TRIAL_SHARES if actions.discrete else TRIAL_SHARES
 
     def of_raw(parameters: np.ndarray) -> LinearPolicy:
         return raw_policy(parameters, actions)
@@ -268,7 +275,7 @@ def search_linear_policy(
 
     shown: LinearProgress | None = None
     while True:
-        if not trials.is_decided and trials.trial_is_over(settings.steps):
+        if not trials.is_decided and trials.trial_is_over(settings.steps, shares):
             trials.end_trial(time_limit)
             continue
         is_decided = trials.is_decided
@@ -287,7 +294,7 @@ def search_linear_policy(
             yield replace(shown, search=replace(shown.search, steps=trials.steps), state=trials.arrays())
             if found.is_final:
                 return
-            if trials.turn_is_over(settings.steps) if is_decided else trials.trial_is_over(settings.steps):
+            if trials.turn_is_over(settings.steps) if is_decided else trials.trial_is_over(settings.steps, shares):
                 break
 
 
@@ -326,16 +333,16 @@ def _begin(
     mean = np.mean([states.mean(axis=0) for states in met], axis=0)  # a long episode counts no more than a short one
     deviation = np.sqrt(np.mean([((states - mean) ** 2).mean(axis=0) for states in met], axis=0))
     first_steps, centre = sum(map(len, met)), np.zeros(neutral.size)
-    kinds = _affordable_searches(settings, first_steps / len(met))
+    kinds = _affordable_searches(settings, first_steps / len(met), 1 if actions.discrete else MAX_AUGMENTED_SEARCHES)
     return Trials(kinds, mean, _nonzero_deviation(deviation, mean), centre, first_steps, first_steps)
 
 
-def _affordable_searches(settings: DirectSearchSettings, episode_steps: float) -> tuple[str, ...]:
+def _affordable_searches(settings: DirectSearchSettings, episode_steps: float, max_augmented: int) -> tuple[str, ...]:
     """Return the kinds of searches whose trials can have enough generations."""
     generations = MAX_TRIAL_SHARE * settings.steps / (2 * MIN_DIRECTIONS * episode_steps)
     if generations < MIN_AUGMENTED_GENERATIONS:
         return (CMA,)
-    starts = int(np.clip(generations / AUGMENTED_GENERATIONS, 1, MAX_AUGMENTED_SEARCHES))
+    starts = int(np.clip(generations / AUGMENTED_GENERATIONS, 1, max_augmented))
     return CMA, *starts * (AUGMENTED,), PRICED
 
 
