@@ -45,6 +45,8 @@ MIN_JUDGEMENTS_TO_TELL = 6  # without which a search does neither
 TURN_SHARE, LAST_TURN = 0.1, 0.8  # of all steps: a search's turn; from when on the best search has the rest
 FIRST_POLICIES, MIN_FIRST_POLICIES = 32, 4  # random linear policies: an episode of each says how features are scaled
 MAX_FIRST_SHARE = 0.2  # of all steps that these may take
+TRIAL_ARRAYS = "kinds", "mean", "deviation", "centre"  # fields of `Trials`, in order, and those that follow
+TRIAL_NUMBERS = "state_count", "own_steps", "tried", "turn", "turn_end"
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,8 +77,8 @@ class Trials:
     state_count: int  # of the states that showed how features are scaled
     own_steps: int  # that no search counts: of the first policies, and of choosing the best of several searches'
     tried: int = 0  # how many trials are over
-    turn: int = -1  # the number of the search whose turn it is since they are, and
-    turn_end: int = 0  # how many steps it has used when its turn is over
+    turn: int = -1  # the number of the search whose turn it is, once all trials are over
+    turn_end: int = 0  # how many steps that search has used when its turn is over
     searches: dict[int, dict[str, np.ndarray]] = field(default_factory=dict)  # by number: what it needs to go on
     best_policies: dict[int, np.ndarray] = field(default_factory=dict)  # by number: weights and biases, raw, in a row
 
@@ -195,29 +197,14 @@ class Trials:
         """Return everything as arrays."""
         data = {f"search{k}/{name}": value for k, search in self.searches.items() for name, value in search.items()}
         data |= {f"best_policies/{k}": table for k, table in self.best_policies.items()}
-        names = (
-            "kinds",
-            "mean",
-            "deviation",
-            "centre",
-            "state_count",
-            "own_steps",
-            "tried",
-            "turn",
-            "turn_end",
-            "steps",
-        )
-        return data | {name: np.array(getattr(self, name)) for name in (*names, "steps")}
+        names = *TRIAL_ARRAYS, *TRIAL_NUMBERS, "steps"
+        return data | {name: np.array(getattr(self, name)) for name in names}
 
     @classmethod
     def from_arrays(cls, data: Mapping[str, np.ndarray]) -> Trials:
         """Return the trials that `arrays` was made of."""
-        arrays = data["mean"], data["deviation"], data["centre"]
-        names = ("state_count", "own_steps", "tried", "turn", "turn_end")
-        state_count, own_steps, tried, turn, turn_end = (int(data[name]) for name in names)
-        trials = cls(
-            tuple(data["kinds"].tolist()), *arrays, state_count, own_steps, tried, turn=turn, turn_end=turn_end
-        )
+        kinds, *arrays = (data[name] for name in TRIAL_ARRAYS)
+        trials = cls(tuple(kinds.tolist()), *arrays, *(int(data[name]) for name in TRIAL_NUMBERS))
         for key, value in data.items():
             number, slash, name = key.partition("/")
             if number == "best_policies":
