@@ -203,8 +203,9 @@ class Trials:
     @classmethod
     def from_arrays(cls, data: Mapping[str, np.ndarray]) -> Trials:
         """Return the trials that `arrays` was made of."""
-        kinds, *arrays = (data[name] for name in TRIAL_ARRAYS)
-        trials = cls(tuple(kinds.tolist()), *arrays, *(int(data[name]) for name in TRIAL_NUMBERS))
+        kinds, mean, deviation, centre = (data[name] for name in TRIAL_ARRAYS)
+        state_count, own_steps, tried, turn, turn_end = (int(data[name]) for name in TRIAL_NUMBERS)
+        trials = cls(tuple(kinds.tolist()), mean, deviation, centre, state_count, own_steps, tried, turn, turn_end)
         for key, value in data.items():
             number, slash, name = key.partition("/")
             if number == "best_policies":
