@@ -34,14 +34,16 @@ __all__ = ["Guide", "LinearProgress", "fitted_policy", "search_linear_policy", "
 CMA, AUGMENTED, PRICED = "CMA-ES", "augmented random search", "augmented random search, steps priced"
 #: Of all steps, for the trials of a kind. Augmented random search follows small differences of return, which scores of
 #: discrete actions seldom make: there CMA-ES is the one that finds good policies more often, though later.
-TRIAL_SHARES = {CMA: 0.1, AUGMENTED: 0.4, PRICED: 0.3}
+TRIAL_SHARES = {CMA: 0.1, AUGMENTED: 0.3, PRICED: 0.3}
 DISCRETE_TRIAL_SHARES = {CMA: 0.4, AUGMENTED: 0.2, PRICED: 0.2}
-AUGMENTED_GENERATIONS = 12  # that augmented random search needs before it is compared, too
+FURTHER_SHARE = 0.1  # of all steps, for each augmented random search after the first
+#: Generations that the first of these needs before it is compared, too, and those after it.
+AUGMENTED_GENERATIONS, FURTHER_GENERATIONS = 25, 12
 MAX_AUGMENTED_SEARCHES = 3  # with other random numbers, for real actions: some get stuck early
 MIN_AUGMENTED_GENERATIONS, MAX_TRIAL_SHARE = 5, 0.5  # without which it is not tried, in at most this share of all steps
 MAX_STANDSTILL_GAIN = 0.05  # share of all its gain that a search makes in the later half, if it stands still
 MAX_SLOW_GAIN = 0.2  # the same, if it slows down
-MIN_JUDGEMENTS_TO_TELL = 6  # without which a search does neither
+MIN_JUDGEMENTS_TO_TELL = 3  # without which a search does neither
 TURN_SHARE, LAST_TURN = 0.1, 0.8  # of all steps: a search's turn; from when on the best search has the rest
 FIRST_POLICIES, MIN_FIRST_POLICIES = 32, 4  # random linear policies: an episode of each says how features are scaled
 MAX_FIRST_SHARE = 0.2  # of all steps that these may take
@@ -123,22 +125,23 @@ class Trials:
         if kind == CMA:
             return used >= shares[kind] * steps
         left = steps - self.steps + used  # of which the best search should have a part afterwards
-        needed = AUGMENTED_GENERATIONS / max(1, self.generations(self.tried)) * used
-        own_share = shares[kind] / self.kinds.count(kind)
-        most = MAX_TRIAL_SHARE * left / self.kinds[self.tried :].count(kind)
-        return used >= min(max(own_share * steps, needed), most)
+        is_further = kind == AUGMENTED and AUGMENTED in self.kinds[: self.tried]
+        least_generations = FURTHER_GENERATIONS if is_further else AUGMENTED_GENERATIONS
+        needed = least_generations / max(1, self.generations(self.tried)) * used
+        share = FURTHER_SHARE if is_further else shares[kind]
+        return used >= min(max(share * steps, needed), MAX_TRIAL_SHARE * left)
 
     def end_trial(self, time_limit: float) -> None:
-        """Go on to the next search; one with priced steps is tried only where the best one before is trapped.
-
-        It is where it has found a policy that never fails, and stands still.
-        """
+        """Go on to the next trial: of a search in which steps have a price where the one before is trapped."""
         self.tried += 1
-        if not self.is_decided and self.kinds[self.tried] == PRICED:
-            number = self.best_augmented
-            lasts = float(self.searches[number]["search.lengths"][0]) >= time_limit
-            if not (lasts and self.stands_still(number)):
-                self.kinds = self.kinds[: self.tried]
+        is_first = self.kinds[: self.tried].count(AUGMENTED) == 1
+        if self.kinds[self.tried - 1] == AUGMENTED and is_first and self.is_trapped(time_limit):
+            self.kinds = (*self.kinds[: self.tried], PRICED)
+
+    def is_trapped(self, time_limit: float) -> bool:
+        """Return whether the best search without a price has found a policy that never fails, and stands still."""
+        number = self.best_augmented
+        return float(self.searches[number]["search.lengths"][0]) >= time_limit and self.stands_still(number)
 
     @property
     def best_augmented(self) -> int:
@@ -176,7 +179,7 @@ class Trials:
         if is_last or self.late_gain(self.best) > MAX_SLOW_GAIN:
             self.turn, turn_steps = self.best, steps if is_last else turn_steps
         else:
-            kind = min(sorted({CMA, AUGMENTED} & set(self.kinds)), key=self.steps_of_kind)
+            kind = min(sorted(set(self.kinds)), key=self.steps_of_kind)
             numbers = [number for number in self.searches if self.kinds[number] == kind]
             moving = [number for number in numbers if not self.stands_still(number)]
             self.turn = max(moving, key=self.best_value) if moving else len(self.kinds)
@@ -330,8 +333,8 @@ def _affordable_searches(settings: DirectSearchSettings, episode_steps: float, m
     generations = MAX_TRIAL_SHARE * settings.steps / (2 * MIN_DIRECTIONS * episode_steps)
     if generations < MIN_AUGMENTED_GENERATIONS:
         return (CMA,)
-    starts = int(np.clip(generations / AUGMENTED_GENERATIONS, 1, max_augmented))
-    return CMA, *starts * (AUGMENTED,), PRICED
+    starts = int(np.clip(generations / FURTHER_GENERATIONS, 1, max_augmented))
+    return CMA, *starts * (AUGMENTED,)
 
 
 def _begin_near(guide: Guide, problem: Problem) -> Trials:
