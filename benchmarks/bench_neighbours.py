@@ -19,7 +19,7 @@ import numpy as np
 from numba import njit
 
 from custard.core.spaces import describe
-from custard.solvers.common.action_memory import ACTION_DISTANCE
+from custard.solvers.common.action_memory import KEY_DISTANCE_BETWEEN_ACTIONS
 from custard.solvers.common.key_table import insert, make_keys, nearest, restore_keys
 from custard.solvers.mfec import mfec, paper
 from custard.task.problem import Problem
@@ -123,7 +123,7 @@ def main() -> None:
     """Measure every search at every size."""
     sizes = [int(word) for word in sys.argv[1:]] or [100_000, 1_000_000]
     keys = met_keys(max(sizes) + TURNS)
-    keys[:, 0] /= ACTION_DISTANCE / 10.0  # single precision must still tell neighbours of one action apart
+    keys[:, 0] /= KEY_DISTANCE_BETWEEN_ACTIONS / 10.0  # single precision must still tell neighbours of one action apart
     rows = []
     for size in sizes:
         stored, more = keys[:size], keys[size : size + TURNS]

@@ -8,7 +8,7 @@ import pytest
 import custard
 from custard.core.errors import CustardError
 from custard.core.spaces import describe
-from custard.solvers.common.selection import LAST_SHOWN_SHARE, MAX_SHOWN_EPISODES, SHOWN_SHARE, Selection
+from custard.solvers.common.selection import LAST_SHOWN_BUDGET_SHARE, MAX_SHOWN_EPISODES, SHOWN_BUDGET_SHARE, Selection
 from custard.task.problem import Problem
 from custard.task.source import source
 
@@ -47,7 +47,7 @@ def test_the_episodes_shown_have_a_share_of_the_budget():
     selection = chosen(0, budget=50_000)
     assert selection.shown_steps == 0
     values = [selection.show() for _ in range(60)]
-    limit = (SHOWN_SHARE - LAST_SHOWN_SHARE) * selection.budget
+    limit = (SHOWN_BUDGET_SHARE - LAST_SHOWN_BUDGET_SHARE) * selection.budget
     assert limit <= selection.shown_steps < limit + selection.longest
     assert len(set(values)) > 2  # more episodes ran at first
     assert values[-1] == values[-2] == selection.best.shown.mean()

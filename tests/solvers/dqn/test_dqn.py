@@ -23,7 +23,7 @@ from custard.solvers.common.network_trees import MAX_NODES, extract_from_network
 from custard.solvers.dqn import dqn, paper
 from custard.solvers.dqn.node_values import make_node_cache, node_values, with_weights
 from custard.solvers.dqn.paper import (
-    UPDATES_PER_CALL,
+    UPDATES_PER_COMPILED_CALL,
     Networks,
     PaperLearner,
     choose_action,
@@ -118,7 +118,7 @@ def test_compiled_steps_are_those_of_the_ibmdp(env, kwargs, depth):
 
 
 def test_updates_come_once_in_so_many_steps_and_the_copy_is_renewed_in_time():
-    given = {"budget": 10_000, "warmup": 100, "hidden": 8, "target_every": 2 * UPDATES_PER_CALL}
+    given = {"budget": 10_000, "warmup": 100, "hidden": 8, "target_every": 2 * UPDATES_PER_COMPILED_CALL}
     settings = settings_for(dqn, PREREQ, "paper", given)
     assert settings.steps_per_update == 4  # as in Mnih et al. (2015)
     problem = problem_of(PREREQ, {"m": 4})
@@ -128,8 +128,8 @@ def test_updates_come_once_in_so_many_steps_and_the_copy_is_renewed_in_time():
         np.testing.assert_array_equal(learner.learned.target_network[0], first)
         learner.learn()
     np.testing.assert_array_equal(learner.learned.target_network[0], learner.learned.pair[1][0])  # renewed
-    assert int(learner.learned.updates) == 2 * UPDATES_PER_CALL
-    assert abs(learner.steps - 100 - 4 * 2 * UPDATES_PER_CALL) <= 4 * UPDATES_PER_CALL
+    assert int(learner.learned.updates) == 2 * UPDATES_PER_COMPILED_CALL
+    assert abs(learner.steps - 100 - 4 * 2 * UPDATES_PER_COMPILED_CALL) <= 4 * UPDATES_PER_COMPILED_CALL
 
 
 def test_node_values_come_from_following_the_tree():
@@ -354,7 +354,7 @@ def test_prereq_world_is_solved_with_the_smallest_tree():
 def test_a_question_costs_a_share_of_what_questions_can_gain_unless_its_price_is_given():
     q_o = np.array([[3.0, 1.0], [0.0, 4.0], [2.0, 2.0]])
     gain = 3.0 - 7.0 / 3.0  # the best of each state, less the action that is best for all
-    assert dqn.zeta_by_gain(q_o, -1.0) == pytest.approx(-dqn.SPLIT_PRICE_SHARE * gain)
+    assert dqn.zeta_by_gain(q_o, -1.0) == pytest.approx(-dqn.SPLIT_PRICE_GAIN_SHARE * gain)
     assert dqn.zeta_by_gain(q_o, -0.001) == -0.001
     assert dqn.zeta_by_gain(q_o[:1], -1.0) == 0.0  # nothing to ask
     found = {}

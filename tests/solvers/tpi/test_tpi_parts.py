@@ -24,7 +24,7 @@ from tests.solvers.tpi.test_tpi import problem
 FEATURES = custard.Features(("a", "b"), -np.ones(2), np.ones(2))
 ACTIONS = custard.Actions("discrete", ("left", "right"))
 BLANK = custard.Tree.leaf(0, FEATURES, ACTIONS)
-SPACE = TreeSpace(BLANK, LeafActions(ACTIONS), depth=2, max_leaves=candidates.MAX_LEAVES)
+SPACE = TreeSpace(BLANK, LeafActions(ACTIONS), depth=2, max_leaves=candidates.DEFAULT_MAX_LEAVES)
 
 
 def sign_of(x):

@@ -29,13 +29,13 @@ from custard.solvers.common.key_table import (
 
 __all__ = ["Memory", "best_actions", "best_stored", "better_of", "estimate", "make_memory", "restore_memory", "write"]
 
-ACTION_DISTANCE = 1e6  # between the keys of different actions, so that neighbours are keys of the same action
+KEY_DISTANCE_BETWEEN_ACTIONS = 1e6  # so that neighbours are keys of the same action
 
 
 class Memory(NamedTuple):
     """The memories of A actions, C keys of width w each, in one table."""
 
-    keys: Keys  # [A * C, 1 + w]: the action times ACTION_DISTANCE, then the key
+    keys: Keys  # [A * C, 1 + w]: the action times KEY_DISTANCE_BETWEEN_ACTIONS, then the key
     value: Any  # [A * C]
     older: Any  # [A * C] the row of the same action that was written before, -1 for the first
     newer: Any  # [A * C] the row of the same action that was written after, -1 for the last
@@ -62,7 +62,7 @@ def make_memory(actions: int, width: int, capacity: int, nodes: bool = True) -> 
 @njit(cache=True, inline="always")
 def _row_of(memory, node, key, a):
     """Return the row of an action at a key [1 + w] whose node is given, if nodes are kept; -1 if it is not stored."""
-    key[0] = a * ACTION_DISTANCE
+    key[0] = a * KEY_DISTANCE_BETWEEN_ACTIONS
     if len(memory.row_at) == 0:
         return np.int64(find(memory.keys, key))
     return np.int64(memory.row_at[node, a]) - 1 if node >= 0 else np.int64(-1)
@@ -107,11 +107,11 @@ def write(memory, key, a, target, alpha):
     row = _row_of(memory, _node_at(memory, key), key, a)
     if row >= 0:
         memory.value[row] += alpha * (target - memory.value[row])
-        _unlink(memory, a, row)
+        _unlink_from_write_order(memory, a, row)
     else:
         if memory.size[a] == memory.capacity:
             row = memory.oldest[a]
-            _unlink(memory, a, row)
+            _unlink_from_write_order(memory, a, row)
             if len(memory.row_at) > 0:
                 memory.row_at[memory.node_of[row], a] = 0
             replace_key(memory.keys, row, key)
@@ -129,7 +129,7 @@ def write(memory, key, a, target, alpha):
 
 
 @njit(cache=True)
-def _unlink(memory, a, row):
+def _unlink_from_write_order(memory, a, row):
     """Take a row out of the order in which an action's rows were written."""
     older, newer = memory.older[row], memory.newer[row]
     if older >= 0:
@@ -148,12 +148,12 @@ def _store_at_node(memory, key, a, row):
     if len(memory.row_at) == 0:
         return
     if memory.nodes.size[0] == len(memory.row_at) and find(memory.nodes, key[1:]) < 0:
-        _enter_nodes(memory, row)  # without those whose rows are all forgotten
-    _enter(memory, key, a, row)
+        _reenter_rows_at_nodes(memory, row)  # without those whose rows are all forgotten
+    _enter_row_at_node(memory, key, a, row)
 
 
 @njit(cache=True)
-def _enter(memory, key, a, row):
+def _enter_row_at_node(memory, key, a, row):
     """Enter a row at its node."""
     node = np.int64(find(memory.nodes, key[1:]))
     if node < 0:
@@ -162,14 +162,14 @@ def _enter(memory, key, a, row):
 
 
 @njit(cache=True)
-def _enter_nodes(memory, leave_out):
+def _reenter_rows_at_nodes(memory, leave_out):
     """Find the nodes of all rows anew, but for one."""
     forget_keys(memory.nodes)
     memory.row_at[:] = 0
     for row in range(memory.keys.size[0]):
         key = memory.keys.key[row]
         if row != leave_out:
-            _enter(memory, key, np.int64(np.rint(key[0] / ACTION_DISTANCE)), row)
+            _enter_row_at_node(memory, key, np.int64(np.rint(key[0] / KEY_DISTANCE_BETWEEN_ACTIONS)), row)
 
 
 @njit(cache=True)
@@ -177,7 +177,7 @@ def restore_memory(memory, stored):
     """Store keys [r, 1 + w] in order again in empty memories; the other arrays are the caller's."""
     restore_keys(memory.keys, stored)
     if len(memory.row_at) > 0:
-        _enter_nodes(memory, -1)
+        _reenter_rows_at_nodes(memory, -1)
 
 
 @njit(cache=True)

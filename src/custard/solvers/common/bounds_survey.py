@@ -21,8 +21,8 @@ __all__ = [
 
 MAX_SURVEY_STEPS = 10_000  # random steps that tell where real features lie
 SURVEY_BUDGET_SHARE = 0.1
-MAX_DECLARED_TO_SEEN = 4.0  # declared bounds are not used where they are wider, relative to what random actions meet
-DEFAULT_REAL_SPLITS = 7  # p for real features
+MAX_DECLARED_TO_SEEN_WIDTH = 4.0  # wider declared bounds are not used, but where random actions lead
+DEFAULT_SPLITS_PER_REAL_FEATURE = 7  # p for real features
 MIN_STATES_FOR_BOUNDS = 100  # that a feature's mean and deviation come from
 BOUNDS_DEVIATIONS = 3.0  # standard deviations around the mean of states
 
@@ -65,7 +65,7 @@ def choose_bounds(problem: Problem, seed: int, budget: int) -> tuple[Features, i
         return features, 0
     seen, steps = survey_bounds(problem, seed, budget)
     span = np.maximum(seen.high - seen.low, 1e-6)
-    too_wide = ~features.integer & (features.high - features.low > MAX_DECLARED_TO_SEEN * span)
+    too_wide = ~features.integer & (features.high - features.low > MAX_DECLARED_TO_SEEN_WIDTH * span)
     chosen = replace_bounds(features, seen, features.unbounded | too_wide)
     return replace(chosen, origin={"bounds": "estimate", "seed": problem.seed}), steps
 
@@ -95,7 +95,7 @@ def default_splits(features: Features, max_depth: int | None = None) -> int:
     3
     """
     real = ~features.integer
-    fine = DEFAULT_REAL_SPLITS
+    fine = DEFAULT_SPLITS_PER_REAL_FEATURE
     if max_depth is not None and max_depth <= 4:
         fine = int(np.clip(64 // max(1, real.sum()) - 1, fine, 31))
     whole = (features.high - features.low)[~real]

@@ -21,9 +21,9 @@ from custard.tree.tree import LEAF, Tree
 
 __all__ = ["Arm", "parametrise"]
 
-TEST_UNIT = 0.3  # in deviations of what is tested among the states that reach the node
-MIN_LOCAL_SHARE = 0.05  # of the deviation among all states, where few states reach a node
-LEAF_UNIT = 0.2  # in shares of an action component's range
+TEST_SEARCH_UNIT = 0.3  # in deviations of what is tested among the states that reach the node
+MIN_LOCAL_DEVIATION_SHARE = 0.05  # of the deviation among all states, where few states reach a node
+LEAF_SEARCH_UNIT = 0.2  # in shares of an action component's range
 
 
 def parametrise(tree: Tree, states: np.ndarray, moves_sums: bool = False) -> tuple[Callable[[np.ndarray], Tree], int]:
@@ -36,15 +36,15 @@ def parametrise(tree: Tree, states: np.ndarray, moves_sums: bool = False) -> tup
     spread = np.where(spread > 0.0, spread, 1.0)
     splits, leaves = np.flatnonzero(tree.feature != LEAF), np.flatnonzero(tree.feature == LEAF)
     extended = features.extend(states)
-    threshold_unit = TEST_UNIT * local_deviation(tree, extended)[splits]
+    threshold_unit = TEST_SEARCH_UNIT * local_deviation(tree, extended)[splits]
     weights = [np.array([weight for _, weight in entry.terms]) for entry in sums]
     weight_units = [
-        TEST_UNIT * extended[:, features.n_raw + k].std() / spread[sorted(entry.raw_features())]
+        TEST_SEARCH_UNIT * extended[:, features.n_raw + k].std() / spread[sorted(entry.raw_features())]
         for k, entry in enumerate(sums)
     ]
     is_box = not tree.actions.discrete
     box = LeafActions(tree.actions)
-    value_unit = LEAF_UNIT * (box.high - box.low) if is_box else np.zeros(0)
+    value_unit = LEAF_SEARCH_UNIT * (box.high - box.low) if is_box else np.zeros(0)
     has_gain = np.zeros((0, 0, 0), dtype=bool) if tree.gains is None else tree.gains != 0.0
     gain_unit = (value_unit[:, None] / spread) if is_box else np.zeros((0, 0))
     sizes = [len(splits), sum(map(len, weights)), tree.value[leaves].size if is_box else 0, int(has_gain.sum())]
@@ -89,7 +89,7 @@ def local_deviation(tree: Tree, states: np.ndarray) -> np.ndarray:
         below = here[:, feature] <= tree.threshold[node]
         rows[tree.children_left[node]], rows[tree.children_right[node]] = rows[node][below], rows[node][~below]
         own = float(here[:, feature].std()) if len(here) > 1 else 0.0
-        floor = MIN_LOCAL_SHARE * overall[feature]
+        floor = MIN_LOCAL_DEVIATION_SHARE * overall[feature]
         deviation[node] = np.clip(own, floor, overall[feature]) if overall[feature] > 0 else 1.0
     return deviation
 

@@ -21,7 +21,7 @@ __all__ = ["Keys", "find", "forget_keys", "insert", "make_keys", "nearest", "rep
 NONE = -1
 MAX_BUCKET_KEYS = 16
 HASH_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
-ROUNDING_MARGIN = 1.0 - 1e-12  # sums of squares are rounded: no key that may be as near is left out
+DISTANCE_ROUNDING_FACTOR = 1.0 - 1e-12  # sums of squares are rounded: no key that may be as near is left out
 
 BRANCH = np.dtype(
     [
@@ -255,7 +255,7 @@ def nearest(keys, key, rows, distances):
             left, right, axis = branch.left, branch.right, branch.axis
             gap = key[axis] - branch.threshold
             near, far = (left, right) if gap < 0 else (right, left)
-            distance_to_far = (distance_to_part + gap * gap - gaps[axis] * gaps[axis]) * ROUNDING_MARGIN
+            distance_to_far = (distance_to_part + gap * gap - gaps[axis] * gaps[axis]) * DISTANCE_ROUNDING_FACTOR
             if found < k or distance_to_far <= distances[k - 1]:
                 for i in range(n):
                     stack_gaps[top, i] = gaps[i]

@@ -37,9 +37,9 @@ __all__ = [
 ]
 
 MAX_TOURNAMENT_ACTIONS = 5  # a tournament of a actions has 2 ** (a - 1) leaves
-MIN_ACTION_SHARE = 0.002  # share of states in which an action must be chosen to take part
-RANDOM_GAIN = 0.5  # deviation of random gains: of half an action's range, per deviation of a feature
-IN_SUM = -1  # instead of a leaf's component
+MIN_CHOSEN_STATES_SHARE = 0.002  # share of states in which an action must be chosen to take part
+RANDOM_GAIN_DEVIATION = 0.5  # deviation of random gains: of half an action's range, per deviation of a feature
+IN_SUM_NOT_LEAF = -1  # instead of a leaf's component
 
 
 def linear_tree(
@@ -53,7 +53,7 @@ def linear_tree(
         return build_tree(LinearLeaf(policy.bias, policy.weights), features.raw, policy.actions)
     chosen = np.bincount(policy.scores(states).argmax(axis=1), minlength=policy.actions.n)
     order = np.argsort(-chosen, kind="stable")
-    order = order[: max(1, min(max_actions, int((chosen > MIN_ACTION_SHARE * len(states)).sum())))]
+    order = order[: max(1, min(max_actions, int((chosen > MIN_CHOSEN_STATES_SHARE * len(states)).sum())))]
     sums: dict[tuple[int, int], int] = {}  # of two actions -> number of the sum that compares them
     weights: list[np.ndarray] = []
 
@@ -77,7 +77,7 @@ class Coefficient(NamedTuple):
     """One coefficient of a tree."""
 
     place: int  # the derived feature, or the leaf's node
-    component: int  # of the leaf's action, or IN_SUM
+    component: int  # of the leaf's action, or IN_SUM_NOT_LEAF
     feature: int
 
 
@@ -91,7 +91,7 @@ def coefficients(tree: Tree, states: np.ndarray) -> list[Coefficient]:
         entry = tree.features.sum_of(c)
         total = float(entry.values(states).std()) or 1.0
         terms = [(i, abs(weight)) for i, weight in entry.terms if isinstance(i, int)]
-        found += [(weight * spread[i] / total, Coefficient(c, IN_SUM, i)) for i, weight in terms]
+        found += [(weight * spread[i] / total, Coefficient(c, IN_SUM_NOT_LEAF, i)) for i, weight in terms]
     box = LeafActions(tree.actions)
     for node, component, i in zip(*np.nonzero(_gains(tree)), strict=True):
         share = spread[i] / (box.high[component] - box.low[component])
@@ -104,11 +104,11 @@ def without_coefficients(tree: Tree, dropped: Collection[Coefficient], states: n
 
     A leaf's constant takes over what a dropped term was in the mean of states [M, n_raw].
     """
-    for c in sorted({place for place, component, _ in dropped if component == IN_SUM}):
+    for c in sorted({place for place, component, _ in dropped if component == IN_SUM_NOT_LEAF}):
         terms = tree.features.sum_of(c).terms
-        left = tuple(term for term in terms if (c, IN_SUM, term[0]) not in dropped)
+        left = tuple(term for term in terms if (c, IN_SUM_NOT_LEAF, term[0]) not in dropped)
         tree = with_sum(tree, c, Sum(left or (max(terms, key=lambda term: abs(term[1])),)))
-    in_leaves = [coefficient for coefficient in dropped if coefficient.component != IN_SUM]
+    in_leaves = [coefficient for coefficient in dropped if coefficient.component != IN_SUM_NOT_LEAF]
     if in_leaves:
         gains, value = _gains(tree).copy(), tree.value.copy()
         for place, component, feature in in_leaves:
@@ -122,7 +122,7 @@ def with_few_terms(tree: Tree, states: np.ndarray, max_terms: int | None, max_ga
     """Return the tree without the coefficients that matter least beyond limits per sum and per leaf component."""
     left, dropped = dict[tuple[int, int], int](), list[Coefficient]()
     for coefficient in reversed(coefficients(tree, states)):
-        limit = max_terms if coefficient.component == IN_SUM else max_gains
+        limit = max_terms if coefficient.component == IN_SUM_NOT_LEAF else max_gains
         count = left.get(coefficient[:2], 0) + 1
         left[coefficient[:2]] = count
         if limit is not None and count > limit:
@@ -158,7 +158,7 @@ def random_linear_tree(
     for _ in range(n_leaves - 1):
         tree = with_random_split(tree, states, rng, max_depth)
     spread, half = states.std(axis=0), (box.high - box.low) / 2
-    unit = RANDOM_GAIN * half[:, None] / np.where(spread > 0.0, spread, 1.0)
+    unit = RANDOM_GAIN_DEVIATION * half[:, None] / np.where(spread > 0.0, spread, 1.0)
     gains = unit * rng.normal(size=(tree.n_nodes, *unit.shape)) * (tree.feature == LEAF)[:, None, None]
     return replace(tree, gains=gains)
 

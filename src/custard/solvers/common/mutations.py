@@ -34,7 +34,7 @@ __all__ = [
     "without_splits",
 ]
 
-MAX_TRIES = 20  # changes drawn before a shape that would exceed its leaf limit is returned as it is
+MAX_CHANGES_DRAWN = 20  # changes drawn before a shape that would exceed its leaf limit is returned as it is
 
 
 def random_shape(rng: np.random.Generator, x: np.ndarray, leaf_actions: LeafActions, depth: int) -> Shape:
@@ -70,14 +70,14 @@ def mutate_shape(
     leaf_actions           the actions that leaves may have
     max_depth, max_leaves  the limits
     """
-    for _ in range(MAX_TRIES):
-        changed = _change(shape, rng, x, spread, leaf_actions, max_depth)
+    for _ in range(MAX_CHANGES_DRAWN):
+        changed = _change_one_part(shape, rng, x, spread, leaf_actions, max_depth)
         if count_leaves(changed) <= max_leaves:
             return changed
     return shape
 
 
-def _change(
+def _change_one_part(
     shape: Shape,
     rng: np.random.Generator,
     x: np.ndarray,

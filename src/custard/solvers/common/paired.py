@@ -14,8 +14,8 @@ from custard.tree.tree import Tree
 
 __all__ = ["Candidate", "Episodes", "compare", "is_perfect", "paired_gain", "run_candidate"]
 
-ROUNDING_SHARE = 1e-9  # share of the largest return below which a difference is rounding
-MIN_STAGE_EPISODES = 4  # episodes of a comparison's second stage, at the least
+ROUNDING_RETURN_SHARE = 1e-9  # share of the largest return below which a difference is rounding
+MIN_SECOND_STAGE_EPISODES = 4  # episodes of a comparison's second stage, at the least
 EPISODES_PER_RARE_FAILURE = 5  # a nearly perfect tree fails in at most one of this many episodes
 
 
@@ -32,7 +32,7 @@ class Episodes(Protocol):
 
 def is_perfect(mean: float, max_return: float) -> bool:
     """Return whether episodes with this mean return all have the largest return possible."""
-    return max_return > 0 and mean >= max_return * (1.0 - ROUNDING_SHARE)
+    return max_return > 0 and mean >= max_return * (1.0 - ROUNDING_RETURN_SHARE)
 
 
 def paired_gain(returns: np.ndarray, others: np.ndarray, margin: float = 1.0) -> tuple[float, float]:
@@ -86,7 +86,7 @@ class Candidate:
 
     def beats(self, other: Candidate) -> bool:
         """Return whether it returns more on the same episodes, or as much with a smaller tree."""
-        if abs(self.mean - other.mean) > ROUNDING_SHARE * max(self.largest, other.largest):
+        if abs(self.mean - other.mean) > ROUNDING_RETURN_SHARE * max(self.largest, other.largest):
             return self.mean > other.mean
         return (self.tree.n_leaves, self.tree.depth) < (other.tree.n_leaves, other.tree.depth)
 
@@ -108,7 +108,7 @@ def compare(episodes: Episodes, tree: Tree, incumbent: Candidate) -> Candidate:
     it looks worse. If the incumbent is nearly perfect, the first stage is the episodes in which it fails.
     """
     count, failing = len(incumbent.seeds), len(incumbent.failing_seeds(episodes.max_return))
-    first, second = failing or 2, max(MIN_STAGE_EPISODES, min(count, 500) // 5)
+    first, second = failing or 2, max(MIN_SECOND_STAGE_EPISODES, min(count, 500) // 5)
     ends = [first, *(second * 4**k for k in range(9) if first < second * 4**k < count), count]
     order = incumbent.hardest_first(episodes.max_return) if failing else np.arange(count)
     returns, failures = np.zeros(count), incumbent.failures.copy()
@@ -118,7 +118,7 @@ def compare(episodes: Episodes, tree: Tree, incumbent: Candidate) -> Candidate:
         returns[stage] = episodes.returns(tree, incumbent.seeds[stage])
         failures[stage] += returns[stage] < episodes.max_return
         gain = float((returns[so_far] - incumbent.returns[so_far]).mean())
-        worse = gain < -ROUNDING_SHARE * incumbent.largest
+        worse = gain < -ROUNDING_RETURN_SHARE * incumbent.largest
         if begin == 0 and failing:
             worse = worse or (gain <= 0 and tree.n_leaves >= incumbent.tree.n_leaves)
         elif begin == 0:  # two episodes say little

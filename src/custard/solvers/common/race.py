@@ -16,9 +16,10 @@ from custard.tree.tree import Tree
 
 __all__ = ["BudgetUsed", "Racer", "Winner", "number_count"]
 
-STAGE_SHARES = 0.125, 0.375, 1.0  # of a comparison's episodes, after which challengers drop out
-STAGE_SURVIVORS = 3  # one challenger in three goes on to the next stage
-CONFIRMATION_FACTOR, MAX_CONFIRMED = 2, 3  # episodes that confirm a smaller tree, per one that chose it; trees
+STAGE_EPISODE_SHARES = 0.125, 0.375, 1.0  # of a comparison's episodes, after which challengers drop out
+CHALLENGERS_PER_STAGE_SURVIVOR = 3
+CONFIRMATION_EPISODE_FACTOR = 2  # episodes that confirm a smaller tree, per one that chose it
+MAX_CONFIRMED_TREES = 3
 
 
 class BudgetUsed(Exception):
@@ -72,10 +73,10 @@ class Racer:
             requests = [replace(request, gamma=self.gamma) for request in requests]
         longest = self.max_steps or self.longest
         if longest and sum(len(request.seeds) for request in requests) * longest <= self.limit - self.steps:
-            return self._count(self.runner.run(requests))
-        return [self._run_carefully(request) for request in requests]
+            return self._count_steps(self.runner.run(requests))
+        return [self._run_within_limit(request) for request in requests]
 
-    def _run_carefully(self, request: EpisodeRequest) -> Episodes:
+    def _run_within_limit(self, request: EpisodeRequest) -> Episodes:
         """Run the episodes of one request in parts that cannot exceed the limit, as far as is known of their length."""
         parts, done = list[Episodes](), 0
         while done < len(request.seeds) or not parts:
@@ -83,11 +84,11 @@ class Racer:
                 raise BudgetUsed
             longest = self.max_steps or self.longest
             count = max(1, (self.limit - self.steps) // longest) if longest else 1
-            parts += self._count(self.runner.run([replace(request, seeds=request.seeds[done : done + count])]))
+            parts += self._count_steps(self.runner.run([replace(request, seeds=request.seeds[done : done + count])]))
             done += count
         return Episodes.joined(parts)
 
-    def _count(self, results: list[Episodes]) -> list[Episodes]:
+    def _count_steps(self, results: list[Episodes]) -> list[Episodes]:
         steps, episodes = sum(result.steps for result in results), sum(len(result.lengths) for result in results)
         self.steps += steps
         if episodes:
@@ -125,10 +126,10 @@ class Racer:
 
         def survivors(entries: list[Entry], own: np.ndarray) -> list[Entry]:
             better = [entry for entry in entries if entry.returns.mean() > own.mean()]
-            return better[: max(1, len(entries) // STAGE_SURVIVORS)]
+            return better[: max(1, len(entries) // CHALLENGERS_PER_STAGE_SURVIVOR)]
 
-        remaining, own = self._run_stages(incumbent, challengers, episodes, survivors)
-        if remaining and _mean_less_error(remaining[0].returns - own) > 0.0:
+        remaining, own = self._compare_in_stages(incumbent, challengers, episodes, survivors)
+        if remaining and _mean_minus_standard_error(remaining[0].returns - own) > 0.0:
             tree, returns = remaining[0]
             return Winner(tree, returns, True, float((returns - own).mean()))
         return Winner(incumbent, own, False)
@@ -143,30 +144,30 @@ class Racer:
             return Winner(incumbent, np.zeros(0), False)
 
         def survivors(entries: list[Entry], own: np.ndarray) -> list[Entry]:
-            tolerable = [entry for entry in entries if _mean_less_error(own - entry.returns) <= tolerance]
-            best = tolerable[: max(MAX_CONFIRMED, len(entries) // STAGE_SURVIVORS)]
+            tolerable = [entry for entry in entries if _mean_minus_standard_error(own - entry.returns) <= tolerance]
+            best = tolerable[: max(MAX_CONFIRMED_TREES, len(entries) // CHALLENGERS_PER_STAGE_SURVIVOR)]
             return sorted(best, key=lambda entry: number_count(entry.tree))
 
         by_size = sorted(challengers, key=number_count)
-        remaining, own = self._run_stages(incumbent, by_size, episodes, survivors)
+        remaining, own = self._compare_in_stages(incumbent, by_size, episodes, survivors)
         if not remaining:
             return Winner(incumbent, own, False)
         own = np.zeros(0)
-        seeds = self.fresh_seeds(CONFIRMATION_FACTOR * episodes)
-        for tree, _ in remaining[:MAX_CONFIRMED]:
+        seeds = self.fresh_seeds(CONFIRMATION_EPISODE_FACTOR * episodes)
+        for tree, _ in remaining[:MAX_CONFIRMED_TREES]:
             returns = np.zeros(0)
-            for part in np.split(seeds, CONFIRMATION_FACTOR):
+            for part in np.split(seeds, CONFIRMATION_EPISODE_FACTOR):
                 if len(own) <= len(returns):
                     own = np.append(own, self.compare([incumbent], part)[0].returns)
                 returns = np.append(returns, self.compare([tree], part)[0].returns)
                 loss = own[: len(returns)] - returns
-                if _mean_less_error(loss) > tolerance:
+                if _mean_minus_standard_error(loss) > tolerance:
                     break
             if len(returns) == len(seeds) and loss.mean() <= tolerance:
                 return Winner(tree, returns, True, -float(loss.mean()))
         return Winner(incumbent, own, False)
 
-    def _run_stages(
+    def _compare_in_stages(
         self,
         incumbent: Tree,
         challengers: Sequence[Tree],
@@ -186,7 +187,7 @@ class Racer:
         seeds = self.fresh_seeds(episodes)
         own = self.compare([incumbent], seeds)[0].returns
         remaining, done = [Entry(tree, np.zeros(0)) for tree in challengers], 0
-        for end in (int(np.ceil(share * episodes)) for share in STAGE_SHARES):
+        for end in (int(np.ceil(share * episodes)) for share in STAGE_EPISODE_SHARES):
             results = self.compare([entry.tree for entry in remaining], seeds[done:end])
             entries = [
                 Entry(entry.tree, np.append(entry.returns, result.returns))
@@ -204,6 +205,6 @@ def number_count(tree: Tree) -> int:
     return tree.n_nodes - tree.n_leaves + tree.n_coefficients + tree.n_leaves * tree.actions.size
 
 
-def _mean_less_error(gain: np.ndarray) -> float:
+def _mean_minus_standard_error(gain: np.ndarray) -> float:
     """Return the mean of paired gains less its standard error."""
     return float(gain.mean() - gain.std() / np.sqrt(len(gain)))

@@ -34,7 +34,7 @@ LEARNING_BUDGET_SHARE = 0.97  # of a budget; then the last trees are judged and 
 COMPILED_ONE_TREE_DIVISOR, STEPPED_ONE_TREE_DIVISOR = 4, 10  # judging one tree takes at most budget / divisor steps
 FLAWLESS_EPISODES_FACTOR = 8  # times as many compiled episodes for a best tree that never fails where others do
 #: Of the budget: for the episodes that a run shows, and for those of them that are kept for the last tree.
-SHOWN_SHARE, LAST_SHOWN_SHARE = 0.03, 0.01
+SHOWN_BUDGET_SHARE, LAST_SHOWN_BUDGET_SHARE = 0.03, 0.01
 FIRST_SHOWN_EPISODES, MAX_SHOWN_EPISODES = (
     8,
     200,
@@ -42,7 +42,7 @@ FIRST_SHOWN_EPISODES, MAX_SHOWN_EPISODES = (
 CLEAR_STANDARD_ERRORS = (
     2.0  # standard errors by which a tree is clearly worse than another, or clearly above a threshold
 )
-MAX_SAME_EPISODES = 64  # after which a tree that is no smaller and returned the same as the best is given up
+MAX_EPISODES_OF_EQUAL_TREE = 64  # after which a tree that is no smaller and returned the same as the best is given up
 
 
 @dataclass
@@ -141,12 +141,14 @@ class Selection:
         def steps_left() -> float:
             if is_last:
                 return self.budget - self.spent - self.steps - self.shown_steps
-            return (SHOWN_SHARE - LAST_SHOWN_SHARE) * self.budget - self.shown_steps
+            return (SHOWN_BUDGET_SHARE - LAST_SHOWN_BUDGET_SHARE) * self.budget - self.shown_steps
 
         done = len(best.shown)
         seeds = self.shown_seeds[done : MAX_SHOWN_EPISODES if is_last else max(FIRST_SHOWN_EPISODES, 2 * done)]
         rng = streams(seeds.tolist()) if self.compiled_env is not None else None
-        for returns, _, steps in self._play(best.simplified, seeds, rng, steps_left, int(is_last and done == 0)):
+        for returns, _, steps in self._run_in_parts(
+            best.simplified, seeds, rng, steps_left, int(is_last and done == 0)
+        ):
             best.shown = np.concatenate([best.shown, returns])
             self.shown_steps += steps
         return float(best.shown.mean()) if len(best.shown) else float("nan")
@@ -184,7 +186,7 @@ class Selection:
             return False
         self.best = judged
         self.n_improvements += 1
-        self._extend_flawless_best()
+        self._extend_judging_if_best_is_flawless()
         return True
 
     def _limit_episodes_to_budget(self, judged: Judged) -> None:
@@ -196,7 +198,7 @@ class Selection:
             self.max_episodes = min(self.max_episodes, affordable)
             self.usual_max_episodes = min(self.usual_max_episodes, affordable)
 
-    def _extend_flawless_best(self) -> None:
+    def _extend_judging_if_best_is_flawless(self) -> None:
         """Judge all trees on more episodes where the best one never fails but others do: it may fail rarely."""
         while self.best is not None and self.returns_vary and not self.best_varies:
             if self.max_episodes >= self.flawless_max_episodes:
@@ -251,7 +253,7 @@ class Selection:
         order, gained, done, count = np.argsort(is_perfect, kind="stable"), 0.0, 0, int((~is_perfect).sum())
         while count > 0 and done < len(order):
             index = order[done : done + count]
-            returns = self._run(simplified, self.seeds[index])
+            returns = self._run_and_count_steps(simplified, self.seeds[index])
             if len(returns) < len(index):  # the budget is used
                 return True
             gained += float((returns - best.returns[index]).sum())
@@ -265,7 +267,7 @@ class Selection:
             self.best.shown = np.zeros(0)
             self.extend(self.best, len(best.returns))
             self.n_improvements += 1
-            self._extend_flawless_best()
+            self._extend_judging_if_best_is_flawless()
         return True
 
     def clearly_reaches(self, threshold: float | None) -> bool:
@@ -281,7 +283,7 @@ class Selection:
             return False
         k = min(len(judged.returns), len(self.best.returns))  # the best has fewer where the budget is used
         if (judged.returns[:k] == self.best.returns[:k]).all() and judged.size >= self.best.size:
-            return k >= MAX_SAME_EPISODES
+            return k >= MAX_EPISODES_OF_EQUAL_TREE
         gain, error = paired_gain(judged.returns[:k], self.best.returns[:k], CLEAR_STANDARD_ERRORS)
         return gain < -error
 
@@ -296,13 +298,13 @@ class Selection:
             return
         rng = self.streams[done:count] if self.streams is not None else None
         min_episodes = int(is_needed and done == 0)
-        played = self._play(judged.simplified, self.seeds[done:count], rng, self._steps_left, min_episodes)
+        played = self._run_in_parts(judged.simplified, self.seeds[done:count], rng, self._steps_left, min_episodes)
         for returns, visits, steps in played:
             judged.returns = np.concatenate([judged.returns, returns])
             judged.visits += visits
             self.steps += steps
 
-    def _play(
+    def _run_in_parts(
         self, tree: Tree, seeds: np.ndarray, rng: np.ndarray | None, steps_left: Callable[[], float], min_episodes: int
     ) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
         """Run episodes of a tree in parts that the steps left allow; yield returns, visits of nodes and steps of each.
@@ -330,10 +332,10 @@ class Selection:
 
     def _steps_left(self) -> float:
         """Return the environment steps that the budget has left for choosing: one episode at least is to be shown."""
-        for_choosing = (1.0 - LAST_SHOWN_SHARE) * self.budget - self.longest
+        for_choosing = (1.0 - LAST_SHOWN_BUDGET_SHARE) * self.budget - self.longest
         return for_choosing - self.spent - self.steps - self.shown_steps
 
-    def _run(self, policy: Policy, seeds: np.ndarray) -> np.ndarray:
+    def _run_and_count_steps(self, policy: Policy, seeds: np.ndarray) -> np.ndarray:
         """Run one episode per seed, fewer where the budget does not allow more, and count their steps; return the
         returns."""
         problem, cap = self.problem, self.problem.episode_cap(self.budget)
@@ -349,7 +351,7 @@ class Selection:
 
         Their steps count, and fewer run where the budget does not allow more.
         """
-        returns = self._run(policy, self.seeds[: min(episodes, self.max_episodes)])
+        returns = self._run_and_count_steps(policy, self.seeds[: min(episodes, self.max_episodes)])
         return float(returns.mean()) if len(returns) else float("nan")
 
     # -- checkpoints ------------------------------------------------------------------------------------------------

@@ -47,18 +47,19 @@ from custard.tree.tree import Tree
 __all__ = ["PRESETS", "Settings", "budget_for_time", "is_state", "solve"]
 
 DEFAULT_MAX_LEAVES = 32
-CHOICE_END = 0.95  # share of the budget; judging has the rest
-MAX_OVERRUN, MAX_IMITATION_OVERRUN = 0.15, 0.3  # shares of the budget by which phases may exceed their ends
-COMPARISON_SHARE, MIN_COMPARISON, MAX_COMPARISON = 0.01, 8, 64  # of the budget for one tree's episodes; episodes
-GENERATIONS = 30  # that a search should have: where the budget allows fewer, they are made smaller
+CHOICE_END_BUDGET_SHARE = 0.95  # judging has the rest
+MAX_PHASE_OVERRUN_SHARE, MAX_IMITATION_OVERRUN_SHARE = 0.15, 0.3  # of the budget, beyond the ends of phases
+COMPARISON_BUDGET_SHARE = 0.01  # for one tree's episodes
+MIN_COMPARISON_EPISODES, MAX_COMPARISON_EPISODES = 8, 64
+MIN_SEARCH_GENERATIONS = 30  # where the budget allows fewer, they are made smaller
 MAX_KEPT_STATES = 4000  # that show where thresholds may lie
 MAX_JUDGING_EPISODES = 200
 #: For a smaller tree, and for all smaller trees together, as shares of what the present tree gains over constants.
-TOLERATED_LOSS, TOLERATED_LOSSES = 0.006, 0.012
-MAX_FAILURES = 3  # searches for all numbers in a row without a better tree before a form is left as it is
-MIN_WORTH = 0.5  # share of the best tree's gain over constants that a policy must have to be improved further
+TOLERATED_LOSS_PER_TREE, TOLERATED_LOSS_IN_ALL = 0.006, 0.012
+MAX_FAILED_SEARCHES = 3  # for all numbers, in a row without a better tree before a form is left as it is
+MIN_GAIN_SHARE_TO_IMPROVE = 0.5  # of the best tree's gain over constants; policies with less are not improved
 #: Standard errors, and share of the gain over constants, by which the form with more numbers must return more.
-CHOICE_MARGIN, CHOICE_GAIN = 2.0, 0.01
+CHOICE_STANDARD_ERRORS, MIN_CHOICE_GAIN_SHARE = 2.0, 0.01
 PHASES_BEFORE_NETWORKS = ("constants", "expert", "linear tree")  # phases
 #: What a phase does, shown when it begins.
 PHASE_MESSAGES = {
@@ -203,10 +204,10 @@ class DirectSearch:
     def limit_of(self, phase: str) -> float:
         """Return the share of the budget at which a phase is broken off, if episodes become longer than expected."""
         if phase in ("choice", "judging"):
-            return CHOICE_END if phase == "choice" else 1.0
+            return CHOICE_END_BUDGET_SHARE if phase == "choice" else 1.0
         if phase == "imitation":  # of the race's share: without trees to race there is nothing to spend it on
-            return min(self.ends.imitation + MAX_IMITATION_OVERRUN, self.ends.race)
-        return min(self.ends.search, getattr(self.ends, phase, 1.0) + MAX_OVERRUN)
+            return min(self.ends.imitation + MAX_IMITATION_OVERRUN_SHARE, self.ends.race)
+        return min(self.ends.search, getattr(self.ends, phase, 1.0) + MAX_PHASE_OVERRUN_SHARE)
 
     # -- phases -----------------------------------------------------------------------------------------------------
 
@@ -225,16 +226,16 @@ class DirectSearch:
         """Choose between plain tests and sums, and between the trees of sums, on fresh episodes."""
         incumbents = self.state.incumbents
         is_chosen = len(incumbents) == 1 or (not self.forms.has_plain and SUMS in incumbents)
-        sums.compare_finally(self, (0.8 if is_chosen else 0.4) * self.steps_left(CHOICE_END))
+        sums.compare_finally(self, (0.8 if is_chosen else 0.4) * self.steps_left(CHOICE_END_BUDGET_SHARE))
         if is_chosen:
             self.state.chosen_form = SUMS if SUMS in incumbents else next(iter(incumbents))
         else:
             simple, other = sorted(incumbents, key=lambda form: number_count(incumbents[form].tree))
             trees = [incumbents[form].tree for form in (simple, other)]
-            affordable = int(self.steps_left(CHOICE_END) / (2 * self.racer.recent_length))
+            affordable = int(self.steps_left(CHOICE_END_BUDGET_SHARE) / (2 * self.racer.recent_length))
             results = self.racer.screen(trees, int(np.clip(affordable, 2, 2 * self.comparison_episodes)))
-            gain, error = paired_gain(results[1].returns, results[0].returns, CHOICE_MARGIN)
-            needed = CHOICE_GAIN * max(0.0, incumbents[other].mean - self.state.constant_return)
+            gain, error = paired_gain(results[1].returns, results[0].returns, CHOICE_STANDARD_ERRORS)
+            needed = MIN_CHOICE_GAIN_SHARE * max(0.0, incumbents[other].mean - self.state.constant_return)
             self.state.chosen_form = other if gain - error > needed else simple
         yield self.snapshot("choosing")
 
@@ -279,12 +280,13 @@ class DirectSearch:
 
     def is_stuck(self, form: str) -> bool:
         """Return whether the last searches for all numbers of a form have found nothing better."""
-        return self.state.failures.get(form, 0) >= MAX_FAILURES
+        return self.state.failures.get(form, 0) >= MAX_FAILED_SEARCHES
 
     def is_worth_improving(self, mean: float) -> bool:
         """Return whether a mean return is not far behind that of the best tree, measured from constants."""
         best = max(incumbent.mean for incumbent in self.state.incumbents.values())
-        return mean >= best or mean - self.state.constant_return >= MIN_WORTH * (best - self.state.constant_return)
+        constant = self.state.constant_return
+        return mean >= best or mean - constant >= MIN_GAIN_SHARE_TO_IMPROVE * (best - constant)
 
     def evolve(
         self, arm: Arm, steps: float, message: str, deviation: float, moves_sums: bool = False
@@ -327,11 +329,11 @@ class DirectSearch:
     def tolerance(self, form: str) -> float:
         """Return what a smaller tree may lose."""
         left = self.tolerated_losses(form) - self.state.losses.get(form, 0.0)
-        return max(0.0, min(left, TOLERATED_LOSS / TOLERATED_LOSSES * self.tolerated_losses(form)))
+        return max(0.0, min(left, TOLERATED_LOSS_PER_TREE / TOLERATED_LOSS_IN_ALL * self.tolerated_losses(form)))
 
     def tolerated_losses(self, form: str) -> float:
         """Return what all smaller trees together may lose."""
-        return TOLERATED_LOSSES * max(0.0, self.state.incumbents[form].mean - self.state.constant_return)
+        return TOLERATED_LOSS_IN_ALL * max(0.0, self.state.incumbents[form].mean - self.state.constant_return)
 
     def keep_states(self, states: np.ndarray) -> None:
         """Keep some of the states that were met."""
@@ -342,8 +344,8 @@ class DirectSearch:
     @property
     def comparison_episodes(self) -> int:
         """How many episodes to compare trees on."""
-        affordable = COMPARISON_SHARE * self.budget / self.racer.recent_length
-        return int(np.clip(affordable, MIN_COMPARISON, MAX_COMPARISON))
+        affordable = COMPARISON_BUDGET_SHARE * self.budget / self.racer.recent_length
+        return int(np.clip(affordable, MIN_COMPARISON_EPISODES, MAX_COMPARISON_EPISODES))
 
     @property
     def judging_episodes(self) -> int:
@@ -360,7 +362,7 @@ class DirectSearch:
         Where the budget allows fewer, generations have less than `max_population` policies and one episode of each.
         """
         length = self.racer.recent_length
-        affordable = max(1.0, steps / (GENERATIONS * length))  # episodes per generation
+        affordable = max(1.0, steps / (MIN_SEARCH_GENERATIONS * length))  # episodes per generation
         population = int(np.clip(affordable / 2, 8 + np.log(size), max_population))
         episodes = int(np.clip(affordable / population, 1, 2))
         generations = steps / (population * episodes * length)

@@ -26,39 +26,40 @@ if TYPE_CHECKING:
 
 __all__ = ["linear_policy", "load", "may_train_another", "search", "teachers", "train", "training_seconds"]
 
-FIRST_LINEAR_END = 0.25  # share of the budget for a first search, where a DQN may race against what it finds
-MAX_DQN_STEPS, MIN_DQN_STEPS, DQN_SHARE = 100_000, 20_000, 0.1
-COMPILED_DQN_SHARE = 0.002  # where an update takes hundreds of times as long as a step
-DQN_SECONDS = 5e-4  # of a step with its update, about
-NEARLY_SOLVED = 0.9  # share of the way from a constant action to the reward threshold
-MIN_SEARCH_SHARE = 0.02  # of the budget, for which a second search is begun
-GUIDE_EPISODES, GUIDE_SHARE = 20, 0.05  # of the trained expert, for a linear policy to begin near it; of the budget
-FITTED_EPISODES = 8  # that show whether a search near the trained expert begins better than the first one ended
-MIN_TEACHER_WORTH = 0.5  # share of the best teacher's gain over constants that another one must have
-NEARLY_IMITATED = 0.9  # share of the expert's gain over constants with which trees imitate well enough
-UNFINISHED = 0.8  # share of its steps after which a search was not stopped because nothing better was found
+FIRST_LINEAR_SEARCH_END = 0.25  # share of the budget for a first search, where a DQN may race against what it finds
+MAX_DQN_STEPS, MIN_DQN_STEPS, DQN_BUDGET_SHARE = 100_000, 20_000, 0.1
+COMPILED_DQN_BUDGET_SHARE = 0.002  # where an update takes hundreds of times as long as a step
+DQN_SECONDS_PER_STEP = 5e-4  # of a step with its update, about
+NEARLY_SOLVED_SHARE = 0.9  # share of the way from a constant action to the reward threshold
+MIN_SECOND_SEARCH_BUDGET_SHARE = 0.02
+GUIDE_EPISODES = 20  # of the trained expert, for a linear policy to begin near it
+GUIDE_BUDGET_SHARE = 0.05
+FITTED_POLICY_EPISODES = 8  # that show whether a search near the trained expert begins better than the first one ended
+MIN_TEACHER_GAIN_SHARE = 0.5  # share of the best teacher's gain over constants that another one must have
+NEARLY_IMITATED_GAIN_SHARE = 0.9  # share of the expert's gain over constants with which trees imitate well enough
+FULL_SEARCH_STEPS_SHARE = 0.8  # a search that took less of its steps was stopped as nothing better was found
 
 
 def search(run: DirectSearch) -> Iterator[Snapshot]:
     """Find the expert that the settings ask for: a linear policy, a DQN, a better linear policy near the DQN."""
     given, state = run.settings.expert, run.state
     wants_linear = run.problem.base.actions.kind != "multi" and (given in (None, "linear") or run.forms.has_sums)
-    may_train = given is None and _can_train(run.problem, run.settings, run.budget)
+    may_train = given is None and _can_train_dqn(run.problem, run.settings, run.budget)
     if state.expert_step == "linear":
         if wants_linear and given in (None, "linear"):
-            yield from _search_linear(run, FIRST_LINEAR_END if may_train else run.ends.expert)
-        yield from _next_step(run, "training")
+            yield from _search_linear(run, FIRST_LINEAR_SEARCH_END if may_train else run.ends.expert)
+        yield from _begin_expert_step(run, "training")
     if state.expert_step == "training":
         if given == "dqn" or (may_train and not _is_nearly_solved(run)):
             yield from train(run)
-        yield from _next_step(run, "guided")
+        yield from _begin_expert_step(run, "guided")
     if state.expert_step == "guided":
-        if wants_linear and run.steps_left(run.ends.expert) > MIN_SEARCH_SHARE * run.budget:
+        if wants_linear and run.steps_left(run.ends.expert) > MIN_SECOND_SEARCH_BUDGET_SHARE * run.budget:
             yield from _search_linear_again(run)
-        yield from _next_step(run, "found")
+        yield from _begin_expert_step(run, "found")
 
 
-def _next_step(run: DirectSearch, name: str) -> Iterator[Snapshot]:
+def _begin_expert_step(run: DirectSearch, name: str) -> Iterator[Snapshot]:
     run.state.expert_step = name
     run.save()
     yield run.snapshot("searching an expert")
@@ -90,15 +91,17 @@ def _search_linear_again(run: DirectSearch) -> Iterator[Snapshot]:
     """Search for a linear policy near a better expert, or go on with the first search if it was not at its end."""
     state = run.state
     if not state.is_extended and _has_better_expert(run):
-        guide = None if state.is_guided else _guide(run)
-        if guide is None or _is_good_start(run, guide):
+        guide = None if state.is_guided else _expert_guide(run)
+        if guide is None or _is_guide_a_better_start(run, guide):
             if guide is not None:
                 state.linear_search, state.linear_plan, state.is_guided = {}, {}, True
-            yield from _search_linear(run, run.ends.expert, None if state.linear_search else guide or _guide(run))
+            yield from _search_linear(
+                run, run.ends.expert, None if state.linear_search else guide or _expert_guide(run)
+            )
             return
     if state.linear_search and not state.is_extended:
         used, planned = int(state.linear_search["steps"]), state.linear_plan["steps"]
-        if used < UNFINISHED * planned:
+        if used < FULL_SEARCH_STEPS_SHARE * planned:
             return
         state.linear_plan["steps"] = max(planned, used + run.steps_left(run.ends.expert))
     state.is_extended = True
@@ -110,21 +113,21 @@ def _has_better_expert(run: DirectSearch) -> bool:
     return has_expert and (run.settings.expert is not None or run.state.trained_return > run.state.linear_return)
 
 
-def _is_good_start(run: DirectSearch, guide: Guide) -> bool:
+def _is_guide_a_better_start(run: DirectSearch, guide: Guide) -> bool:
     """Return whether the linear policy fitted to a guide returns more than the best one found without it."""
-    found = run.racer.screen([fitted_policy(guide, run.problem)], FITTED_EPISODES)[0]
+    found = run.racer.screen([fitted_policy(guide, run.problem)], FITTED_POLICY_EPISODES)[0]
     return float(found.returns.mean()) > run.state.linear_return
 
 
-def _guide(run: DirectSearch) -> Guide:
+def _expert_guide(run: DirectSearch) -> Guide:
     """Run episodes of the trained expert."""
     found = _teacher_of_expert(run, _trained_expert(run))
-    affordable = GUIDE_SHARE * run.budget / (run.racer.longest or 1)
+    affordable = GUIDE_BUDGET_SHARE * run.budget / (run.racer.longest or 1)
     states, _ = found.states(int(np.clip(affordable, 1, GUIDE_EPISODES)))
     return Guide(states, found.predict(states))
 
 
-def _can_train(problem: Problem, settings: Settings, budget: int) -> bool:
+def _can_train_dqn(problem: Problem, settings: Settings, budget: int) -> bool:
     """Return whether a DQN can be trained, and its returns compared."""
     is_affordable = _dqn_steps(problem, budget) >= MIN_DQN_STEPS
     has_jax = bool(find_spec("jax") and find_spec("optax"))
@@ -134,13 +137,13 @@ def _can_train(problem: Problem, settings: Settings, budget: int) -> bool:
 
 def training_seconds(problem: Problem, settings: Settings, budget: int, seconds_per_step: float) -> float:
     """Return about how long networks are trained, their environment's steps in this process included."""
-    if settings.expert == "dqn" or (settings.expert is None and _can_train(problem, settings, budget)):
-        return _dqn_steps(problem, budget) * (DQN_SECONDS + seconds_per_step)
+    if settings.expert == "dqn" or (settings.expert is None and _can_train_dqn(problem, settings, budget)):
+        return _dqn_steps(problem, budget) * (DQN_SECONDS_PER_STEP + seconds_per_step)
     return 0.0
 
 
 def _dqn_steps(problem: Problem, budget: int) -> int:
-    return int(min(MAX_DQN_STEPS, (COMPILED_DQN_SHARE if problem.is_compiled else DQN_SHARE) * budget))
+    return int(min(MAX_DQN_STEPS, (COMPILED_DQN_BUDGET_SHARE if problem.is_compiled else DQN_BUDGET_SHARE) * budget))
 
 
 def _is_nearly_solved(run: DirectSearch) -> bool:
@@ -148,7 +151,7 @@ def _is_nearly_solved(run: DirectSearch) -> bool:
     state, threshold = run.state, run.problem.source.reward_threshold
     if threshold is None:
         return False
-    return state.linear_return - state.constant_return >= NEARLY_SOLVED * (threshold - state.constant_return)
+    return state.linear_return - state.constant_return >= NEARLY_SOLVED_SHARE * (threshold - state.constant_return)
 
 
 def load(run: DirectSearch) -> Expert | None:
@@ -156,7 +159,7 @@ def load(run: DirectSearch) -> Expert | None:
     given = run.settings.expert
     if given in (None, "linear", "dqn", "none"):
         return None
-    *_, expert = _training(run, given)
+    *_, expert = _expert_training(run, given)
     return expert
 
 
@@ -165,7 +168,7 @@ def train(run: DirectSearch) -> Iterator[Snapshot]:
     state, racer = run.state, run.racer
     begun = racer.steps
     end = begun + _dqn_steps(run.problem, run.budget)
-    for item in _training(run, "dqn"):
+    for item in _expert_training(run, "dqn"):
         if isinstance(item, Expert):
             run.trained_expert = item
             break
@@ -174,7 +177,7 @@ def train(run: DirectSearch) -> Iterator[Snapshot]:
     state.has_trained_expert = True
 
 
-def _training(run: DirectSearch, given: Any) -> Iterator[Any]:
+def _expert_training(run: DirectSearch, given: Any) -> Iterator[Any]:
     """Yield the progress of an expert's training, then the expert."""
     from custard.experts import dqn
     from custard.experts.kinds import experts
@@ -206,7 +209,7 @@ def teachers(run: DirectSearch) -> list[Teacher]:
         found.append((state.linear_return, _teacher_of_policy(run, run.linear_policy)))
     if state.has_trained_expert or run.trained_expert is not None:
         found.append((state.trained_return, _teacher_of_expert(run, _trained_expert(run))))
-    needed = MIN_TEACHER_WORTH * (max((value for value, _ in found), default=0.0) - state.constant_return)
+    needed = MIN_TEACHER_GAIN_SHARE * (max((value for value, _ in found), default=0.0) - state.constant_return)
     return [teacher for value, teacher in found if len(found) == 1 or value - state.constant_return >= needed]
 
 
@@ -214,8 +217,8 @@ def may_train_another(run: DirectSearch, best: float) -> bool:
     """Return whether trees that return `best` leave much to gain from imitating a DQN, which is not trained yet."""
     state = run.state
     may_train = run.settings.expert is None and not run.forms.has_sums  # otherwise plain trees are seldom the result
-    may_train = may_train and _can_train(run.problem, run.settings, run.budget)
-    wanted = NEARLY_IMITATED * (state.expert_return - state.constant_return)
+    may_train = may_train and _can_train_dqn(run.problem, run.settings, run.budget)
+    wanted = NEARLY_IMITATED_GAIN_SHARE * (state.expert_return - state.constant_return)
     has_steps = run.steps_left(run.ends.race) > 2 * _dqn_steps(run.problem, run.budget)
     return may_train and not state.has_trained_expert and best - state.constant_return < wanted and has_steps
 
@@ -223,7 +226,7 @@ def may_train_another(run: DirectSearch, best: float) -> bool:
 def _trained_expert(run: DirectSearch) -> Expert:
     """Return the expert that was trained or given; the same one is trained again where the run was resumed."""
     if run.trained_expert is None:
-        *_, run.trained_expert = _training(run, "dqn")
+        *_, run.trained_expert = _expert_training(run, "dqn")
     return run.trained_expert
 
 

@@ -26,14 +26,14 @@ from custard.tree.tree import Tree
 __all__ = ["Imitation", "Teacher", "allowed_scores", "imitations"]
 
 MAX_FIT_STATES = 10_000
-MAX_ROUNDS = 25
+MAX_ALL_STATES_ROUNDS = 25
 ALL_SIZES_ROUNDS = 4  # after which the worse half of the sizes is left out
 TEACHER_EPISODES = 20  # before the first round
 STUDENT_EPISODES = 6  # of each tree in its round, at most
-MIN_ROUNDS = 5  # for which trees run fewer episodes where steps are few
-ALL_STATES_SHARE = 0.5  # of the steps, for rounds that fit trees to all states; random parts have the rest
-MAX_PART_ROUNDS, PARTS_PER_ROUND = 20, 3
-PART_SHARES = 0.2, 0.9  # of all states, in a random part
+MIN_AFFORDABLE_ROUNDS = 5  # for which trees run fewer episodes where steps are few
+ALL_STATES_STEPS_SHARE = 0.5  # of the steps, for rounds that fit trees to all states; random parts have the rest
+MAX_SUBSET_ROUNDS, SUBSETS_PER_ROUND = 20, 3
+SUBSET_SHARES = 0.2, 0.9  # of all states, in a random part
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +72,9 @@ def imitations(
     """
     rng, begun = np.random.default_rng(seed), racer.steps
     parts = [teacher.states(2)]
-    parts.append(teacher.states(int(np.clip(max_steps / (MIN_ROUNDS * racer.recent_length), 1, TEACHER_EPISODES))))
+    parts.append(
+        teacher.states(int(np.clip(max_steps / (MIN_AFFORDABLE_ROUNDS * racer.recent_length), 1, TEACHER_EPISODES)))
+    )
     sizes, means = list(max_leaves), {size: list[float]() for size in max_leaves}
 
     def fitted(share: float = 1.0) -> list[tuple[int, Tree]]:
@@ -85,31 +87,33 @@ def imitations(
 
     def share_of(rounds: int) -> float:
         """Return the share of what imitation may take, after so many rounds."""
-        return max(rounds / (MAX_ROUNDS + MAX_PART_ROUNDS), min(1.0, (racer.steps - begun) / max(1.0, max_steps)))
+        return max(
+            rounds / (MAX_ALL_STATES_ROUNDS + MAX_SUBSET_ROUNDS), min(1.0, (racer.steps - begun) / max(1.0, max_steps))
+        )
 
     def screened(found: list[tuple[int, Tree]], keeps: bool) -> tuple[list[Episodes], list[tuple[float, Tree]]]:
         """Run a few episodes of each tree; return what came of them, and the trees with their mean returns."""
-        affordable = max_steps / (MIN_ROUNDS * len(found) * racer.recent_length)
+        affordable = max_steps / (MIN_AFFORDABLE_ROUNDS * len(found) * racer.recent_length)
         episodes = int(np.clip(affordable, 1, STUDENT_EPISODES))
         results = racer.screen([tree for _, tree in found], episodes, keep_states=keeps)
         for (size, _), result in zip(found, results, strict=True):
             means[size].append(float(result.returns.mean()))
         return results, [(float(r.returns.mean()), tree) for r, (_, tree) in zip(results, found, strict=True)]
 
-    for number in range(MAX_ROUNDS):
+    for number in range(MAX_ALL_STATES_ROUNDS):
         results, scored = screened(fitted(), keeps=True)
         parts += [(result.states, result.masks) for result in results]
         parts.append(teacher.states(1))
         yield Imitation(share_of(number + 1), scored, np.concatenate([part[0] for part in parts]))
-        if racer.steps - begun > ALL_STATES_SHARE * max_steps:
+        if racer.steps - begun > ALL_STATES_STEPS_SHARE * max_steps:
             break
         if number + 1 == ALL_SIZES_ROUNDS:
             sizes = sorted(sizes, key=lambda size: -float(np.mean(means[size])))[: (len(sizes) + 1) // 2]
     sizes = sorted({max(sizes, key=lambda size: float(np.mean(means[size]))), max(max_leaves)})
-    for number in range(MAX_ROUNDS, MAX_ROUNDS + MAX_PART_ROUNDS):
+    for number in range(MAX_ALL_STATES_ROUNDS, MAX_ALL_STATES_ROUNDS + MAX_SUBSET_ROUNDS):
         if racer.steps - begun > max_steps:
             break
-        shares = rng.uniform(*PART_SHARES, size=PARTS_PER_ROUND)
+        shares = rng.uniform(*SUBSET_SHARES, size=SUBSETS_PER_ROUND)
         found = [entry for share in shares.tolist() for entry in fitted(share)]
         _, scored = screened(found, keeps=False)
         yield Imitation(share_of(number + 1), scored, np.concatenate([part[0] for part in parts]))

@@ -36,20 +36,22 @@ __all__ = [
     "with_allowed_leaves",
 ]  # fmt: skip
 
-CONSTANT_EPISODES, MAX_CONSTANTS, CONSTANTS_SHARE = 8, 8, 0.03  # of trees of one leaf; such trees; of the budget
+CONSTANT_EPISODES, MAX_CONSTANTS, CONSTANTS_BUDGET_SHARE = 8, 8, 0.03  # of trees of one leaf; such trees; of the budget
 ONE_TEACHER_SHARE = 0.3  # of the steps left for imitation, for one teacher
 FINALISTS, FINALISTS_PER_SIZE = 80, 3  # imitating trees that are compared: the best ones, and the best of each size
 MIN_FINALISTS, RANKING_ROUNDS = 8, 4  # the worse half drops out in each round
-MAX_ARMS = 4  # trees that race
-RANKING_SHARE, MAX_RANKING_EPISODES = 0.08, 256  # of a racing tree's steps, for comparing it with the others; episodes
-MIN_ARM_EPISODES = 1500  # that the numbers of a tree need before it is compared with others: fewer trees race otherwise
-LARGE_SHARE = 0.75  # of the leaves allowed: one tree that races has more, since it can be improved most
-FIRST_DEVIATION = 1.0  # of the search for all numbers of a tree that only imitates, in its units
-LATER_DEVIATION, GROWTH_DEVIATION = 0.5, 0.3  # of later ones, and of those that begin with more leaves
-GROWTH_EPISODES = 4  # that show which leaves most states reach
-MAX_RANDOM_TREES, RANDOM_TREE_EPISODES, RANDOM_DEPTH = 32, 6, 3  # where there is no expert
+MAX_RACING_TREES = 4
+RANKING_STEPS_SHARE = 0.08  # of a racing tree's steps, for comparing it with the others
+MAX_RANKING_EPISODES = 256
+MIN_EPISODES_PER_RACING_TREE = 1500  # for its numbers, before it is compared: fewer trees race otherwise
+MIN_LARGE_TREE_SHARE = 0.75  # of the leaves allowed: one tree that races has more, since it can be improved most
+FIRST_SEARCH_DEVIATION = 1.0  # of the search for all numbers of a tree that only imitates, in its units
+LATER_SEARCH_DEVIATION = 0.5
+GROWN_TREE_SEARCH_DEVIATION = 0.3  # of those that begin with more leaves
+LEAF_VISIT_EPISODES = 4  # that show which leaves most states reach
+MAX_RANDOM_TREES, RANDOM_TREE_EPISODES, MAX_RANDOM_TREE_DEPTH = 32, 6, 3  # where there is no expert
 MAX_SPLIT_DROPS = 8  # smaller trees without one split that are compared at a time
-CHALLENGERS = 24  # changed trees that are compared with the present one at a time
+CHALLENGERS_PER_COMPARISON = 24  # changed trees that are compared with the present one at a time
 SECOND_CHANGE_SHARE = 0.3  # share of them with a further change
 
 
@@ -66,7 +68,7 @@ def try_constants(run: DirectSearch) -> Iterator[Snapshot]:
     chosen = [actions[i] for i in rng.permutation(len(actions))[:MAX_CONSTANTS]]
     trees = [Tree.leaf(action, base.features, base.actions) for action in chosen]
     run.state.incumbents[PLAIN] = Incumbent(trees[0])
-    affordable = CONSTANTS_SHARE * run.budget / (len(trees) * (run.racer.max_steps or 1))
+    affordable = CONSTANTS_BUDGET_SHARE * run.budget / (len(trees) * (run.racer.max_steps or 1))
     episodes = int(np.clip(affordable, 2, CONSTANT_EPISODES))
     results = run.racer.screen(trees, episodes, keep_states=True)
     _warn_of_endless_episodes(run, results)
@@ -108,8 +110,8 @@ def imitate(run: DirectSearch) -> Iterator[Snapshot]:
     finalists = [arm.tree for arm in run.state.arms] + _best_candidates(candidates, sizes)
     if not teachers or not finalists:
         affordable = int(run.steps_left(run.ends.imitation) / (RANDOM_TREE_EPISODES * run.racer.recent_length))
-        finalists += _random_trees(run, int(np.clip(affordable, MAX_ARMS, MAX_RANDOM_TREES)), sizes[-1])
-    _choose_arms(run, finalists)
+        finalists += _random_trees(run, int(np.clip(affordable, MAX_RACING_TREES, MAX_RANDOM_TREES)), sizes[-1])
+    _choose_racing_trees(run, finalists)
     yield run.snapshot("imitating the expert")
 
 
@@ -144,9 +146,9 @@ def _best_candidates(candidates: list[tuple[float, Tree]], sizes: list[int]) -> 
     return [candidates[k][1] for k in order if k in chosen]
 
 
-def _choose_arms(run: DirectSearch, finalists: list[Tree]) -> None:
+def _choose_racing_trees(run: DirectSearch, finalists: list[Tree]) -> None:
     """Compare the finalists, the most promising first; the best of them, and a large one, are to race."""
-    count = arm_count(run, MAX_ARMS, run.ends.race)
+    count = arm_count(run, MAX_RACING_TREES, run.ends.race)
     episodes = max(2, run.comparison_episodes // 8)
     affordable = int(run.steps_left(run.ends.imitation) / (RANKING_ROUNDS * episodes * run.racer.recent_length))
     finalists = finalists[: max(affordable, MIN_FINALISTS)]
@@ -154,7 +156,7 @@ def _choose_arms(run: DirectSearch, finalists: list[Tree]) -> None:
         ranked = run.racer.rank(finalists, count, episodes, RANKING_ROUNDS)
     except BudgetUsed:
         ranked = list(range(min(count, len(finalists))))
-    large = [i for i, tree in enumerate(finalists) if tree.n_leaves > LARGE_SHARE * run.max_leaves]
+    large = [i for i, tree in enumerate(finalists) if tree.n_leaves > MIN_LARGE_TREE_SHARE * run.max_leaves]
     if large and not set(large) & set(ranked):
         ranked = [*ranked[: max(1, count - 1)], large[0]]
     run.state.arms = [Arm.begin(finalists[i], run.seed, 1, k) for k, i in enumerate(ranked)]
@@ -163,13 +165,13 @@ def _choose_arms(run: DirectSearch, finalists: list[Tree]) -> None:
 
 def race(run: DirectSearch) -> Iterator[Snapshot]:
     """Let the trees that imitate best race."""
-    yield from race_arms(run, PLAIN, run.ends.race, "racing trees", FIRST_DEVIATION)
+    yield from race_arms(run, PLAIN, run.ends.race, "racing trees", FIRST_SEARCH_DEVIATION)
 
 
 def arm_count(run: DirectSearch, most: int, end: float) -> int:
     """Return how many trees can race until a share of the budget is used: each should have enough episodes."""
     count, episodes = most, run.steps_left(end) / run.racer.recent_length
-    while count > 1 and episodes / (count * (1 + np.log2(count))) < MIN_ARM_EPISODES:
+    while count > 1 and episodes / (count * (1 + np.log2(count))) < MIN_EPISODES_PER_RACING_TREE:
         count //= 2
     return count
 
@@ -183,8 +185,8 @@ def race_arms(
         rungs = 1 + int(np.log2(len(state.arms)))
         share = run.steps_left(end) / rungs / len(state.arms)
         for arm in state.arms:
-            yield from run.evolve(arm, arm.steps + (1 - RANKING_SHARE) * share, message, deviation, moves_sums)
-        episodes = int(np.clip(RANKING_SHARE * share / run.racer.recent_length, 4, MAX_RANKING_EPISODES))
+            yield from run.evolve(arm, arm.steps + (1 - RANKING_STEPS_SHARE) * share, message, deviation, moves_sums)
+        episodes = int(np.clip(RANKING_STEPS_SHARE * share / run.racer.recent_length, 4, MAX_RANKING_EPISODES))
         trees = [arm.tree for arm in state.arms]
         best = [state.arms[i] for i in run.racer.rank(trees, max(1, len(trees) // 2), episodes, rounds=1)]
         run.challenge(form, [arm.tree for arm in best])
@@ -202,11 +204,11 @@ def improve(run: DirectSearch, number: int, end: float) -> Iterator[Snapshot]:
     rng = np.random.default_rng([run.seed, 2, number])
     if run.is_evolution(PLAIN, number):
         if not tree.actions.discrete:
-            met = run.racer.screen([tree], GROWTH_EPISODES, keep_states=True)[0].states
+            met = run.racer.screen([tree], LEAF_VISIT_EPISODES, keep_states=True)[0].states
             count = min(tree.n_leaves, run.max_leaves - tree.n_leaves)
             tree = with_split_leaves(tree, rng, tree.features.extend(met), count, run.max_depth)
         arm = Arm.begin(tree, run.seed, 3, number)
-        deviation = LATER_DEVIATION if tree.actions.discrete else GROWTH_DEVIATION
+        deviation = LATER_SEARCH_DEVIATION if tree.actions.discrete else GROWN_TREE_SEARCH_DEVIATION
         yield from run.evolve(arm, run.steps_left(end) / 3, "refining", deviation=deviation)
         run.challenge(PLAIN, [arm.tree])
     else:
@@ -221,7 +223,7 @@ def changed_trees(
     states = tree.features.extend(states)
     leaf_actions, spread = LeafActions(tree.actions), states.std(axis=0)
     changed = []
-    for _ in range(CHALLENGERS):
+    for _ in range(CHALLENGERS_PER_COMPARISON):
         shape = shape_of(tree)
         for _ in range(2 if rng.random() < SECOND_CHANGE_SHARE else 1):
             shape = mutate_shape(shape, rng, states, spread, leaf_actions, max_depth, max_leaves)
@@ -303,6 +305,6 @@ def _random_trees(run: DirectSearch, count: int, max_leaves: int) -> list[Tree]:
     """Return random trees whose thresholds lie among the states that were met."""
     base, rng = run.problem.base, np.random.default_rng([run.seed, 7])
     leaf_actions, x = LeafActions(base.actions), base.features.extend(run.state.states)
-    depth = max(1, min(RANDOM_DEPTH, run.max_depth, int(np.log2(max_leaves))))
+    depth = max(1, min(MAX_RANDOM_TREE_DEPTH, run.max_depth, int(np.log2(max_leaves))))
     shapes = [random_shape(rng, x, leaf_actions, depth) for _ in range(count)]
     return [simplify(build_tree(shape, base.features, base.actions)) for shape in shapes]

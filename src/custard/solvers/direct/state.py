@@ -68,7 +68,7 @@ class Ends(NamedTuple):
     race: float
     sums: float
     refinement: float
-    search: float  # what is left is for choosing, up to CHOICE_END, and for judging
+    search: float  # what is left is for choosing, up to CHOICE_END_BUDGET_SHARE, and for judging
 
     @classmethod
     def of(cls, forms: Forms, is_discrete: bool) -> Ends:
@@ -154,21 +154,21 @@ class SearchState:
                 value = data[name]
                 setattr(state, name, value.item() if value.ndim == 0 else value)
         state.counts = tuple(data["counts"].tolist())
-        state.linear_search = _below("linear_search/", data)
+        state.linear_search = _entries_below("linear_search/", data)
         for name in ("linear_plan", "rounds", "losses", "failures"):
-            setattr(state, name, {key: entry.item() for key, entry in _below(f"{name}/", data).items()})
-        for form, judged in _below("judged/", data).items():
+            setattr(state, name, {key: entry.item() for key, entry in _entries_below(f"{name}/", data).items()})
+        for form, judged in _entries_below("judged/", data).items():
             state.incumbents[form] = Incumbent(_tree(f"incumbent.{form}", data, base), judged)
         state.references = [
-            _tree(name, data, base) for name in ("reference0", "reference1") if _below(f"{name}/", data)
+            _tree(name, data, base) for name in ("reference0", "reference1") if _entries_below(f"{name}/", data)
         ]
         for k, (seed, steps) in enumerate(data["arm_counts"].tolist()):
             start, tree = (_tree(f"arm{k}.{part}", data, base) for part in ("start", "tree"))
-            state.arms.append(Arm(start, tree, seed, steps, _below(f"arm{k}.search/", data)))
+            state.arms.append(Arm(start, tree, seed, steps, _entries_below(f"arm{k}.search/", data)))
         return state
 
 
-def _below(prefix: str, data: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _entries_below(prefix: str, data: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {key.removeprefix(prefix): value for key, value in data.items() if key.startswith(prefix)}
 
 
@@ -180,7 +180,7 @@ def _tree_arrays(name: str, tree: Tree) -> dict[str, np.ndarray]:
 
 
 def _tree(name: str, data: Mapping[str, np.ndarray], base: Base) -> Tree:
-    parts: dict[str, Any] = dict(_below(f"{name}/", data))
+    parts: dict[str, Any] = dict(_entries_below(f"{name}/", data))
     if "derived" in parts:
         parts["derived"] = json.loads(str(parts["derived"]))
     found = policy_from_data({**parts, "kind": str(parts["kind"])}, base.features, base.actions)

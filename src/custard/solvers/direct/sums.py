@@ -31,18 +31,20 @@ if TYPE_CHECKING:
 
 __all__ = ["begin", "compare_finally", "improve", "round_numbers", "search"]
 
-FIRST_EPISODES = 4  # of the linear policy: which actions it takes, and where features lie
-MAX_LINEAR_LEAVES, GROWN_TREES = 4, 4  # leaves that trees with linear leaves grow to, and ways that are tried at a time
-MAX_RANDOM_ARMS, MAX_RANDOM_NUMBERS = 8, 200  # random trees that race, and the numbers that one may have
+LINEAR_POLICY_EPISODES = 4  # that show which actions it takes, and where features lie
+MAX_LINEAR_LEAVES = 4  # that trees with linear leaves grow to
+GROWN_TREES_PER_SEARCH = 4
+MAX_RANDOM_RACING_TREES, MAX_NUMBERS_PER_RANDOM_TREE = 8, 200
 RANDOM_TREE_SEARCH_DEVIATION = 1.0  # of the search for their numbers, in its units
-PRUNED_SHARES = 0.2, 0.4  # of all coefficients, before all numbers are searched for again
+PRUNED_COEFFICIENT_SHARES = 0.2, 0.4  # of all coefficients, before all numbers are searched for again
 MAX_COEFFICIENT_DROPS, MAX_SPLIT_DROPS = 32, 4  # coefficients that are tried without, and splits
-EVOLUTION_SHARE = 0.15  # of the steps left, for a search for all numbers; twice as much after one that failed
+EVOLUTION_STEPS_SHARE = 0.15  # of the steps left, for a search for all numbers; twice as much after one that failed
 EVOLUTION_DEVIATION = 0.3  # of such a search, in its units
-REFERENCE_FACTOR = 3  # episodes that compare a tree with the best one, per one that compares trees otherwise
-MAX_REFERENCE_PARTS, CLEAR_ERRORS = 4, 2.0  # times as many where that is unclear: within so many standard errors
-MIN_FINAL_EPISODES, MAX_FINAL_EPISODES = 8, 400  # that compare the result with these trees at the end
-MAX_LOSSES = 2.0  # times what smaller trees may lose, after which the best tree takes their place again
+REFERENCE_EPISODE_FACTOR = 3  # episodes that compare a tree with the best one, per one that compares trees otherwise
+MAX_REFERENCE_COMPARISONS = 4  # where one leaves unclear whether too much was lost
+CLEAR_LOSS_STANDARD_ERRORS = 2.0
+MIN_FINAL_COMPARISON_EPISODES, MAX_FINAL_COMPARISON_EPISODES = 8, 400  # of the result with the reference trees
+MAX_LOSS_FACTOR = 2.0  # times what smaller trees may lose, after which the best tree takes their place again
 ROUNDING_DIGITS = 3, 2  # to which numbers are rounded if the return allows
 
 
@@ -51,7 +53,7 @@ def begin(run: DirectSearch) -> Iterator[Snapshot]:
     state = run.state
     if not run.forms.has_sums or not len(state.linear_weights):
         return
-    run.keep_states(run.racer.screen([run.linear_policy], FIRST_EPISODES, keep_states=True)[0].states)
+    run.keep_states(run.racer.screen([run.linear_policy], LINEAR_POLICY_EPISODES, keep_states=True)[0].states)
     most = min(MAX_TOURNAMENT_ACTIONS, run.max_depth + 1, 1 + int(np.log2(run.max_leaves)))
     tree = linear_tree(run.linear_policy, run.problem.base.features, state.states, most)
     short = with_few_terms(tree, state.states, run.forms.max_terms, run.forms.max_gains)
@@ -84,8 +86,8 @@ def race_random_trees(run: DirectSearch) -> Iterator[Snapshot]:
         end = (run.racer.steps / run.budget + run.ends.sums) / 2
         threshold = run.problem.source.reward_threshold
         is_enough = threshold is not None and state.linear_return >= threshold
-        is_large = most * (actions.size + 1) * (features.n_raw + 1) > MAX_RANDOM_NUMBERS
-        count = 0 if is_enough or is_large or most < 2 else arm_count(run, MAX_RANDOM_ARMS, end)
+        is_large = most * (actions.size + 1) * (features.n_raw + 1) > MAX_NUMBERS_PER_RANDOM_TREE
+        count = 0 if is_enough or is_large or most < 2 else arm_count(run, MAX_RANDOM_RACING_TREES, end)
         rng, state.arms = np.random.default_rng([run.seed, 8]), []
         for k in range(count if count > 1 else 0):
             tree = random_linear_tree(features, actions, state.states, rng, 2 + k % (most - 1), run.max_depth)
@@ -110,16 +112,19 @@ def improve(run: DirectSearch, number: int, end: float) -> Iterator[Snapshot]:
     rng, starts = np.random.default_rng([run.seed, 5, number]), [tree]
     can_grow = run.forms.leaves_are_linear and tree.n_leaves < min(MAX_LINEAR_LEAVES, run.max_leaves)
     if can_grow and run.max_depth > 0:
-        larger = [with_random_split(tree, state.states, rng, run.max_depth) for _ in range(GROWN_TREES)]
+        larger = [with_random_split(tree, state.states, rng, run.max_depth) for _ in range(GROWN_TREES_PER_SEARCH)]
         starts += [with_few_terms(each, state.states, run.forms.max_terms, run.forms.max_gains) for each in larger]
     failures = state.failures.get(SUMS, 0)
     found = coefficients(tree, state.states)
-    pruned = [without_coefficients(tree, found[: int(share * len(found))], state.states) for share in PRUNED_SHARES]
+    pruned = [
+        without_coefficients(tree, found[: int(share * len(found))], state.states)
+        for share in PRUNED_COEFFICIENT_SHARES
+    ]
     pruned += smaller_by_one_split(run, tree)[:1]
     pruned = [each for each in pruned if failures == 0 and number_count(each) < number_count(tree)]
     trees = [*starts, *pruned]
     arms = [Arm.begin(start, run.seed, 6, number, k) for k, start in enumerate(trees)]
-    steps = EVOLUTION_SHARE * 2**failures * run.steps_left(end) / len(arms)
+    steps = EVOLUTION_STEPS_SHARE * 2**failures * run.steps_left(end) / len(arms)
     for arm in arms:
         yield from run.evolve(arm, steps, "searching sums", moves_sums=True, deviation=EVOLUTION_DEVIATION)
     run.challenge(SUMS, [arm.tree for arm in arms[: len(starts)]])
@@ -134,7 +139,7 @@ def compare_with_reference(run: DirectSearch) -> None:
     What comparisons say that each of them lost is too little, as those won that were lucky.
     """
     state, tree = run.state, run.state.incumbents[SUMS].tree
-    best, most = (state.references or [tree])[-1], MAX_LOSSES * run.tolerated_losses(SUMS)
+    best, most = (state.references or [tree])[-1], MAX_LOSS_FACTOR * run.tolerated_losses(SUMS)
     loss = _measured_loss(run, tree, best, most)
     if loss <= 0.0:
         state.references = [*state.references[:1], tree]
@@ -155,14 +160,14 @@ def compare_finally(run: DirectSearch, steps: float) -> None:
         return
     tree = state.incumbents[SUMS].tree
     others = [each for each in state.references if each != tree]
-    episodes = min(MAX_FINAL_EPISODES, int(steps / ((1 + len(others)) * run.racer.recent_length)))
-    if not others or episodes < MIN_FINAL_EPISODES:
+    episodes = min(MAX_FINAL_COMPARISON_EPISODES, int(steps / ((1 + len(others)) * run.racer.recent_length)))
+    if not others or episodes < MIN_FINAL_COMPARISON_EPISODES:
         return
     own, *results = run.racer.screen([tree, *others], episodes)
     losses = [result.returns - own.returns for result in results]
     best = max(range(len(others)), key=lambda k: losses[k].mean())
     loss, error = float(losses[best].mean()), float(losses[best].std()) / np.sqrt(episodes)
-    if loss > MAX_LOSSES * run.tolerated_losses(SUMS) and loss > error:
+    if loss > MAX_LOSS_FACTOR * run.tolerated_losses(SUMS) and loss > error:
         run.take(SUMS, others[best])
 
 
@@ -173,15 +178,15 @@ def _measured_loss(run: DirectSearch, tree: Tree, best: Tree, most: float) -> fl
     episodes may fail in none of fifty.
     """
     losses = np.zeros(0)
-    for _ in range(MAX_REFERENCE_PARTS if tree != best else 0):
+    for _ in range(MAX_REFERENCE_COMPARISONS if tree != best else 0):
         try:
-            results = run.racer.screen([tree, best], REFERENCE_FACTOR * run.comparison_episodes)
+            results = run.racer.screen([tree, best], REFERENCE_EPISODE_FACTOR * run.comparison_episodes)
         except BudgetUsed:
             if not len(losses):
                 raise
             break
         losses = np.append(losses, results[1].returns - results[0].returns)
-        if abs(losses.mean() - most) >= CLEAR_ERRORS * losses.std() / np.sqrt(len(losses)):
+        if abs(losses.mean() - most) >= CLEAR_LOSS_STANDARD_ERRORS * losses.std() / np.sqrt(len(losses)):
             break
     return float(losses.mean()) if len(losses) else 0.0
 
@@ -190,7 +195,7 @@ def smaller_trees(run: DirectSearch, tree: Tree) -> list[Tree]:
     """Return trees without one split, and trees without several coefficients: those that a few episodes need least."""
     states = run.state.states
     singles = coefficients(tree, states)[:MAX_COEFFICIENT_DROPS]
-    by_return = _best_first(run, [without_coefficients(tree, [each], states) for each in singles])
+    by_return = _order_by_return(run, [without_coefficients(tree, [each], states) for each in singles])
     counts = [2**k for k in range(len(singles).bit_length()) if 2**k < len(singles)]
     fewer = [without_coefficients(tree, [singles[i] for i in by_return[:count]], states) for count in counts]
     return fewer + smaller_by_one_split(run, tree)[:MAX_SPLIT_DROPS]
@@ -199,10 +204,10 @@ def smaller_trees(run: DirectSearch, tree: Tree) -> list[Tree]:
 def smaller_by_one_split(run: DirectSearch, tree: Tree) -> list[Tree]:
     """Return the trees without one split, those first that return most on a few episodes."""
     trees = [with_named_sums(each) for each in trees_without_one_split(tree)]
-    return [trees[i] for i in _best_first(run, trees)]
+    return [trees[i] for i in _order_by_return(run, trees)]
 
 
-def _best_first(run: DirectSearch, trees: list[Tree]) -> list[int]:
+def _order_by_return(run: DirectSearch, trees: list[Tree]) -> list[int]:
     """Return the numbers of trees in descending order of what they return on a few common episodes."""
     results = run.racer.screen(trees, max(2, run.comparison_episodes // 6))
     return np.argsort([-result.returns.mean() for result in results], kind="stable").tolist()

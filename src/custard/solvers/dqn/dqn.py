@@ -107,10 +107,10 @@ SETTINGS = {"paper": PaperSettings}  # the settings of a preset that is a form o
 
 UPDATES_PER_ROUND = 32  # updates of Q
 MIN_ROUNDS = 20  # however small the budget
-SPLIT_PRICE_SHARE = 0.03  # -zeta as a share of what splits can gain
+SPLIT_PRICE_GAIN_SHARE = 0.03  # -zeta as a share of what splits can gain
 MAX_CACHED_NODES = 50_000
 MAX_STATES_OF_TREE_EPISODES = 20_000  # states kept that were visited while following the tree
-MIN_TREE_STATES = 500  # of them before nodes are drawn for them
+MIN_STATES_OF_TREE_EPISODES = 500  # of them before nodes are drawn for them
 MAX_GRADIENT_NORM = 10.0
 
 
@@ -153,7 +153,7 @@ def zeta_by_gain(q_o: np.ndarray, lowest: float) -> float:
     -0.015
     """
     gain = float(q_o.max(axis=1).mean() - q_o.mean(axis=0).max())
-    return max(lowest, -SPLIT_PRICE_SHARE * max(gain, 0.0))
+    return max(lowest, -SPLIT_PRICE_GAIN_SHARE * max(gain, 0.0))
 
 
 class Learner:
@@ -199,7 +199,7 @@ class Learner:
     def learn(self, progress: float, max_steps: int) -> int:
         """Learn for one round, at this share of the budget; return the number of environment steps it took."""
         s = self.settings
-        rows = self._play(progress, max_steps)
+        rows = self._play_round(progress, max_steps)
         self.rounds += 1
         rng = np.random.default_rng([self.replay_seed, self.rounds])
         rate = np.float32(s.learning_rate * (s.final_rate / s.learning_rate) ** progress)
@@ -207,7 +207,7 @@ class Learner:
         mu = np.float32(max(s.best_action_weight, 1.0 - 2.0 * progress * (1.0 - s.best_action_weight)))
         critic_loss = self._update_critic(drawn, rate, mu)
         x = drawn["x"][: UPDATES_PER_ROUND * s.batch]
-        if self.tree_states.filled > MIN_TREE_STATES:
+        if self.tree_states.filled > MIN_STATES_OF_TREE_EPISODES:
             count = int(len(x) * s.tree_state_share * min(1.0, 3.0 * progress))
             x = np.concatenate([x[count:], self.tree_states.sample(rng, count)["x"]])
             rng.shuffle(x)
@@ -216,7 +216,7 @@ class Learner:
         self._use_new_weights()
         return len(rows.x)
 
-    def _play(self, progress: float, max_steps: int) -> Transitions:
+    def _play_round(self, progress: float, max_steps: int) -> Transitions:
         """Step the environment for a round, in the first one by random actions, and remember the transitions."""
         s, is_first = self.settings, self.rounds == 0
         share = s.exploring_share + (s.exploring_share_end - s.exploring_share) * progress
@@ -239,7 +239,7 @@ class Learner:
             self._scaled(rows["x"]), rows["action"], rows["reward"].astype(np.float32), self._scaled(rows["after"]),
             rows["ended"], next_action,
         )  # fmt: skip
-        self.critic, loss = self.updates.improve_critic(self.critic, rate, mu, *map(self._batches, columns))
+        self.critic, loss = self.updates.improve_critic(self.critic, rate, mu, *map(self._in_batches, columns))
         return float(loss)
 
     def _update_q(self, x: np.ndarray, rate: np.float32, epsilon: float) -> float:
@@ -253,7 +253,7 @@ class Learner:
         max_depth = min(max(self.tree.depth + 1, 2), self.rules.depth_limit)
         max_splits = self.settings.max_splits_per_node
         node_values(self.nodes, x, q_o, self.zeta, max_depth, epsilon, max_splits, bounds, values, known)
-        self.q, loss = self.updates.improve_q(self.q, rate, *map(self._batches, (bounds, values, known)))
+        self.q, loss = self.updates.improve_q(self.q, rate, *map(self._in_batches, (bounds, values, known)))
         return float(loss)
 
     def _use_new_weights(self) -> None:
@@ -296,12 +296,12 @@ class Learner:
         low, width = self.behaviour.scaling
         return ((x - low) / width).astype(np.float32)
 
-    def _batches(self, rows: np.ndarray) -> np.ndarray:
+    def _in_batches(self, rows: np.ndarray) -> np.ndarray:
         return rows.reshape(-1, self.settings.batch, *rows.shape[1:])
 
     # -- checkpoints ------------------------------------------------------------------------------------------------
 
-    def _arrays(self) -> dict[str, np.ndarray]:
+    def _checkpoint_arrays(self) -> dict[str, np.ndarray]:
         """Return the arrays that a checkpoint keeps, not copied."""
         b = self.behaviour
         own = {"scaling": b.scaling, "rng": b.rng, "exploring_share": b.exploring_share, **b.episode._asdict()}
@@ -309,14 +309,14 @@ class Learner:
 
     def state(self) -> dict[str, np.ndarray]:
         """Return everything as arrays, copied."""
-        data = copy_arrays(self._arrays())
+        data = copy_arrays(self._checkpoint_arrays())
         data |= {"zeta": np.array([self.zeta, self.lowest_zeta]), "rounds": np.array(self.rounds)}
         data |= to_arrays((self.critic, self.q))
         return {**data, **self.memory.state("memory"), **self.tree_states.state("tree_states")}
 
     def restore(self, data: Mapping[str, np.ndarray]) -> None:
         """Continue from what `state` returned."""
-        restore_arrays(self._arrays(), data)
+        restore_arrays(self._checkpoint_arrays(), data)
         self.zeta, self.lowest_zeta = data["zeta"].tolist()
         self.critic, self.q = from_arrays((self.critic, self.q), data)
         self.rounds = int(data["rounds"])

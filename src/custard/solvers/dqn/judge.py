@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Judge", "make_selection", "tree_metrics"]
 
 #: Noise of the trees drawn near the policy's own (`extract_from_network`): each has one of these, in turn.
-SAMPLE_NOISES = (0.4, 0.2, 0.1, 0.05)
+SAMPLED_TREE_NOISES = (0.4, 0.2, 0.1, 0.05)
 
 
 def make_selection(problem: Problem, budget: int, margin: float = 1.0) -> Selection:
@@ -61,8 +61,8 @@ class Judge:
         """Judge the learner's trees as far as is affordable; return whether it is time for a snapshot."""
         keep, selection = self.settings.keep_best, self.selection
         is_time = self.steps >= self.budget * (self.snapshots + 1) / self.settings.snapshots
-        is_due = self.steps >= self.learning_budget or (is_time and (keep or self._can_afford))
-        if is_due or (keep and self._can_afford):
+        is_due = self.steps >= self.learning_budget or (is_time and (keep or self._can_afford_judging))
+        if is_due or (keep and self._can_afford_judging):
             self._judge_trees(learner, is_due)
         if not is_due:
             return False
@@ -78,12 +78,12 @@ class Judge:
         selection, waited = self.selection, self.snapshots_without_progress
         if self.steps >= self.learning_budget:
             return "budget used"
-        if (patience := self._patience()) is None or waited < patience:
+        if (patience := self._patience_in_snapshots()) is None or waited < patience:
             return ""
         is_met = selection.clearly_reaches(self.threshold) and not selection.best_varies
         return "reward threshold met, and no better tree since" if is_met else "no better tree for long"
 
-    def _patience(self) -> int | None:
+    def _patience_in_snapshots(self) -> int | None:
         """Return how many snapshots without a better tree end the run; None where none do."""
         selection, patience = self.selection, self.settings.patience
         if not self.settings.keep_best:
@@ -96,12 +96,12 @@ class Judge:
 
     def _end_without_progress(self) -> float:
         """Return the steps at which the run ends without a better tree."""
-        if (patience := self._patience()) is None:
+        if (patience := self._patience_in_snapshots()) is None:
             return self.budget
         return self.steps + max(1, patience - self.snapshots_without_progress) * self.budget / self.settings.snapshots
 
     @property
-    def _can_afford(self) -> bool:
+    def _can_afford_judging(self) -> bool:
         """Whether another tree may be judged: judging took at most half of all steps, and the budget is not used."""
         return 2 * self.selection.steps <= self.steps < self.budget
 
@@ -116,10 +116,10 @@ class Judge:
             selection.consider(tree)
         self.steps += selection.steps - steps_before
         for i in range(self.settings.sampled_trees if keep else 0):
-            if not self._can_afford:
+            if not self._can_afford_judging:
                 break
             steps_before = selection.steps
-            selection.consider(learner.extract(SAMPLE_NOISES[i % len(SAMPLE_NOISES)], i)[0])
+            selection.consider(learner.extract(SAMPLED_TREE_NOISES[i % len(SAMPLED_TREE_NOISES)], i)[0])
             self.steps += selection.steps - steps_before
 
     def snapshot(self, learner: Learner) -> Snapshot:

@@ -76,7 +76,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "PotholeWorld": {"zeta": 0.0, "gamma_b": 0.99, "gamma_w": 0.99},
 }
 
-UPDATES_PER_CALL = 20  # in one compiled call; meanwhile the policy that acts stays the same
+UPDATES_PER_COMPILED_CALL = 20  # in one compiled call; meanwhile the policy that acts stays the same
 RMSPROP_DECAY = 0.95
 
 
@@ -119,18 +119,18 @@ def rules_for(problem: Problem, s: PaperSettings) -> tuple[Rules, int]:
 # -- the update -----------------------------------------------------------------------------------------------------
 
 
-def _with_one(x: Any) -> Any:
+def _with_bias_input(x: Any) -> Any:
     return jnp.concatenate([x, jnp.ones((*x.shape[:-1], 1), x.dtype)], axis=-1)
 
 
 @jax.custom_vjp
 def affine(x: Any, w: Any) -> Any:
     """Return [x, 1] @ w, with a gradient whose transposed factor is written out first: XLA multiplies twice as fast."""
-    return _with_one(x) @ w
+    return _with_bias_input(x) @ w
 
 
 affine.defvjp(
-    lambda x, w: (_with_one(x) @ w, (_with_one(x), w)),
+    lambda x, w: (_with_bias_input(x) @ w, (_with_bias_input(x), w)),
     lambda kept, g: (g @ kept[1][:-1].T, jax.lax.optimization_barrier(kept[0].T) @ g),
 )
 
@@ -239,7 +239,7 @@ class PaperLearner:
         self.learned = Networks(pair, target_network, optimiser.init(pair), jnp.zeros((), jnp.int32))
         self.weights: Weights = tuple(np.array(w) for w in pair[0])
         self.warmup = min(settings.warmup, budget // 2)
-        self.steps_per_call = UPDATES_PER_CALL * settings.steps_per_update
+        self.steps_per_call = UPDATES_PER_COMPILED_CALL * settings.steps_per_update
         self.rows = make_steps(self.steps_per_call, n, n_actions)
         row = {name: column[0] for name, column in self.rows._asdict().items()}
         self.memory = Replay(min(settings.buffer, budget), row)
@@ -270,7 +270,7 @@ class PaperLearner:
         step_numbers = self.steps + np.arange(self.steps_per_call)
         falling = np.interp(step_numbers, [self.warmup, self.warmup + s.epsilon_steps], [s.epsilon, s.epsilon_end])
         epsilon = np.where(step_numbers < self.warmup, 1.0, falling)
-        count, self.at_episode_start = self._play(epsilon)
+        count, self.at_episode_start = self._step_to_episode_end(epsilon)
         self.memory.add({name: column[:count] for name, column in self.rows._asdict().items()})
         self.steps += count
         self.steps_not_learned += count if self.steps > self.warmup else 0
@@ -279,8 +279,8 @@ class PaperLearner:
             self._start_episode()
         while self.steps_not_learned >= self.steps_per_call:
             rng = np.random.default_rng([self.seeds["replay"], self.calls])
-            drawn = self.memory.sample(rng, UPDATES_PER_CALL * s.batch)
-            shape = UPDATES_PER_CALL, s.batch
+            drawn = self.memory.sample(rng, UPDATES_PER_COMPILED_CALL * s.batch)
+            shape = UPDATES_PER_COMPILED_CALL, s.batch
             batches = {name: column.reshape(*shape, *column.shape[1:]) for name, column in drawn.items()}
             self.learned, loss = self.improve(self.learned, batches)
             self.weights = tuple(np.array(w) for w in self.learned.pair[0])
@@ -289,7 +289,7 @@ class PaperLearner:
             self.steps_not_learned -= self.steps_per_call
         return count
 
-    def _play(self, epsilon: np.ndarray) -> tuple[int, bool]:
+    def _step_to_episode_end(self, epsilon: np.ndarray) -> tuple[int, bool]:
         """Take a step for each epsilon, at most to the end of the episode, into `rows`; return how many, and whether
         the episode is over."""
         if self.compiled is not None:
@@ -319,7 +319,7 @@ class PaperLearner:
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics of the networks."""
-        return {"loss": self.loss, "updates": UPDATES_PER_CALL * self.calls}
+        return {"loss": self.loss, "updates": UPDATES_PER_COMPILED_CALL * self.calls}
 
     def state(self) -> dict[str, np.ndarray]:
         """Return everything as arrays, copied."""

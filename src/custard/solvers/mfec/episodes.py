@@ -21,7 +21,7 @@ from custard.solvers.mfec.tables import (
     EPISODE_EXPLORES,
     EPISODE_FOLLOWS_TREE,
     EPISODE_UNDECIDED,
-    MAX_OUTCOMES,
+    MAX_OUTCOMES_PER_PAIR,
     MAX_RECORDED_STEPS,
     MAX_STEPS_WITHOUT_CHANGE,
 )
@@ -107,15 +107,15 @@ def learn_episode(tables, x, terminated, is_over, k):
         row, a, r = episode.row[t], episode.action[t], episode.reward[t]
         updates = tables.updates[row, a] + 1
         outcomes = tables.outcomes[row, a]
-        outcomes[(updates - 1) % MAX_OUTCOMES] = next_row
+        outcomes[(updates - 1) % MAX_OUTCOMES_PER_PAIR] = next_row
         tables.updates[row, a] = updates
         tables.mean_reward[row, a] += (r - tables.mean_reward[row, a]) / updates
         tables.state_step[row] = t
-        n_outcomes = min(updates, MAX_OUTCOMES)
-        tables.q_star[row, a] = _mean_outcome(tables.mean_reward[row, a], gamma, outcomes, n_outcomes, tables.v_star)
+        n_outcomes = min(updates, MAX_OUTCOMES_PER_PAIR)
+        tables.q_star[row, a] = _outcome_value(tables.mean_reward[row, a], gamma, outcomes, n_outcomes, tables.v_star)
         tables.v_star[row] = _max_value(tables.q_star, row)
         if trace == 0.0:
-            tables.q_o[row, a] = _mean_outcome(tables.mean_reward[row, a], gamma, outcomes, n_outcomes, tables.v_o)
+            tables.q_o[row, a] = _outcome_value(tables.mean_reward[row, a], gamma, outcomes, n_outcomes, tables.v_o)
         else:
             tables.cycle_updates[row, a] += 1
             alpha = learning_rate(tables.cycle_updates[row, a], schedule.kappa, schedule.alpha_o)
@@ -142,7 +142,7 @@ def learn_episode(tables, x, terminated, is_over, k):
 
 
 @njit(cache=True)
-def _mean_outcome(mean_reward, gamma, outcomes, n_outcomes, v):
+def _outcome_value(mean_reward, gamma, outcomes, n_outcomes, v):
     """Return the mean reward of an action plus the discounted mean value of the base states that followed it.
 
     `outcomes` are the rows of these, of which `n_outcomes` count, NONE for an episode's end; v [S] are values.
@@ -162,12 +162,12 @@ def recompute_values(tables, order):
     root = root_node(tables.bounds, tables.rules)
     for row in order:
         for b in range(tables.q_o.shape[1]):
-            n_outcomes = min(tables.updates[row, b], MAX_OUTCOMES)
+            n_outcomes = min(tables.updates[row, b], MAX_OUTCOMES_PER_PAIR)
             if n_outcomes > 0:
                 reward, outcomes, gamma = tables.mean_reward[row, b], tables.outcomes[row, b], schedule.gamma_b
-                tables.q_star[row, b] = _mean_outcome(reward, gamma, outcomes, n_outcomes, tables.v_star)
+                tables.q_star[row, b] = _outcome_value(reward, gamma, outcomes, n_outcomes, tables.v_star)
                 if schedule.trace == 0.0:
-                    tables.q_o[row, b] = _mean_outcome(reward, gamma, outcomes, n_outcomes, tables.v_o)
+                    tables.q_o[row, b] = _outcome_value(reward, gamma, outcomes, n_outcomes, tables.v_o)
         x = tables.state_x[row]
         tree_action = greedy_base_action(tables.bounds, tables.rules, root, x)
         tables.v_star[row] = _max_value(tables.q_star, row)

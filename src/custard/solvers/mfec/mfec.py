@@ -110,10 +110,10 @@ SETTINGS: dict[str, type] = {"paper": PaperSettings}
 
 CALLS_PER_CYCLE = 40
 CYCLES_BUDGET_SHARE = 0.95  # once so much is used, the last trees are sampled and judged
-FIRST_JUDGED_TENTH = 0.4  # share of a cycle after which its tree is judged at every tenth
-MAX_SAMPLING_SHARE = 0.25  # of all steps that judging takes, above which no more trees are sampled
-MAX_CHANGING_SHARE = 0.5  # of all steps that judging takes, above which no more changes are judged
-SAMPLE_NOISE = 0.4  # in units of the spread of a node's values; samples use it, a half, a quarter, an eighth of it
+FIRST_JUDGING_CYCLE_SHARE = 0.4  # share of a cycle after which its tree is judged at every tenth
+MAX_JUDGING_SHARE_TO_SAMPLE = 0.25  # of all steps that judging takes, above which no more trees are sampled
+MAX_JUDGING_SHARE_TO_CHANGE = 0.5  # of all steps that judging takes, above which no more changes are judged
+SAMPLED_TREE_NOISE = 0.4  # in units of the spread of a node's values; then a half, a quarter, an eighth of it
 
 
 def solve(
@@ -215,7 +215,7 @@ class Learner:
     def _begin_cycle(self) -> None:
         best, progress = self.selection.best, self.progress
         if progress.cycle and self.may_move_bounds.any():
-            self._move_bounds()
+            self._redraw_bounds()
         has_guide = self.settings.follow_best_tree and CYCLE_KINDS[progress.kind].has_guide
         guide = best.simplified if best is not None and has_guide else None
         self.tables = begin_cycle(self.tables, self.rules, guide)
@@ -239,7 +239,7 @@ class Learner:
         self.was_first_split[best] = True
         return best if np.isfinite(q[best]) else 0
 
-    def _move_bounds(self) -> None:
+    def _redraw_bounds(self) -> None:
         """Draw bounds of real features between the widest ones and where the last tree's states were.
 
         Thresholds are fractions of the bounds, so other bounds offer other thresholds.
@@ -269,14 +269,14 @@ class Learner:
             progress.steps_since_recompute = 0
             episodes.recompute_values(tables, np.argsort(-tables.state_step[:n_states], kind="stable"))
         is_end = progress.cycle_steps >= length or progress.steps >= CYCLES_BUDGET_SHARE * self.budget
-        if not is_end and not (tau > FIRST_JUDGED_TENTH and tau * 10 > progress.next_judged_tenth):
+        if not is_end and not (tau > FIRST_JUDGING_CYCLE_SHARE and tau * 10 > progress.next_judged_tenth):
             return False
         progress.next_judged_tenth = int(tau * 10) + 1
         self._judge_greedy_tree()
         if is_end:
-            self._judge_samples()
+            self._judge_sampled_trees()
             self._end_cycle()
-            self._judge_changes()
+            self._judge_changed_trees()
             if not self.message:
                 self._begin_cycle()
         return True
@@ -298,15 +298,15 @@ class Learner:
         ranking = np.argsort(-self.kind_values, kind="stable")
         progress.kind = int(ranking[progress.cycles_without_better % len(ranking)])
         meets_threshold = self.selection.clearly_reaches(self.problem.source.reward_threshold)
-        has_waited = progress.cycles_without_better >= self._patience() and self.selection.best_has_splits
-        if has_waited and self.settings.keep_best and (meets_threshold or progress.steps >= self._min_steps):
+        has_waited = progress.cycles_without_better >= self._patience_in_cycles() and self.selection.best_has_splits
+        if has_waited and self.settings.keep_best and (meets_threshold or progress.steps >= self._min_steps_to_give_up):
             met, not_met = "reward threshold met, and no better tree since", "no better tree for long"
             self.message = met if meets_threshold else not_met
         elif progress.steps >= CYCLES_BUDGET_SHARE * self.budget:
             self.message = "budget used"
         progress.cycle += 1
 
-    def _patience(self) -> int:
+    def _patience_in_cycles(self) -> int:
         """Return how many cycles without a better tree end the run."""
         patience, threshold = self.settings.patience, self.problem.source.reward_threshold
         if self.selection.clearly_reaches(threshold) and not self.selection.best_varies:
@@ -314,7 +314,7 @@ class Learner:
         return 3 * patience if threshold is not None or self.problem.max_depth is not None else patience
 
     @property
-    def _min_steps(self) -> float:
+    def _min_steps_to_give_up(self) -> float:
         """The steps before which only a tree that meets the threshold ends the run."""
         return max(self.budget / 10, 1.25 * self.progress.steps_at_best)
 
@@ -324,12 +324,13 @@ class Learner:
         if progress.cycle == 0 or not selection.best_has_splits or not self.settings.keep_best:
             return None
         is_better = selection.n_improvements > progress.improvements  # in this cycle
-        cycles = 1 + self._patience() if is_better else max(1, self._patience() - progress.cycles_without_better)
+        patience = self._patience_in_cycles()
+        cycles = 1 + patience if is_better else max(1, patience - progress.cycles_without_better)
         begun = progress.steps - progress.cycle_steps
         lengths = [self._length_of_cycle(number) for number in range(progress.cycle + cycles)]
         end = begun * sum(lengths) / sum(lengths[: progress.cycle])
         meets_threshold = selection.clearly_reaches(self.problem.source.reward_threshold)
-        return end if meets_threshold else max(end, self._min_steps)
+        return end if meets_threshold else max(end, self._min_steps_to_give_up)
 
     # -- judging trees ----------------------------------------------------------------------------------------------
 
@@ -340,16 +341,16 @@ class Learner:
         self.final_value = self.selection.last_mean
         self.progress.steps += self.selection.steps - steps_before
 
-    def _judge_samples(self) -> None:
+    def _judge_sampled_trees(self) -> None:
         """Judge trees that look nearly as good as the greedy one, while judging takes at most a quarter of steps."""
         rng = np.random.default_rng([self.sampling_seed, self.progress.cycle])
         for i in range(self.settings.sampled_trees if self.settings.keep_best else 0):
-            if not self._has_steps(MAX_SAMPLING_SHARE):
+            if not self._has_steps_for_judging(MAX_JUDGING_SHARE_TO_SAMPLE):
                 break
-            noise = SAMPLE_NOISE * 2.0 ** -(i % 4)
+            noise = SAMPLED_TREE_NOISE * 2.0 ** -(i % 4)
             self._judge(extract(table_policy(self.tables.bounds, self.rules, noise, rng), self.rules))
 
-    def _judge_changes(self) -> None:
+    def _judge_changed_trees(self) -> None:
         """Judge the best tree with a small change, while judging takes at most half of all steps.
 
         The best place of a threshold may lie between the p ones. Under a depth limit, where every split counts, splits
@@ -365,12 +366,12 @@ class Learner:
             if max_depth is not None and i % 2:
                 leaf_actions, max_nodes = LeafActions(best.actions), self.settings.capacity
                 tree = tree_of(mutate_shape(shape_of(best), rng, x, gap, leaf_actions, max_depth, max_nodes), best)
-            if not self._has_steps(MAX_CHANGING_SHARE):
+            if not self._has_steps_for_judging(MAX_JUDGING_SHARE_TO_CHANGE):
                 break
             if tree is not None:
                 self._judge(tree)
 
-    def _has_steps(self, max_judging_share: float) -> bool:
+    def _has_steps_for_judging(self, max_judging_share: float) -> bool:
         """Return whether the budget allows another judgement, and judging has not taken more than its share."""
         steps = self.progress.steps
         return self.selection.steps <= max_judging_share * steps and steps < self.budget

@@ -98,7 +98,7 @@ PRESET: dict[str, dict[str, Any]] = {
 MAX_EPISODE_TRANSITIONS = 1 << 16  # of the IBMDP, after which is learned as at a time limit that cuts the episode
 STEP_ARRAYS = "bounds_key", "state_key", "mask", "guess", "guess_value", "action", "reward", "gamma"  # of `PaperTables`
 MAX_TREE_NODES = 2000  # where a larger tree would be extracted, it acts instead
-NEVER_BOOTSTRAP = 2**62  # N of the whole episode's return
+WHOLE_EPISODE_STEPS = 2**62  # N of the whole episode's return
 
 RATES = np.dtype([(name, np.float64) for name in (
     "alpha_b", "alpha_o", "gamma_b", "zeta", "epsilon", "first_epsilon", "epsilon_steps")])  # fmt: skip
@@ -149,7 +149,7 @@ def make_paper_tables(rules: Rules, settings: PaperSettings, seed: int) -> Paper
         width=rules.width,
         q=make_memory(actions, 2 * n + 1, s.capacity),
         q_o=make_memory(actions, 3 * n + 1, s.capacity, nodes=False),
-        n_steps={"one-step": 1, "n-step": s.n_steps, "episode": NEVER_BOOTSTRAP}[s.target],
+        n_steps={"one-step": 1, "n-step": s.n_steps, "episode": WHOLE_EPISODE_STEPS}[s.target],
         optimistic=s.optimistic,
         max_queries=int(rules.max_queries),
         bounds_key=np.zeros((length + 1, 2 * n + 2)),
@@ -170,7 +170,7 @@ def make_paper_tables(rules: Rules, settings: PaperSettings, seed: int) -> Paper
 
 
 @njit(cache=True)
-def _observe(tables, t, x, lower, upper, depth):
+def _write_keys_and_mask(tables, t, x, lower, upper, depth):
     """Write down the keys and affordances of step t."""
     n, rules = len(lower), tables.rules
     bounds_key, state_key, mask = tables.bounds_key[t], tables.state_key[t], tables.mask[t]
@@ -199,7 +199,7 @@ def choose_base_action(tables, x, k):
     depth = 0
     while True:
         t = counters.length
-        _observe(tables, t, x, lower, upper, depth)
+        _write_keys_and_mask(tables, t, x, lower, upper, depth)
         if depth >= tables.max_queries:  # act, and count it
             counters.traversals_cut += 1
             tables.mask[t, base:] = False
@@ -215,7 +215,7 @@ def choose_base_action(tables, x, k):
         if t == MAX_EPISODE_TRANSITIONS:  # no more room
             learn_from_episode(tables, False, k)
             t = 0
-            _observe(tables, t, x, lower, upper, depth)
+            _write_keys_and_mask(tables, t, x, lower, upper, depth)
             tables.guess[t], tables.guess_value[t] = guess, guess_value
         tables.action[t] = a
         counters.length += 1
@@ -239,7 +239,7 @@ def record_reward(tables, reward):
 
 
 @njit(cache=True)
-def _bootstrap(tables, t, k):
+def _bootstrap_value(tables, t, k):
     """Return Q_o(s_w, argmax_a Q(o, a)) at step t; neighbours' means in Q are those of when the step was taken."""
     a, value = best_stored(tables.q, tables.bounds_key[t], tables.mask[t])
     if tables.guess_value[t] < np.inf:
@@ -255,12 +255,12 @@ def learn_from_episode(tables, terminated, k):
     """
     counters, rates, n_steps = tables.counters[0], tables.rates[0], tables.n_steps
     length = counters.length
-    rest = 0.0 if terminated else _bootstrap(tables, length, k)  # what follows the present step
+    rest = 0.0 if terminated else _bootstrap_value(tables, length, k)  # what follows the present step
     for t in range(length - 1, -1, -1):
         if t + n_steps >= length:  # up to the episode's end
             rest = tables.reward[t] + tables.gamma[t] * rest
         else:
-            rest = _bootstrap(tables, t + n_steps, k)
+            rest = _bootstrap_value(tables, t + n_steps, k)
             for i in range(t + n_steps - 1, t - 1, -1):
                 rest = tables.reward[i] + tables.gamma[i] * rest
         write(tables.q_o, tables.state_key[t], tables.action[t], rest, rates.alpha_o)
@@ -274,7 +274,7 @@ def end_episode(tables, x, terminated, k):
     counters, rules = tables.counters[0], tables.rules
     if not terminated:
         t = counters.length
-        _observe(tables, t, x, rules.low, rules.high, 0)
+        _write_keys_and_mask(tables, t, x, rules.low, rules.high, 0)
         found = best_actions(tables.q, tables.bounds_key[t], tables.mask[t], k, -np.inf)
         tables.guess[t], tables.guess_value[t] = found[2], found[3]
     learn_from_episode(tables, terminated, k)
@@ -323,7 +323,7 @@ def paper_policy(tables: PaperTables, rules: Rules, k: int) -> LevelPolicy:
     base = rules.n_base
 
     def decide(_: None, lower: np.ndarray, upper: np.ndarray, depth: int, mask: np.ndarray) -> tuple[int, Any]:
-        _observe(tables, MAX_EPISODE_TRANSITIONS, lower, lower, upper, depth)
+        _write_keys_and_mask(tables, MAX_EPISODE_TRANSITIONS, lower, lower, upper, depth)
         key = tables.bounds_key[MAX_EPISODE_TRANSITIONS]
         is_known = best_stored(tables.q, key, mask)[0] >= 0
         found = best_actions(tables.q, key, mask if is_known else mask[:base], k, -np.inf)

@@ -11,7 +11,7 @@ from custard.core.features import Features
 from custard.envs.pcg64 import streams, uniform
 from custard.ibmdp.kernels import CompiledRules, compiled_rules
 from custard.ibmdp.splits import Rules
-from custard.solvers.common.bounds_survey import MAX_DECLARED_TO_SEEN
+from custard.solvers.common.bounds_survey import MAX_DECLARED_TO_SEEN_WIDTH
 from custard.solvers.common.checkpoint import copy_arrays, restore_arrays
 from custard.solvers.common.key_table import Keys, make_keys, restore_keys
 from custard.solvers.mfec.bounds_table import BoundsTable, keep_most_visited_nodes, make_bounds_table
@@ -29,17 +29,17 @@ __all__ = [
 MAX_STEPS_WITHOUT_CHANGE = 32  # base steps that leave every feature as it is, after which an episode is given up
 MAX_VISITS_OF_KEPT_NODES = 1024  # visits that count when a cycle goes on with the nodes of the last one
 MAX_TABLE_BYTES = 8 << 30  # of all tables; pages that are never written take no memory
-MAX_OUTCOMES = 16  # the latest outcomes remembered for each base state and action
+MAX_OUTCOMES_PER_PAIR = 16  # the latest outcomes remembered for each base state and action
 MAX_RECORDED_STEPS = 4096  # base steps after which an episode that still goes on is learned from
 MAX_VISITS_OF_OTHER_BEHAVIOUR = 4  # that count, at most, of those in which the last cycle's behaviour was learned
 ZETA_PER_REWARD = 0.01  # price of a split in units of the mean absolute reward
-ZETA_PER_REWARD_LIMITED = 0.001  # the same under a depth limit, which keeps trees small by itself
+ZETA_PER_REWARD_WITH_DEPTH_LIMIT = 0.001  # the same under a depth limit, which keeps trees small by itself
 # The schedule, in shares of a cycle.
-FIRST_WARM_UP, WARM_UP = 0.2, 0.02  # in which only Q_o learns: of the first cycle, and of the others
-TEACHER_END = 0.6  # from here on episodes follow the tree alone, where there is no guide
-PRICE_RISE_BEGIN, PRICE_RISE_END = 0.3, 0.6  # in between the reward of a split falls from 0 to zeta
-RANDOM_SPLITS_END, RANDOM_SPLITS_FALL = 0.7, 0.6  # where their share has fallen to epsilon; over how long it falls
-DEFAULT_EPSILON, DEFAULT_EPSILON_LIMITED = 0.1, 0.5  # without and with a depth limit
+FIRST_WARM_UP_CYCLE_SHARE, WARM_UP_CYCLE_SHARE = 0.2, 0.02  # in which only Q_o learns; the latter after cycle 0
+TEACHER_END_CYCLE_SHARE = 0.6  # from here on episodes follow the tree alone, where there is no guide
+SPLIT_PRICE_RISE_BEGIN, SPLIT_PRICE_RISE_END = 0.3, 0.6  # in between the reward of a split falls from 0 to zeta
+RANDOM_SPLITS_FALL_END, RANDOM_SPLITS_FALL_LENGTH = 0.7, 0.6  # in which their share falls to epsilon
+DEFAULT_EPSILON, DEFAULT_EPSILON_WITH_DEPTH_LIMIT = 0.1, 0.5  # without and with a depth limit
 EPISODE_UNDECIDED, EPISODE_FOLLOWS_TREE, EPISODE_EXPLORES, EPISODE_DISCOVERS = -1, 0, 1, 2  # kinds of episode
 
 SCHEDULE = np.dtype(
@@ -121,7 +121,7 @@ class Tables(NamedTuple):
     v_o: Any  # [S] value of the behaviour
     v_star: Any  # [S] value of the best action
     mean_reward: Any  # [S, B]
-    outcomes: Any  # [S, B, MAX_OUTCOMES] int32: the base states that followed (NONE: the episode's end)
+    outcomes: Any  # [S, B, MAX_OUTCOMES_PER_PAIR] int32: the base states that followed (NONE: the episode's end)
     state_x: Any  # [S, n]: the exact features last observed in each base state
     state_step: Any  # [S] int32: the step of its episode at which each was last met
     state_episode: Any  # [S] int64: the last episode each was met in
@@ -152,7 +152,7 @@ def grid_and_scale(widest: Features, seen: Features, width: np.ndarray, cells: i
     """
     real, declared = ~widest.integer, widest.high - widest.low
     span = np.where(seen.high > seen.low, seen.high - seen.low, 1.0)
-    span = np.where((declared > span) & (declared <= MAX_DECLARED_TO_SEEN * span), declared, span)
+    span = np.where((declared > span) & (declared <= MAX_DECLARED_TO_SEEN_WIDTH * span), declared, span)
     cell_width = span / max(16.0, np.ceil(cells ** (1.0 / max(1, real.sum()))))
     return np.where(real, np.stack([seen.low, cell_width]), 0.0), np.where(real, span, width)
 
@@ -178,7 +178,7 @@ def make_tables(rules: Rules, grid: np.ndarray, scale: np.ndarray, capacity: int
         v_o=np.zeros(capacity),
         v_star=np.zeros(capacity),
         mean_reward=np.zeros((capacity, base)),
-        outcomes=np.zeros((capacity, base, MAX_OUTCOMES), dtype=np.int32),
+        outcomes=np.zeros((capacity, base, MAX_OUTCOMES_PER_PAIR), dtype=np.int32),
         state_x=np.zeros((capacity, n)),
         state_step=np.zeros(capacity, dtype=np.int32),
         state_episode=np.full(capacity, -1, dtype=np.int64),
@@ -251,16 +251,20 @@ def set_schedule(tables: Tables, s: Settings, tau: float, cycle: int, kind: Cycl
     Splits are free at first, so that a tree can grow whose parts pay only together; then their price rises to zeta.
     """
     schedule = tables.schedule[0]
-    warm_up = FIRST_WARM_UP if cycle == 0 else WARM_UP
+    warm_up = FIRST_WARM_UP_CYCLE_SHARE if cycle == 0 else WARM_UP_CYCLE_SHARE
     schedule.learns_tree = tau >= warm_up
     schedule.exploring_share = s.exploring_share if tau >= warm_up else 1.0
-    schedule.teacher_share = 1.0 if schedule.has_guide else _clipped((TEACHER_END - tau) / (TEACHER_END - warm_up))
-    schedule.zeta = split_reward(tables, s.zeta) * _clipped(
-        (tau - PRICE_RISE_BEGIN) / (PRICE_RISE_END - PRICE_RISE_BEGIN)
+    schedule.teacher_share = (
+        1.0 if schedule.has_guide else _clipped((TEACHER_END_CYCLE_SHARE - tau) / (TEACHER_END_CYCLE_SHARE - warm_up))
     )
-    default_epsilon = DEFAULT_EPSILON_LIMITED if tables.rules.has_depth_limit else DEFAULT_EPSILON
+    schedule.zeta = split_reward(tables, s.zeta) * _clipped(
+        (tau - SPLIT_PRICE_RISE_BEGIN) / (SPLIT_PRICE_RISE_END - SPLIT_PRICE_RISE_BEGIN)
+    )
+    default_epsilon = DEFAULT_EPSILON_WITH_DEPTH_LIMIT if tables.rules.has_depth_limit else DEFAULT_EPSILON
     last_epsilon = default_epsilon if s.epsilon is None else s.epsilon
-    schedule.epsilon = last_epsilon + (1.0 - last_epsilon) * _clipped((RANDOM_SPLITS_END - tau) / RANDOM_SPLITS_FALL)
+    schedule.epsilon = last_epsilon + (1.0 - last_epsilon) * _clipped(
+        (RANDOM_SPLITS_FALL_END - tau) / RANDOM_SPLITS_FALL_LENGTH
+    )
     schedule.kappa, schedule.alpha_b, schedule.alpha_o = s.kappa, s.alpha_b, s.alpha_o
     schedule.min_states_per_node, schedule.visits_per_random_split = s.min_states_per_node, s.visits_per_random_split
     schedule.gamma_b = gamma_b
@@ -281,7 +285,7 @@ def split_reward(tables: Tables, zeta: float | None) -> float:
         return zeta
     counters = tables.counters[0]
     mean_reward = float(counters.absolute_rewards / max(1, counters.base_actions))
-    return -(ZETA_PER_REWARD_LIMITED if tables.rules.has_depth_limit else ZETA_PER_REWARD) * mean_reward
+    return -(ZETA_PER_REWARD_WITH_DEPTH_LIMIT if tables.rules.has_depth_limit else ZETA_PER_REWARD) * mean_reward
 
 
 # -- checkpoints ----------------------------------------------------------------------------------------------------
@@ -294,7 +298,7 @@ _NODE_ROWS = tuple(name for name in BoundsTable._fields if name != "keys")
 _WHOLE_ARRAYS = ("grid", "scale", "priority", "moments", "last_x", "schedule", "counters", "rng")
 
 
-def _parts(tables: Tables) -> dict[str, np.ndarray]:
+def _checkpoint_arrays(tables: Tables) -> dict[str, np.ndarray]:
     """Return the very arrays that a checkpoint keeps, those of rows up to the rows in use."""
     nodes, states = int(tables.bounds.keys.size[0]), int(tables.state_keys.size[0])
     parts = {f"tables.{name}": getattr(tables, name) for name in _WHOLE_ARRAYS}
@@ -305,7 +309,7 @@ def _parts(tables: Tables) -> dict[str, np.ndarray]:
 
 def save(tables: Tables) -> dict[str, np.ndarray]:
     """Return copies of the parts in use, by name."""
-    data = copy_arrays(_parts(tables))
+    data = copy_arrays(_checkpoint_arrays(tables))
     for name, keys in (("bounds", tables.bounds.keys), ("states", tables.state_keys)):
         data[f"{name}.keys"] = keys.key[: int(keys.size[0])].copy()
     return data | {f"guide.{i}": array.copy() for i, array in enumerate(tables.guide)}
@@ -315,7 +319,7 @@ def load(tables: Tables, data: dict[str, np.ndarray]) -> Tables:
     """Return empty tables filled with what `save` returned."""
     restore_keys(tables.bounds.keys, data["bounds.keys"])
     restore_keys(tables.state_keys, data["states.keys"])
-    restore_arrays(_parts(tables), data)
+    restore_arrays(_checkpoint_arrays(tables), data)
     guide = tuple(data[f"guide.{i}"].copy() for i in range(len(tables.guide)))
     for array, like in zip(guide, tables.guide, strict=True):
         array.flags.writeable = like.flags.writeable  # part of the type that compiled code was made for

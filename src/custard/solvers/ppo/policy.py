@@ -26,7 +26,7 @@ MAX_V_LOGIT = 4.0  # clips the logit of v, so v lies between 0.018 and 0.982
 VECTOR_COMPONENT = np.dtype(
     [("low", "f8"), ("high", "f8"), ("centre", "f8"), ("half_width", "f8"), ("is_integer", "?")], align=True
 )
-MIN_V = 1e-9  # distance from 0 and 1 that a tree's own v keep, so that their logits are finite
+MIN_V_MARGIN = 1e-9  # distance from 0 and 1 that a tree's own v keep, so that their logits are finite
 
 
 class PolicyNetwork(NamedTuple):
@@ -122,7 +122,7 @@ def perturb_tree(tree: Tree, rules: Rules, rng: np.random.Generator, v_spread: f
     threshold = tree.threshold.copy()
     for node in np.flatnonzero(tree.feature != LEAF):
         c, (lower, upper) = tree.feature[node], bounds[node, :, tree.feature[node]]
-        v = np.clip((tree.threshold[node] - lower) / (upper - lower), MIN_V, 1.0 - MIN_V)
+        v = np.clip((tree.threshold[node] - lower) / (upper - lower), MIN_V_MARGIN, 1.0 - MIN_V_MARGIN)
         moved_v = clipped_sigmoid(np.log(v / (1.0 - v)) + v_noise[node])
         threshold[node] = project(moved_bounds[node, 0, c], moved_bounds[node, 1, c], moved_v)
         for child, side in ((tree.children_left[node], 1), (tree.children_right[node], 0)):

@@ -117,12 +117,12 @@ SETTINGS = {"paper": PaperSettings}
 
 NATIVE_BUDGET, PYTHON_BUDGET = 400_000, 200_000  # environment steps
 DEFAULT_ZETA = -0.01  # in rewards of their usual size
-MIN_EPISODES, MAX_EPISODES = 32, 512  # that judge the best tree, where the settings do not say
-BUDGET_PER_EPISODE = 4000  # of the budget, for each of these
+MIN_JUDGING_EPISODES, MAX_JUDGING_EPISODES = 32, 512  # that judge the best tree, where the settings do not say
+BUDGET_PER_JUDGING_EPISODE = 4000  # of the budget, for each of these
 MIN_ITERATIONS = 20  # however small the budget: iterations have fewer rows then
-FINAL_MIN_PROBABILITY, FINAL_RATE_SHARE, FINAL_SPREAD_SHARE = 0.001, 0.3, 0.1  # at the end of the budget
-RANDOM_ACTIONS_FALL = 0.3  # share of the budget in which random base actions fall to `random_action_share`
-GREEDY_ACTIONS_RISE = 0.5  # share of the budget in which the greedy tree's own actions rise to `greedy_share`
+FINAL_MIN_PROBABILITY, FINAL_LEARNING_RATE_SHARE, FINAL_OUTPUT_SPREAD_SHARE = 0.001, 0.3, 0.1
+RANDOM_ACTIONS_FALL_BUDGET_SHARE = 0.3  # in which random base actions fall to `random_action_share`
+GREEDY_ACTIONS_RISE_BUDGET_SHARE = 0.5  # in which the greedy tree's own actions rise to `greedy_share`
 ACTOR_OUTPUT_GAIN, CRITIC_OUTPUT_GAIN = 0.01, 0.1  # of the last layers' initial weights
 
 
@@ -157,9 +157,9 @@ def schedule_at(s: Settings, progress: float) -> Schedule:
     def between(start: float, end: float) -> float:
         return start + (end - start) * progress
 
-    rate = s.learning_rate * between(1.0, FINAL_RATE_SHARE)
+    rate = s.learning_rate * between(1.0, FINAL_LEARNING_RATE_SHARE)
     floor = np.exp(between(np.log(s.min_probability), np.log(min(s.min_probability, FINAL_MIN_PROBABILITY))))
-    spread = between(1.0, FINAL_SPREAD_SHARE)
+    spread = between(1.0, FINAL_OUTPUT_SPREAD_SHARE)
     return Schedule(
         critic_rate=rate,
         actor_rate=rate if progress >= s.warmup else 0.0,
@@ -173,10 +173,10 @@ def schedule_at(s: Settings, progress: float) -> Schedule:
 def exploration_at(s: Settings, progress: float, is_exploring: np.ndarray) -> Exploration:
     """Return how rollouts explore after a share `progress` of the budget; `is_exploring` [environments]."""
     last = s.random_action_share
-    random = max(last, 1.0 + (last - 1.0) * progress / RANDOM_ACTIONS_FALL) if last < 1.0 else 1.0
+    random = max(last, 1.0 + (last - 1.0) * progress / RANDOM_ACTIONS_FALL_BUDGET_SHARE) if last < 1.0 else 1.0
     return Exploration(
         epsilon=s.epsilon + (s.epsilon_end - s.epsilon) * progress,
-        greedy_share=s.greedy_share * min(1.0, progress / GREEDY_ACTIONS_RISE),
+        greedy_share=s.greedy_share * min(1.0, progress / GREEDY_ACTIONS_RISE_BUDGET_SHARE),
         random_shares=np.where(is_exploring, random, 0.0),
     )
 
@@ -195,7 +195,7 @@ class Learner:
         )  # fmt: skip
         self.seed = seeds["learner"]
         self.nets = self._make_networks(np.random.default_rng(self.seed))
-        self.policy = PolicyNetwork(_numpy(self.nets.actor), s.frequencies)
+        self.policy = PolicyNetwork(_numpy_copies(self.nets.actor), s.frequencies)
 
         envs = make_environments(
             problem.with_scaled_rewards, s.num_envs, seeds["environment"], not s.bootstrap_at_limit
@@ -206,7 +206,9 @@ class Learner:
         at_least = min(count - 1, s.exploring_share > 0)
         self.is_exploring = np.arange(count) < max(round(s.exploring_share * count), at_least)
 
-        episodes = s.episodes or int(np.clip(self.budget // BUDGET_PER_EPISODE, MIN_EPISODES, MAX_EPISODES))
+        episodes = s.episodes or int(
+            np.clip(self.budget // BUDGET_PER_JUDGING_EPISODE, MIN_JUDGING_EPISODES, MAX_JUDGING_EPISODES)
+        )
         self.selection = Selection(problem, episodes, margin=s.margin, budget=self.budget)
         self.greedy_tree: Tree | None = None
         self.greedy_return = float("nan")
@@ -243,7 +245,7 @@ class Learner:
             taken = rollouts.collect(self.policy, exploration)
         self.steps += taken
         self.nets, report = improve(*learning)
-        self.policy = self.policy._replace(weights=_numpy(self.nets.actor))
+        self.policy = self.policy._replace(weights=_numpy_copies(self.nets.actor))
         self.report, self.is_compiled = np.asarray(report), True
         self.rows_learned += n_rows
         self.iteration += 1
@@ -251,17 +253,17 @@ class Learner:
         allows_another = used + taken <= self.budget  # which takes about as many steps
         if used >= LEARNING_BUDGET_SHARE * self.budget or not allows_another:
             self.message = "budget used"
-        elif self.iteration % s.iterations_per_extraction or not self._may_judge():
+        elif self.iteration % s.iterations_per_extraction or not self._can_afford_judging():
             return False
-        self._judge()
+        self._judge_trees()
         return True
 
-    def _may_judge(self) -> bool:
+    def _can_afford_judging(self) -> bool:
         """Return whether judging has steps left: at first, trees that never end an episode would use them all."""
         is_first = self.selection.best is None
         return is_first or self.selection.steps <= self.settings.max_judging_share * self.steps
 
-    def _judge(self) -> None:
+    def _judge_trees(self) -> None:
         """Judge the greedy tree and sampled ones, and decide whether to stop."""
         s, selection = self.settings, self.selection
         steps_before, improved_before = selection.steps, selection.n_improvements
@@ -288,7 +290,7 @@ class Learner:
     def _set_judging_episodes(self) -> None:
         """Judge trees on few episodes at first and on ever more later: many are sampled, and few may rank them."""
         selection, share = self.selection, min(1.0, 2.0 * self.steps / self.budget)
-        first = min(MIN_EPISODES, selection.usual_max_episodes)
+        first = min(MIN_JUDGING_EPISODES, selection.usual_max_episodes)
         selection.max_episodes = round(first * (selection.usual_max_episodes / first) ** share)
         selection.max_episodes = max(selection.max_episodes, len(selection.best.returns) if selection.best else 0)
 
@@ -310,14 +312,14 @@ class Learner:
     def _stop_reason(self) -> str:
         """Return why to stop before the budget is used, or nothing."""
         waited = (self.steps - self.steps_at_best) / self.budget
-        if self._meets_threshold and waited > self._min_wait:
+        if self._meets_threshold and waited > self._min_wait_share:
             return "reward threshold met in all episodes, and no better tree since"
         if waited > self.settings.patience and self.selection.best_has_splits:
             return "no better tree for long"
         return ""
 
     @property
-    def _min_wait(self) -> float:
+    def _min_wait_share(self) -> float:
         """The share of the budget without a better tree that ends the run once the threshold is met."""
         # Nothing is judged once a tree is perfect.
         return 2.0 * (1.0 - self.settings.max_judging_share) * min(0.1, self.settings.patience / 4)
@@ -336,7 +338,7 @@ class Learner:
         """Return the steps at which the run ends without a better tree."""
         if not self.settings.keep_best or not (self._meets_threshold or self.selection.best_has_splits):
             return self.budget
-        wait = self._min_wait if self._meets_threshold else self.settings.patience
+        wait = self._min_wait_share if self._meets_threshold else self.settings.patience
         return self.survey_steps + self.steps_at_best + wait * self.budget
 
     def snapshot(self) -> Snapshot:
@@ -370,11 +372,11 @@ class Learner:
     def _restore(self, state: dict[str, np.ndarray]) -> None:
         self.steps, self.iteration, self.steps_at_best = (int(number) for number in state["counts"])
         self.nets = from_arrays(self.nets, state)
-        self.policy = self.policy._replace(weights=_numpy(self.nets.actor))
+        self.policy = self.policy._replace(weights=_numpy_copies(self.nets.actor))
         self.selection.restore(state)
         restore_arrays(self.rollouts.arrays(), state)
 
 
-def _numpy(weights: Any) -> tuple[np.ndarray, ...]:
+def _numpy_copies(weights: Any) -> tuple[np.ndarray, ...]:
     """Return copies that compiled code may read."""
     return tuple(np.array(w) for w in weights)

@@ -30,7 +30,7 @@ __all__ = [
 ]  # fmt: skip
 
 ADAM = optax.chain(optax.clip_by_global_norm(1.0), optax.scale_by_adam())
-MIN_SCALE_RATE, SCALE_RATE_DECAY = 0.05, 0.7  # of the running mean and deviation of the critic's targets
+MIN_TARGET_SCALE_RATE, TARGET_SCALE_RATE_DECAY = 0.05, 0.7  # of the running mean and deviation of the critic's targets
 MIN_TARGET_DEVIATION = 1e-2
 MASKED_LOGIT = -1e9
 MAX_LOG_DENSITY_RATIO = 5.0
@@ -228,11 +228,11 @@ def rescale_critic(critic: Weights, target_scale: Any, target: Any, weight: Any)
     mean = (weight * target).sum() / weight.sum()
     deviation = jnp.sqrt((weight * (target - mean) ** 2).sum() / weight.sum())
     old_mean, old_deviation, old_rate = target_scale[0], target_scale[1], target_scale[2]
-    rate = jnp.maximum(MIN_SCALE_RATE, old_rate)
+    rate = jnp.maximum(MIN_TARGET_SCALE_RATE, old_rate)
     new_scale = jnp.stack([
         old_mean + rate * (mean - old_mean),
         jnp.maximum(old_deviation + rate * (deviation - old_deviation), MIN_TARGET_DEVIATION),
-        SCALE_RATE_DECAY * old_rate,
+        TARGET_SCALE_RATE_DECAY * old_rate,
     ])  # fmt: skip
     last = critic[-1] * old_deviation / new_scale[1]
     last = last.at[-1, 0].add((old_mean - new_scale[0]) / new_scale[1])

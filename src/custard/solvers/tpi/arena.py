@@ -25,20 +25,20 @@ __all__ = ["Arena", "SearchState", "TableCheck", "searches_directly"]
 
 COMPILED_BUDGET, PYTHON_BUDGET = 200_000_000, 500_000  # environment steps unless given
 SEARCH_BUDGET_SHARE = 0.85  # the rest is for judging what the last round finds
-SURVEY_EPISODES = 4  # random episodes that show how long episodes are
+LENGTH_SURVEY_EPISODES = 4  # random episodes that show how long episodes are
 MIN_ROUND_EPISODES = 800  # that a round takes, at least
 MIN_AFFORDABLE_EPISODES = 2500  # that the budget is to allow, where nothing ends an episode
 
-COMPARISON_STEPS = 30_000  # compiled steps that comparing two trees takes, about
+STEPS_PER_COMPARISON = 30_000  # compiled steps that comparing two trees takes, about
 EPISODES_FOR_EXACT_RETURNS = 4  # where returns are exact all episodes are alike
 MAX_VALUED_STATES = {1: 40_000, 2: 5000}, 1500, 300  # compiled: by the number of features, or more; from Python
-TABLE_VALUING_STEPS = 100_000_000  # stands for the budget where valuing actions takes no environment steps
+TABLE_VALUING_BUDGET = 100_000_000  # stands for the budget where valuing actions takes no environment steps
 MAX_CONFIRMATION_EPISODES = 16_000, 100  # in which a perfect tree is to be perfect: compiled, from Python
 
-MIN_VISITS_PER_PAIR = 10  # steps of the budget for each pair of state and action, for a table to be learned
-TABLE_EXPLORING_SHARE = 0.3  # of the budget, in round 0
-TABLE_FOLLOWING_SHARE, TABLE_CHECKING_SHARE = 0.06, 0.01  # of the budget, in every later round
-MAX_MISMATCH_ERRORS = 4.0  # standard errors by which returns in the table may differ from those in the environment
+MIN_STEPS_PER_STATE_ACTION_PAIR = 10  # of the budget, for a table to be learned
+TABLE_EXPLORING_BUDGET_SHARE = 0.3  # of the budget, in round 0
+TABLE_FOLLOWING_BUDGET_SHARE, TABLE_CHECKING_BUDGET_SHARE = 0.06, 0.01  # of the budget, in every later round
+MAX_TABLE_MISMATCH_STANDARD_ERRORS = 4.0  # between returns in the table and in the environment
 
 
 @dataclass
@@ -107,7 +107,7 @@ def searches_directly(problem: Problem, settings: Settings) -> bool:
 
 def can_survey(problem: Problem, budget: int | None) -> bool:
     """Return whether the budget suffices to run the random episodes that show how long episodes are."""
-    return budget is None or budget >= SURVEY_EPISODES * (problem.source.time_limit or DEFAULT_TIME_LIMIT)
+    return budget is None or budget >= LENGTH_SURVEY_EPISODES * (problem.source.time_limit or DEFAULT_TIME_LIMIT)
 
 
 def can_have_table(problem: Problem, budget: int | None) -> bool:
@@ -115,7 +115,7 @@ def can_have_table(problem: Problem, budget: int | None) -> bool:
     numbering = number_states(problem)
     if numbering is None:
         return False
-    return MIN_VISITS_PER_PAIR * numbering.n_states * numbering.n_actions <= (budget or PYTHON_BUDGET)
+    return MIN_STEPS_PER_STATE_ACTION_PAIR * numbering.n_states * numbering.n_actions <= (budget or PYTHON_BUDGET)
 
 
 class Arena:
@@ -165,9 +165,9 @@ class Arena:
         """How many episodes to compare trees on."""
         length = self.expected_length
         if self.simulator.is_table:
-            count = int(np.clip(COMPARISON_STEPS // 3 / length, 64, 1000))
+            count = int(np.clip(STEPS_PER_COMPARISON // 3 / length, 64, 1000))
         elif self.simulator.is_compiled:
-            count = max(4, min(int(np.clip(COMPARISON_STEPS / length, 64, 1000)), int(self.budget / length / 300)))
+            count = max(4, min(int(np.clip(STEPS_PER_COMPARISON / length, 64, 1000)), int(self.budget / length / 300)))
         else:
             count = int(np.clip(self.budget / length / 400, 4, 200))
         return self._given_episodes or count
@@ -208,7 +208,7 @@ class Arena:
         """Return in how many states to value `n_actions` actions."""
         n_features, (by_features, usual, from_python) = self.problem.base.features.n, MAX_VALUED_STATES
         max_states = by_features.get(n_features, usual) if self.simulator.is_compiled else from_python
-        steps = (TABLE_VALUING_STEPS if self.simulator.is_table else self.budget) / (25 if n_features > 1 else 10)
+        steps = (TABLE_VALUING_BUDGET if self.simulator.is_table else self.budget) / (25 if n_features > 1 else 10)
         return int(np.clip(steps / (n_actions * max(4.0, self.simulator.mean_episode_length)), 20, max_states))
 
     # -- time limits ------------------------------------------------------------------------------------------------
@@ -255,7 +255,7 @@ class Arena:
 
     def _run_random_episodes(self) -> None:
         """Run a few random episodes, so that the simulator knows how long episodes are."""
-        self.simulator.returns(self.blank, episode_seeds(self.seed, SURVEY_EPISODES), 1.0)
+        self.simulator.returns(self.blank, episode_seeds(self.seed, LENGTH_SURVEY_EPISODES), 1.0)
 
     # -- the table --------------------------------------------------------------------------------------------------
 
@@ -263,10 +263,10 @@ class Arena:
         """Count transitions by exploring, and along the best tree if there is one; then run trees in the table."""
         if self.counts is None or not self.has_budget:
             return
-        share = TABLE_EXPLORING_SHARE if best is None else TABLE_CHECKING_SHARE
+        share = TABLE_EXPLORING_BUDGET_SHARE if best is None else TABLE_CHECKING_BUDGET_SHARE
         self.counts.gather(int(share * self.budget), int(rng.integers(2**31)), None, 0.1)
         if best is not None:
-            self.counts.gather(int(TABLE_FOLLOWING_SHARE * self.budget), int(rng.integers(2**31)), best.act, 0.3)
+            self.counts.gather(int(TABLE_FOLLOWING_BUDGET_SHARE * self.budget), int(rng.integers(2**31)), best.act, 0.3)
         if self.counts.numbering.out_of_bounds:  # numbers do not identify states
             self._drop_table()
             return
@@ -282,10 +282,12 @@ class Arena:
         `expected` is the tree's return in the table, `earlier_returns` [N] what it returned in earlier checks.
         """
         assert self.counts is not None
-        more = self.counts.gather(int(TABLE_CHECKING_SHARE * self.budget), int(rng.integers(2**31)), tree.act, 0.0)
+        more = self.counts.gather(
+            int(TABLE_CHECKING_BUDGET_SHARE * self.budget), int(rng.integers(2**31)), tree.act, 0.0
+        )
         returns = np.append(earlier_returns, more)
         error = float(returns.std()) / np.sqrt(len(returns)) + 0.01 * (abs(expected) + float(returns.std()))
-        drop = can_drop and abs(float(returns.mean()) - expected) > MAX_MISMATCH_ERRORS * error
+        drop = can_drop and abs(float(returns.mean()) - expected) > MAX_TABLE_MISMATCH_STANDARD_ERRORS * error
         if drop:
             self._drop_table()
         return TableCheck(returns, drop)

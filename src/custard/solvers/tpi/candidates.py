@@ -38,19 +38,19 @@ from custard.tree.simplify import prune_unvisited, simplify
 from custard.tree.tree import Tree
 
 __all__ = [
-    "MAX_LEAVES", "NEGLIGIBLE_SHARE", "ActionValues", "Confirmation", "TreeSpace", "Verdict", "confirm_perfect",
-    "fit_trees", "judge", "polish", "random_trees", "rank_trees", "remember_failing_seeds", "shrink",
-    "states_or_random",
+    "DEFAULT_MAX_LEAVES", "NEGLIGIBLE_RETURN_SHARE", "ActionValues", "Confirmation", "TreeSpace", "Verdict",
+    "confirm_perfect", "fit_trees", "judge", "polish", "random_trees", "rank_trees", "remember_failing_seeds",
+    "shrink", "states_or_random",
 ]  # fmt: skip
 
-MAX_LEAVES = 4096  # where no limit is given
+DEFAULT_MAX_LEAVES = 4096  # where no limit is given
 MIN_STATES_FOR_REFIT = 10  # states in a branch that is fitted anew
 FALLBACK_RANDOM_STATES = 100  # states drawn where none was met
 SECOND_CHANGE_SHARE = 0.3  # how often two small changes are made at once
-MIN_CHANGE_COST = 0.2  # cost of a rejected change, in shares of a full comparison
-EPISODE_GROWTH = 3  # times as many further episodes for a tree that is perfect on all so far
+MIN_REJECTED_CHANGE_COST = 0.2  # cost of a rejected change, in shares of a full comparison
+PERFECT_TREE_EPISODE_FACTOR = 3  # times as many further episodes for a tree that is perfect on all so far
 MAX_FAILING_SEEDS = 64  # episodes remembered in which nearly perfect trees failed
-NEGLIGIBLE_SHARE = 1e-4  # share of the return that a split must add, where returns are exact or a tree is perfect
+NEGLIGIBLE_RETURN_SHARE = 1e-4  # a split must add more, where returns are exact or a tree is perfect
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def fit_trees(space: TreeSpace, tree: Tree, values: ActionValues, zeta: float, c
     def fit(rows: np.ndarray | slice, depth: int, max_leaves: int) -> Shape:
         fitted = fit_tree(
             values.x[rows], q[rows], space.blank.features, numbered, max_depth=depth, price=price, cuts=cuts,
-            max_leaves=max_leaves if space.max_leaves < MAX_LEAVES else None,
+            max_leaves=max_leaves if space.max_leaves < DEFAULT_MAX_LEAVES else None,
         )  # fmt: skip
         return with_actions(shape_of(fitted.tree), values.actions)
 
@@ -219,7 +219,7 @@ def polish(
             shape = changed
         # Where a few episodes can reject a change it costs little, so that more changes are tried.
         cheap = len(candidate.failing_seeds(simulator.max_return)) > 0
-        work += max(MIN_CHANGE_COST, (simulator.steps - before) / full_comparison) if cheap else 1.0
+        work += max(MIN_REJECTED_CHANGE_COST, (simulator.steps - before) / full_comparison) if cheap else 1.0
     return candidate, failing_seeds
 
 
@@ -232,7 +232,7 @@ def _extend_while_perfect(
         and len(candidate.seeds) < max_episodes
         and simulator.steps < max_steps
     ):
-        count = min(EPISODE_GROWTH * len(candidate.seeds), max_episodes - len(candidate.seeds))
+        count = min(PERFECT_TREE_EPISODE_FACTOR * len(candidate.seeds), max_episodes - len(candidate.seeds))
         seeds = episode_seeds(int(rng.integers(2**31)), count)
         candidate = candidate.with_episodes(seeds, simulator.returns(candidate.tree, seeds))
     return candidate
@@ -287,7 +287,7 @@ def shrink(simulator: Simulator, candidate: Candidate, blank: Tree, max_steps: f
 
 def _is_hardly_worse(simulator: Simulator, small: Candidate, large: Candidate) -> bool:
     """Return whether a smaller tree is as good; where returns are exact, a negligible loss is allowed."""
-    return small.mean >= large.mean - (NEGLIGIBLE_SHARE * abs(large.mean) if simulator.is_exact else 0.0)
+    return small.mean >= large.mean - (NEGLIGIBLE_RETURN_SHARE * abs(large.mean) if simulator.is_exact else 0.0)
 
 
 def judge(
@@ -304,7 +304,7 @@ def judge(
     if simulator.is_exact:
         smaller = winner.tree.n_leaves < best.n_leaves
         is_better = is_better or (smaller and _is_hardly_worse(simulator, winner, incumbent))
-        is_progress = winner.mean - incumbent.mean > 10 * NEGLIGIBLE_SHARE * abs(incumbent.mean)
+        is_progress = winner.mean - incumbent.mean > 10 * NEGLIGIBLE_RETURN_SHARE * abs(incumbent.mean)
     is_better = is_better and winner.tree is not best
     kept = winner if is_better else incumbent
     error, returns_vary = standard_error(kept.returns), bool(incumbent.returns.std() > 0)

@@ -25,7 +25,7 @@ from custard.solvers.common.mutations import trees_without_one_split
 from custard.solvers.common.paired import Candidate, compare, is_perfect, run_candidate
 from custard.solvers.tpi import candidates
 from custard.solvers.tpi.arena import Arena, SearchState, searches_directly
-from custard.solvers.tpi.candidates import MAX_LEAVES, NEGLIGIBLE_SHARE, ActionValues, TreeSpace
+from custard.solvers.tpi.candidates import DEFAULT_MAX_LEAVES, NEGLIGIBLE_RETURN_SHARE, ActionValues, TreeSpace
 from custard.solvers.tpi.simulate import CompiledSimulator
 from custard.solvers.tpi.table_expert import TableExpert, table_trees
 from custard.task.problem import Problem, Snapshot
@@ -36,15 +36,15 @@ from custard.tree.tree import Tree
 
 __all__ = ["PRESETS", "Settings", "budget_for_time", "searches_directly", "solve"]
 
-FIRST_DEPTH, LAST_DEPTH = 3, 5  # without a depth limit trees grow while that pays
+FIRST_MAX_DEPTH, LAST_MAX_DEPTH = 3, 5  # without a depth limit trees grow while that pays
 TABLE_TREE_DEPTH = 12  # of trees of a learned table where no limit is given
 STARTING_TREES = 8  # trees that a search begins from
-DEFAULT_THRESHOLDS = {1: 4000, 2: 40}, 15  # thresholds per feature: by the number of features, or more
+DEFAULT_THRESHOLDS_PER_FEATURE = {1: 4000, 2: 40}, 15  # by the number of features, or more
 NEARLY_PERFECT_LOSS = 2.5e-5  # share of the largest return possible that a nearly perfect tree may miss
 MAX_SHRINKING_ROUNDS = 12  # rounds in a row without a smaller perfect tree before the search for one ends
-PROMISING_SHARE = 0.5  # share of episodes in which a smaller tree is perfect for the next round to count as usual
+PROMISING_TREE_EPISODE_SHARE = 0.5  # in which a smaller tree is perfect for the next round to count as usual
 MAX_MENDING_STEPS = 25_000_000  # steps for mending a perfect tree after that
-MENDING_RUN_STEPS = 10_000_000  # steps of the episodes in which a tree to mend fails in few
+MENDING_EPISODES_STEPS = 10_000_000  # steps of the episodes in which a tree to mend fails in few
 
 PRESETS: dict[str, dict[str, dict[str, object]]] = {"tuned": {}}
 
@@ -160,10 +160,12 @@ class Search:
         action = self.leaf_actions.random(np.random.default_rng(self.seed)) if all_actions is None else all_actions[0]
         self.blank = Tree.leaf(action, problem.base.features, problem.base.actions)
         self.n_features = problem.base.features.n
-        self.cuts = settings.thresholds_per_feature or DEFAULT_THRESHOLDS[0].get(self.n_features, DEFAULT_THRESHOLDS[1])
-        max_leaves = settings.max_leaves or MAX_LEAVES
-        self.max_depth = min(LAST_DEPTH if problem.max_depth is None else problem.max_depth, max_leaves - 1)
-        self.state = SearchState(self.blank, self.blank, min(FIRST_DEPTH, self.max_depth), max_leaves)
+        self.cuts = settings.thresholds_per_feature or DEFAULT_THRESHOLDS_PER_FEATURE[0].get(
+            self.n_features, DEFAULT_THRESHOLDS_PER_FEATURE[1]
+        )
+        max_leaves = settings.max_leaves or DEFAULT_MAX_LEAVES
+        self.max_depth = min(LAST_MAX_DEPTH if problem.max_depth is None else problem.max_depth, max_leaves - 1)
+        self.state = SearchState(self.blank, self.blank, min(FIRST_MAX_DEPTH, self.max_depth), max_leaves)
         self.arena = Arena(problem, settings.budget, settings.episodes, self.blank, self.seed)
         numbering = self.arena.numbering
         self.table = TableExpert.untrained(problem, numbering) if numbering is not None else None
@@ -175,7 +177,7 @@ class Search:
         state, arena = self.state, self.arena
         rng = np.random.default_rng([self.seed, state.round])
         self._prepare_round(rng)
-        yield from self._progress()
+        yield from self._yield_progress()
         if self.has_lost_its_table:
             return
         if state.rounds_without_progress == 2 and state.depth < self.max_depth:
@@ -183,7 +185,7 @@ class Search:
         seeds = arena.comparison_seeds(rng, state.failing_seeds)
         trees, x = self._starting_trees(rng, seeds)
         incumbent = run_candidate(arena.simulator, trees[0], seeds)
-        yield from self._progress(incumbent)
+        yield from self._yield_progress(incumbent)
         state.depth = max(state.depth, incumbent.tree.depth)
         perfect = is_perfect(incumbent.mean, arena.simulator.max_return)
         if arena.simulator.is_compiled and arena.has_budget and not perfect:
@@ -192,15 +194,15 @@ class Search:
             for tree in self._fit_trees(incumbent.tree, values):
                 if arena.has_budget:
                     incumbent = compare(arena.simulator, tree, incumbent)
-        yield from self._progress(incumbent)
+        yield from self._yield_progress(incumbent)
         others = [run_candidate(arena.simulator, tree, seeds) for tree in trees[1:] if arena.has_budget]
         if others:
             changes = self.changes // (4 * STARTING_TREES)
-            polished = [self._polish(candidate, rng, x, changes) for candidate in (incumbent, *others)]
+            polished = [self._try_small_changes(candidate, rng, x, changes) for candidate in (incumbent, *others)]
             incumbent = max(polished, key=lambda candidate: candidate.mean)
-            yield from self._progress(incumbent)
-        incumbent = self._polish(incumbent, rng, x, self.changes)
-        yield from self._progress(incumbent)
+            yield from self._yield_progress(incumbent)
+        incumbent = self._try_small_changes(incumbent, rng, x, self.changes)
+        yield from self._yield_progress(incumbent)
         state.start = incumbent.tree
         self.judge(incumbent, rng)
         state.round += 1
@@ -227,13 +229,15 @@ class Search:
             if waited % 2 == 0 or state.start.n_leaves > state.max_leaves:  # else the last round's tree goes on
                 smaller = trees_without_one_split(state.best)
                 smaller.sort(key=lambda tree: -float(self.arena.simulator.returns(tree, seeds).mean()))
-                trees, x = self._first_trees(rng, seeds)
+                trees, x = self._trees_on_different_features(rng, seeds)
                 return trees + smaller[: STARTING_TREES // 2], x
         elif state.round == 0 or (waited > 2 and waited % 2 == 1) or (waited == 1 and len(state.failing_seeds)):
-            return self._first_trees(rng, seeds)
+            return self._trees_on_different_features(rng, seeds)
         return [state.start], np.zeros((0, self.n_features))
 
-    def _first_trees(self, rng: np.random.Generator, seeds: np.ndarray) -> tuple[list[Tree], np.ndarray]:
+    def _trees_on_different_features(
+        self, rng: np.random.Generator, seeds: np.ndarray
+    ) -> tuple[list[Tree], np.ndarray]:
         """Return new trees that split on different features, the best first, and states [N, n] that were met.
 
         They are fits to random behaviour, trees of a table's policy, and random trees.
@@ -266,7 +270,9 @@ class Search:
     def _fit_trees(self, tree: Tree, values: ActionValues) -> Iterator[Tree]:
         return candidates.fit_trees(self.space, tree, values, self.settings.zeta, self.cuts)
 
-    def _polish(self, candidate: Candidate, rng: np.random.Generator, x: np.ndarray, changes: int) -> Candidate:
+    def _try_small_changes(
+        self, candidate: Candidate, rng: np.random.Generator, x: np.ndarray, changes: int
+    ) -> Candidate:
         """Return the candidate after small changes, and remember episodes in which nearly perfect trees failed."""
         arena = self.arena
         polished, self.state.failing_seeds = candidates.polish(
@@ -297,7 +303,7 @@ class Search:
         """Keep the tree if it beats the best one on episodes that neither was chosen on."""
         state, arena, tree = self.state, self.arena, simplify(candidate.tree)
         if state.is_perfect:
-            self._judge_smaller(tree, candidate.returns)
+            self._keep_if_smaller_and_perfect(tree, candidate.returns)
             return
         rare_failures = len(state.failing_seeds) > 0  # they show in many episodes only
         min_episodes = arena.round_confirmation_episodes(state.rounds_without_progress) if rare_failures else 0
@@ -311,13 +317,13 @@ class Search:
         if verdict.is_better:
             state.checked_returns = np.zeros(0)
 
-    def _judge_smaller(self, tree: Tree, returns: np.ndarray) -> None:
+    def _keep_if_smaller_and_perfect(self, tree: Tree, returns: np.ndarray) -> None:
         """Keep the tree if it has fewer leaves than the perfect one and is perfect too."""
         state = self.state
         if tree.n_leaves < state.best.n_leaves and self._confirm_perfect(tree):
             state.best, state.rounds_without_progress = tree, 0
         else:  # a tree that is far from perfect counts for several rounds
-            promising = float((returns >= self.arena.simulator.max_return).mean()) > PROMISING_SHARE
+            promising = float((returns >= self.arena.simulator.max_return).mean()) > PROMISING_TREE_EPISODE_SHARE
             state.rounds_without_progress += 1 if promising else MAX_SHRINKING_ROUNDS // 3
 
     def _confirm_perfect(self, tree: Tree) -> bool:
@@ -326,7 +332,7 @@ class Search:
         seed = int(np.random.default_rng([self.seed, state.round, 1]).integers(2**31))
         late = state.rounds_without_progress >= MAX_SHRINKING_ROUNDS // 2
         late = late or arena.environment.steps > arena.search_budget // 2
-        missed_share = NEGLIGIBLE_SHARE if late and tree.n_leaves < state.best.n_leaves else NEARLY_PERFECT_LOSS
+        missed_share = NEGLIGIBLE_RETURN_SHARE if late and tree.n_leaves < state.best.n_leaves else NEARLY_PERFECT_LOSS
         seeds = episode_seeds(seed, arena.confirmation_episodes)
         result = candidates.confirm_perfect(arena.simulator, tree, seeds, missed_share)
         if result.is_perfect or tree is state.best:
@@ -369,7 +375,7 @@ class Search:
     def is_mending(self) -> bool:
         """Whether rounds are for the few of very many episodes in which the perfect tree fails."""
         state, arena = self.state, self.arena
-        affordable = arena.environment.steps + 3 * MENDING_RUN_STEPS < 0.65 * arena.budget
+        affordable = arena.environment.steps + 3 * MENDING_EPISODES_STEPS < 0.65 * arena.budget
         shrunk = state.is_perfect and state.rounds_without_progress >= MAX_SHRINKING_ROUNDS
         return self.problem.is_compiled and affordable and shrunk and state.mending_steps < MAX_MENDING_STEPS
 
@@ -380,7 +386,7 @@ class Search:
         """
         state, arena, simulator = self.state, self.arena, self.arena.simulator
         rng, before = np.random.default_rng([self.seed, state.round]), simulator.steps
-        count = max(arena.confirmation_episodes, MENDING_RUN_STEPS // arena.environment.max_episode_steps)
+        count = max(arena.confirmation_episodes, MENDING_EPISODES_STEPS // arena.environment.max_episode_steps)
         many = run_candidate(simulator, state.best, episode_seeds(int(rng.integers(2**31)), count))
         fails, state.best_return = many.returns < simulator.max_return, many.mean
         state.best_error, state.best_episodes = candidates.standard_error(many.returns), len(many.returns)
@@ -388,7 +394,7 @@ class Search:
             state.max_leaves, state.depth = state.best.n_leaves, max(state.depth, state.best.depth)
             seeds = np.concatenate([many.seeds[fails], arena.comparison_seeds(rng, state.failing_seeds)])
             start = run_candidate(simulator, state.best, seeds)
-            tree = simplify(self._polish(start, rng, np.zeros((0, self.n_features)), self.changes // 2).tree)
+            tree = simplify(self._try_small_changes(start, rng, np.zeros((0, self.n_features)), self.changes // 2).tree)
             returns = simulator.returns(tree, many.seeds) if tree != state.best else np.full(1, -np.inf)
             if (mean := float(returns.mean())) > state.best_return:
                 state.best, state.best_return, state.best_error = tree, mean, candidates.standard_error(returns)
@@ -399,7 +405,7 @@ class Search:
 
     # -- starting, stopping and going on ----------------------------------------------------------------------------
 
-    def _progress(self, candidate: Candidate | None = None) -> Iterator[Snapshot]:
+    def _yield_progress(self, candidate: Candidate | None = None) -> Iterator[Snapshot]:
         """Yield where an unfinished round stands, if rounds take long: in the first, with the candidate's tree."""
         if self.problem.is_compiled:
             return

@@ -30,11 +30,11 @@ __all__ = ["TableExpert", "table_trees"]
 
 MAX_FIT_STATES = 20_000
 MAX_Q_LEARNING_STEPS = 4_800_000
-LEARNED_POLICIES, COUNTED_POLICIES = 30, 8  # policies that trees are made of, for values from Q-learning or from counts
-Q_LEARNING_NOISE = 0.3  # share of random actions
+Q_LEARNING_POLICIES, TRANSITION_COUNT_POLICIES = 30, 8  # that trees are made of, by what values come from
+Q_LEARNING_RANDOM_SHARE = 0.3  # of actions
 FEW_FIT_EPISODES, MANY_FIT_EPISODES = 8, 64  # whose states trees are fitted to; the latter for refits, too
-TIE_SHARE = 0.02  # share of the median gap between best and worst action within which actions are tied
-REFITTED_POLICIES, REFITS = 3, 3  # policies whose trees are refitted on their own states; how often
+TIED_ACTIONS_GAP_SHARE = 0.02  # share of the median gap between best and worst action within which actions are tied
+REFITTED_POLICIES, REFITS_PER_POLICY = 3, 3  # policies whose trees are refitted on their own states; how often
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class TableExpert:
         rng = np.random.default_rng(seed)
         known = self.visits.min(axis=1) > 0
         gap = self.q.max(axis=1) - self.q.min(axis=1)
-        tie = TIE_SHARE * float(np.median(gap[known])) if known.any() else 0.0
+        tie = TIED_ACTIONS_GAP_SHARE * float(np.median(gap[known])) if known.any() else 0.0
 
         def fit(x: np.ndarray, value: np.ndarray, price: float = 0.0) -> Tree:
             limits = {"max_depth": depth, "max_leaves": max_leaves, "price": price}
@@ -106,11 +106,11 @@ class TableExpert:
                 simulator, policy, int(rng.integers(2**31)), FEW_FIT_EPISODES if k else MANY_FIT_EPISODES
             )
             yield fit(x, np.eye(self.actions.n)[policy[self.numbering.numbers(x)]], price=1e-3)
-            for refit in range(REFITS if k < REFITTED_POLICIES else 1):
+            for refit in range(REFITS_PER_POLICY if k < REFITTED_POLICIES else 1):
                 value = self.q[self.numbering.numbers(x)]
                 tree = fit(x, value - value.max(axis=1, keepdims=True))
                 yield tree
-                if k < REFITTED_POLICIES and refit < REFITS - 1:
+                if k < REFITTED_POLICIES and refit < REFITS_PER_POLICY - 1:
                     policy = tree.predict(self.numbering.features(np.arange(len(self.q)))) - self.actions.start
                     more = self._states_of(simulator, policy, int(rng.integers(2**31)), MANY_FIT_EPISODES)
                     x = np.concatenate([x, more])[-MAX_FIT_STATES:]
@@ -147,10 +147,10 @@ def table_trees(
     if not isinstance(arena.simulator, CompiledSimulator):
         return trees
     if arena.counts is not None:
-        policies = COUNTED_POLICIES
+        policies = TRANSITION_COUNT_POLICIES
         table = replace(table, q=arena.counts.action_values(), visits=arena.counts.visits)
     else:
-        policies = LEARNED_POLICIES
+        policies = Q_LEARNING_POLICIES
         steps = min(MAX_Q_LEARNING_STEPS, arena.budget // 25) // (1 if is_first_round else 5)
         table.learn(arena.simulator, steps, int(rng.integers(2**31)))
     for depth in depths:
@@ -213,7 +213,7 @@ def _q_learning(world, low, strides, q, visits, steps, rng):
     s, t = _state_number(x, low, strides), 0
     for _ in range(steps):
         a = int(uniform(rng[0], 0.0, float(n_actions)))
-        if uniform(rng[0], 0.0, 1.0) >= Q_LEARNING_NOISE:
+        if uniform(rng[0], 0.0, 1.0) >= Q_LEARNING_RANDOM_SHARE:
             for b in range(n_actions):
                 if q[s, b] > q[s, a]:
                     a = b

@@ -28,7 +28,7 @@ __all__ = ["TABLE_GAMMA", "ExactSimulator", "StateNumbering", "Table", "Transiti
 MAX_TABLE_ENTRIES = 1_000_000  # pairs of state and action
 TABLE_GAMMA = 0.999  # discount of values in the table
 MAX_EXACT_OUTCOMES = 10_000_000  # outcomes to visit for the exact return of one tree; beyond that trees are rolled out
-EXPLORATION_PLANS = 40  # plans of where to explore, per call of `gather`
+MAX_EXPLORATION_PLANS = 40  # plans of where to explore, per call of `gather`
 MIN_STEPS_PER_PLAN = 2000
 STATE_SAMPLING_EPISODES = 64  # that the states for exact action values come from
 HEADER_ROWS = 3  # rows of the compiled table before the first pair of state and action
@@ -132,7 +132,7 @@ class TransitionCounts:
         """
         environment, rng, returns = self.environment, np.random.default_rng(seed), []
         max_steps, planned_at = environment.steps + steps, environment.steps
-        plan = self._exploring_actions() if act is None else []
+        plan = self._exploration_plan() if act is None else []
         number, n_actions = self.numbering.number, self.numbering.n_actions
         state = -1  # -1 at the start of an episode
 
@@ -151,8 +151,8 @@ class TransitionCounts:
             entry[1] += reward
 
         while environment.steps < max_steps:
-            if act is None and environment.steps - planned_at > max(steps // EXPLORATION_PLANS, MIN_STEPS_PER_PLAN):
-                plan, planned_at = self._exploring_actions(), environment.steps
+            if act is None and environment.steps - planned_at > max(steps // MAX_EXPLORATION_PLANS, MIN_STEPS_PER_PLAN):
+                plan, planned_at = self._exploration_plan(), environment.steps
             state = -1
             total = environment.run_episode(act or explore, int(rng.integers(2**31)), rng, noise, count)
             returns.append(total)
@@ -177,7 +177,7 @@ class TransitionCounts:
 
     def table(self) -> Table:
         """Return the transitions as arrays."""
-        outcomes, unknown = self._smoothed_outcomes(), 0
+        outcomes, unknown = self._outcomes_with_equal_end_chance(), 0
         keys, n = sorted(outcomes), len(self.numbering.low)
         counts = np.array([outcomes[key][0] for key in keys], dtype=np.float64)
         pair = np.array([key[0] for key in keys], dtype=np.int64)
@@ -203,7 +203,7 @@ class TransitionCounts:
             np.array([self.starts[state][1] for state in starts]),
         )
 
-    def _smoothed_outcomes(self) -> Outcomes:
+    def _outcomes_with_equal_end_chance(self) -> Outcomes:
         """Return the outcomes; if episodes seem to end by the same chance everywhere, with that chance everywhere.
 
         A tree chosen in the table would otherwise go where by luck few episodes have ended so far.
@@ -246,7 +246,7 @@ class TransitionCounts:
             outcomes, totals, self.visits, self.optimistic_values, best, self.worst_return, optimism, sweeps
         )
 
-    def _exploring_actions(self) -> list[int]:
+    def _exploration_plan(self) -> list[int]:
         """Return the best action of every state if pairs never tried look good, with ties broken at random."""
         q = self.action_values(optimism=1.0, sweeps=60)
         tie_break = 1e-9 * (float(np.abs(q).max()) or 1.0)
