@@ -64,13 +64,13 @@ def main() -> int:
     from ray.cluster_utils import Cluster
 
     lost: list[float] = []
-    replace = RayRunner._replace
+    replace = RayRunner._replace_actor
 
     def counted(runner: RayRunner, actor: object) -> None:
         lost.append(time.perf_counter())
         replace(runner, actor)
 
-    RayRunner._replace = counted  # type: ignore[method-assign]
+    RayRunner._replace_actor = counted  # type: ignore[method-assign]
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     try:
         other = cluster.add_node(num_cpus=1)

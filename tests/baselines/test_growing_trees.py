@@ -95,7 +95,7 @@ def test_the_candidates_of_whole_numbers_separate_something():
     problem = problem_of("custard/PrereqWorld-v0")
     tables = cqi.make_tables(problem, problem.base.features, cqi.Settings(thresholds_per_feature=2), seed=0)
     assert not np.isnan(tables.threshold[0]).any()
-    cqi._split(tables, 0, 0)
+    cqi._split_leaf(tables, 0, 0)
     assert np.isnan(tables.threshold[1, :2]).all()  # a binary feature is known after one split
     assert not np.isnan(tables.threshold[1, 2:]).any()
 
@@ -230,7 +230,7 @@ def test_the_leaf_mdp_has_the_values_of_its_model():
     rows = ((0.2, 1, -1.0, 0.8, False), (0.8, 1, 10.0, 0.8, True), (0.8, 0, -1.0, 0.2, False))
     for x, action, reward, after, terminated in rows:
         cutree.learn_step(tables, np.array([x]), action, reward, np.array([after]), terminated)
-    leaves, worth = cutree._plan(tables, 3, 0.5)
+    leaves, worth = cutree._run_value_iteration(tables, 3, 0.5)
     assert leaves.tolist() == [1, 2, 2]
     # V(right) = 10, V(left) = -1 + 5 = 4; going back is worth -1 + 2. Action 0 was never taken on the left.
     np.testing.assert_allclose(tables.tree.q[1:3], [[4.0, 4.0], [1.0, 10.0]])

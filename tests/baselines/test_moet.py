@@ -168,7 +168,7 @@ def test_a_budget_is_kept_and_every_step_counted(budget, settings):
 )
 def test_the_depth_limit_counts_the_gate(max_depth, expected):
     problem = problem_of(Counting, max_depth=max_depth)
-    assert moet._fitting(problem, moet.Settings(experts=4, expert_depth=2))[:2] == expected
+    assert moet._mixture_fitting(problem, moet.Settings(experts=4, expert_depth=2))[:2] == expected
 
 
 @pytest.mark.parametrize("expert", ["dqn", "function"])

@@ -52,7 +52,7 @@ def test_the_oldest_instances_are_forgotten_and_recounting_agrees():
     learn(tables, ROWS)
     assert tables.visits[1:3].tolist() == [[0, 0], [1, 1]]  # the first is gone
     counted = tables.visits.copy(), tables.rewards.copy(), tables.followed.copy()
-    utree._recount(tables)
+    utree._recount_model(tables)
     for mine, anew in zip(counted, (tables.visits, tables.rewards, tables.followed), strict=True):
         np.testing.assert_allclose(mine, anew, atol=1e-12)
 

@@ -4,9 +4,9 @@ import numpy as np
 
 from custard.core.actions import Actions
 from custard.experts.augmented_random_search import (
+    FIRST_NOISE_DEVIATION,
+    FIRST_STEP_SIZE,
     MIN_DIRECTIONS,
-    NOISE_DEVIATION,
-    STEP_SIZE,
     FeatureStatistics,
     Scaling,
     _best_directions,
@@ -51,11 +51,11 @@ def test_one_generation_follows_the_formula():
     runner = Scored(lambda bias: 7.0 * bias - bias**3)
     first = next(search(runner))
     plus, minus = np.array(runner.biases[: 2 * MIN_DIRECTIONS]).reshape(-1, 2).T
-    directions = (plus - minus) / (2 * NOISE_DEVIATION)  # of the bias
+    directions = (plus - minus) / (2 * FIRST_NOISE_DEVIATION)  # of the bias
     returns = np.array([[runner.value_of(each) for each in pair] for pair in zip(plus, minus, strict=True)])
     best = np.argsort(-returns.max(axis=1))[: MIN_DIRECTIONS // 2]
     moved = (
-        STEP_SIZE
+        FIRST_STEP_SIZE
         / (len(best) * returns[best].std())
         * sum((returns[k, 0] - returns[k, 1]) * directions[k] for k in best)
     )

@@ -108,7 +108,7 @@ def test_chance_drawn_once_when_it_is_first_made_is_no_fault():
 
 
 def test_a_slow_episode_without_end_is_cut(monkeypatch):
-    monkeypatch.setattr("custard.task.check.MAX_CHECK_SECONDS", 0.1)
+    monkeypatch.setattr("custard.task.check.MAX_RANDOM_CHECK_SECONDS", 0.1)
     env = environments.Faulty(terminated=False, on_step=lambda env, action: time.sleep(0.002))
     report = custard.check_env(env, steps=1000)
     assert float(report.facts["episode_length"].split()[0]) < 500

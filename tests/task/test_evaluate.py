@@ -8,7 +8,7 @@ from gymnasium import spaces
 import custard
 from custard import CustardError, Tree, describe, evaluate
 from custard.task import evaluate as module
-from custard.task.evaluate import FIRST_PART_EPISODES, MIN_EPISODES, Evaluation
+from custard.task.evaluate import EPISODES_BEFORE_PROGRESS, MIN_EVALUATED_EPISODES, Evaluation
 from custard.task.source import source
 
 CARTPOLE = describe(gym.make("CartPole-v1"))
@@ -40,7 +40,7 @@ def test_progress_is_heard_and_changes_no_episode(env):
     assert heard[-1] == (120, 120)
     assert len(heard) > 1
     few = evaluate(LEAN, env, 120, 4, max_steps=50, seconds=0.0)  # no time at all: the first episodes
-    assert few.episodes == (FIRST_PART_EPISODES if env == "CartPole-v1" else MIN_EPISODES)
+    assert few.episodes == (EPISODES_BEFORE_PROGRESS if env == "CartPole-v1" else MIN_EVALUATED_EPISODES)
     np.testing.assert_array_equal(few.returns, silent.returns[: few.episodes])
 
 
@@ -290,7 +290,7 @@ class Closing(Counter):
 def test_every_episode_counts_and_what_was_made_is_closed():
     base = describe(Counter())
     tree = Tree.leaf(0, base.features, base.actions)
-    for count in (3, module.MEASURED_EPISODES, module.MEASURED_EPISODES + 3):
+    for count in (3, module.TIMED_EPISODES, module.TIMED_EPISODES + 3):
         Closing.closed = 0
         assert evaluate(tree, Closing, episodes=count, max_steps=5).returns.tolist() == [5.0] * count
         assert Closing.closed >= 1
@@ -310,18 +310,18 @@ def test_a_function_acts_in_an_environment_that_python_steps():
 @pytest.mark.parametrize("single", [False, True])
 def test_workers_are_called_if_the_other_episodes_take_long(monkeypatch, left, share, single):
     """By the time the first took: one second too little calls none, and an environment that exists is run here."""
-    took = share * module.MIN_SECONDS_FOR_WORKERS / left * module.MEASURED_EPISODES
-    clock, called = iter(took * k / module.MEASURED_EPISODES for k in range(module.MEASURED_EPISODES + 1)), []
+    took = share * module.MIN_SECONDS_FOR_WORKERS / left * module.TIMED_EPISODES
+    clock, called = iter(took * k / module.TIMED_EPISODES for k in range(module.TIMED_EPISODES + 1)), []
 
     def make_runner(problem):
         called.append(problem.workers)
         raise CustardError("workers were called")
 
     monkeypatch.setattr(module, "make_runner", make_runner)
-    monkeypatch.setattr(module, "MEASURED_SECONDS", np.inf)
+    monkeypatch.setattr(module, "TIMED_EPISODES_SECONDS", np.inf)
     monkeypatch.setattr(module.time, "perf_counter", lambda: next(clock))
     base = describe(Counter())
-    tree, count = Tree.leaf(0, base.features, base.actions), module.MEASURED_EPISODES + left
+    tree, count = Tree.leaf(0, base.features, base.actions), module.TIMED_EPISODES + left
     if share > 1 and not single:
         with pytest.raises(CustardError, match="workers were called"):
             evaluate(tree, Counter, count, max_steps=2, workers=3)
@@ -407,8 +407,8 @@ def test_time_that_is_over_ends_it_after_ten_episodes(monkeypatch):
     assert sizes(clock, 1.0, 100, first=4, seconds=12.0) == [4, *[1] * 8]
     assert sizes(clock, 1.0, 8, first=4, seconds=0.0) == [4, 1, 1, 1, 1]
     assert sizes(clock, 1.0, 100, first=12, seconds=0.0) == [12]
-    assert module.MIN_EPISODES == 10
-    assert module.PART_SECONDS == 1.5
+    assert module.MIN_EVALUATED_EPISODES == 10
+    assert module.SECONDS_BETWEEN_PROGRESS == 1.5
 
 
 @pytest.mark.parametrize(("workers", "at_once"), [(3, 6), (1, 2), (0, 2), (None, 10)])
@@ -427,11 +427,11 @@ def test_workers_get_two_episodes_each_at_a_time(monkeypatch, workers, at_once):
     env = gym.make("CartPole-v1").env
     monkeypatch.setattr(module, "cores", lambda: 5)
     monkeypatch.setattr(module, "MIN_SECONDS_FOR_WORKERS", -1.0)
-    monkeypatch.setattr(module, "PART_SECONDS", 0.0)
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_PROGRESS", 0.0)
     monkeypatch.setattr(module, "make_runner", lambda problem: Runner())
     make = lambda: gym.make("CartPole-v1").env  # noqa: E731
     found = evaluate(LEAN, make, 31, 4, max_steps=20, workers=workers, on_progress=lambda *told: None)
-    rest = 31 - module.MEASURED_EPISODES
+    rest = 31 - module.TIMED_EPISODES
     assert parts == [*[at_once] * (rest // at_once), *[rest % at_once] * (rest % at_once > 0), "closed"]
     alone = evaluate(LEAN, make, 31, 4, max_steps=20, workers=0)
     np.testing.assert_array_equal(found.returns, alone.returns)

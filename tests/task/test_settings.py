@@ -10,7 +10,7 @@ import pytest
 from custard.core.errors import CustardError
 from custard.lab.methods import METHODS
 from custard.lab.methods import method as find_method
-from custard.task.settings import FORMER_NAMES, setting_names, settings_class, settings_for
+from custard.task.settings import FORMER_SETTING_NAMES, setting_names, settings_class, settings_for
 
 
 @dataclass(frozen=True)
@@ -63,5 +63,5 @@ def test_former_names_are_accepted():
 def test_former_names_are_no_setting_of_today():
     """Each leads to a setting that some method has, and none could be meant as it stands."""
     names = {entry for name in METHODS for entry in setting_names(find_method(name)[1])}
-    assert names & set(FORMER_NAMES) == set()
-    assert set(FORMER_NAMES.values()) <= names
+    assert names & set(FORMER_SETTING_NAMES) == set()
+    assert set(FORMER_SETTING_NAMES.values()) <= names

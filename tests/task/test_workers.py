@@ -235,7 +235,7 @@ def test_judging_starts_workers_only_once_it_has_taken_long_and_changes_nothing(
     assert isinstance(runner, LateWorkers)
     few = runner.run([request])[0]
     assert runner.workers is None
-    monkeypatch.setattr(workers_module, "MAX_SECONDS_IN_PROCESS", 0.0)
+    monkeypatch.setattr(workers_module, "MAX_SECONDS_WITHOUT_WORKERS", 0.0)
     many, nothing = runner.run([request, replace(request, seeds=seeds[:0])])
     assert isinstance(runner.workers, WorkerPool)
     runner.close()
@@ -249,8 +249,10 @@ def test_a_method_that_learns_has_its_trees_judged_by_workers(monkeypatch):
     from custard import learn
 
     started = []
-    monkeypatch.setattr(workers_module, "MAX_SECONDS_IN_PROCESS", 0.0)
-    monkeypatch.setattr(WorkerPool, "_start", lambda pool, start=WorkerPool._start: started.append(1) or start(pool))
+    monkeypatch.setattr(workers_module, "MAX_SECONDS_WITHOUT_WORKERS", 0.0)
+    monkeypatch.setattr(
+        WorkerPool, "_start_worker", lambda pool, start=WorkerPool._start_worker: started.append(1) or start(pool)
+    )
     runs = [learn(Walk, "mfec", budget=2000, workers=count, seed=1, progress=False) for count in (0, 2)]
     assert len(started) == 2
     assert runs[0].tree == runs[1].tree

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from custard.baselines.growing_tree import (
-    MAX_LEAVES,
+    DEFAULT_MAX_LEAVES,
     GrowingTree,
     TreeLearner,
     default_budget,
@@ -52,7 +52,7 @@ class Settings:
     thresholds_per_feature: int = 3  # thresholds per feature that every leaf considers
     epsilon: float = 0.05  # share of random actions, at least
     epsilon_steps: int = 100_000  # learning steps over which that share sinks from 1
-    max_leaves: int = MAX_LEAVES  # of the tree while it grows; it is never pruned
+    max_leaves: int = DEFAULT_MAX_LEAVES  # of the tree while it grows; it is never pruned
     bootstrap_at_limit: bool = True  # what would follow a time limit counts; False: a time limit is a termination
     keep_best: bool = True  # return the best tree judged; False: the last one
 
@@ -113,12 +113,12 @@ def make_tables(problem: Problem, features: Features, settings: Settings, seed: 
         np.full((nodes, count), np.nan), np.zeros((nodes, count, 2, actions)), np.full((nodes, count, 2), 0.5),
         np.array([numbers.min_split_gain]), np.array(features.low), features.integer, sides, numbers,
     )  # fmt: skip
-    _begin_candidates(tables, 0)
+    _give_candidate_splits(tables, 0)
     return tables
 
 
 @njit(cache=True)
-def _begin_candidates(tables, leaf):
+def _give_candidate_splits(tables, leaf):
     """Give a leaf candidate splits of its box; both sides of each begin with the leaf's action values."""
     m = len(tables.fractions)
     for k in range(tables.threshold.shape[1]):
@@ -181,12 +181,12 @@ def learn_step(tables, x, action, reward, after, terminated):
     if best < 0 or best_gain * share <= tables.bar[0] or not may_split(tree, leaf):
         tables.bar[0] *= numbers.min_split_gain_decay
         return
-    _split(tables, leaf, best)
+    _split_leaf(tables, leaf, best)
     tables.bar[0] = numbers.min_split_gain
 
 
 @njit(cache=True)
-def _split(tables, leaf, k):
+def _split_leaf(tables, leaf, k):
     """Make the k-th candidate of a leaf a split; its sides become leaves with candidates of their own."""
     c, threshold = k // len(tables.fractions), tables.threshold[leaf, k]
     first = split_leaf(tables.tree, leaf, c, threshold)
@@ -198,8 +198,8 @@ def _split(tables, leaf, k):
         for i in range(tables.lower.shape[1]):
             tables.lower[child, i], tables.upper[child, i] = tables.lower[leaf, i], tables.upper[leaf, i]
     tables.upper[first, c] = tables.lower[first + 1, c] = threshold
-    _begin_candidates(tables, first)
-    _begin_candidates(tables, first + 1)
+    _give_candidate_splits(tables, first)
+    _give_candidate_splits(tables, first + 1)
 
 
 @njit(cache=True)

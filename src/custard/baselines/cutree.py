@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from custard.baselines.growing_tree import (
-    MAX_LEAVES,
+    DEFAULT_MAX_LEAVES,
     GrowingTree,
     PhasedLearner,
     default_budget,
@@ -42,10 +42,10 @@ __all__ = [
 ]  # fmt: skip
 
 SPLIT_TESTS = ("ks", "variance")
-DEFAULT_PHASES = 40  # per run, unless the length of a phase is given
+DEFAULT_PHASES_PER_RUN = 40  # unless the length of a phase is given
 MAX_VALUE_ITERATION_SWEEPS = 2000
-SWEEP_TOLERANCE = 1e-5  # share of the largest value by which the last sweep may change any
-MAX_SPLIT_ROUNDS = 30  # of splitting, per phase
+VALUE_ITERATION_TOLERANCE = 1e-5  # share of the largest value by which the last sweep may change any
+MAX_SPLIT_ROUNDS_PER_PHASE = 30
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Settings:
     gamma: float = 0.99  # discount
     epsilon: float = 0.1  # share of random actions, at least
     epsilon_steps: int = 100_000  # learning steps over which that share sinks from 1; 0: it is constant
-    max_leaves: int = MAX_LEAVES  # of the tree while it grows; it is never pruned
+    max_leaves: int = DEFAULT_MAX_LEAVES  # of the tree while it grows; it is never pruned
     bootstrap_at_limit: bool = True  # what would follow a time limit counts; False: a time limit is a termination
     keep_best: bool = True  # return the best tree judged; False: the last one
 
@@ -187,7 +187,7 @@ def _find_leaves(tree, x):
     return leaves
 
 
-def _plan(tables: Tables, count: int, gamma: float) -> tuple[np.ndarray, np.ndarray]:
+def _run_value_iteration(tables: Tables, count: int, gamma: float) -> tuple[np.ndarray, np.ndarray]:
     """Write the action values of the counted model into the leaves.
 
     An action never taken in a leaf is worth as much as the worst that was; a leaf without transitions keeps its values.
@@ -215,7 +215,7 @@ def _plan(tables: Tables, count: int, gamma: float) -> tuple[np.ndarray, np.ndar
         new_value = np.where(tried, new_q, -np.inf).max(axis=1)
         new_value = np.where(has_transitions, new_value, value)
         change, value = float(np.abs(new_value - value).max()), new_value
-        if change <= SWEEP_TOLERANCE * max(1.0, float(np.abs(value).max())):
+        if change <= VALUE_ITERATION_TOLERANCE * max(1.0, float(np.abs(value).max())):
             break
     new_q = (rewards + gamma * (model @ value)).reshape(-1, n_actions)
     worst = np.where(tried, new_q, np.inf).min(axis=1, keepdims=True)
@@ -226,7 +226,7 @@ def _plan(tables: Tables, count: int, gamma: float) -> tuple[np.ndarray, np.ndar
 def _split_leaves(tables: Tables, before: np.ndarray, sampled_q: np.ndarray, settings: Settings) -> int:
     """Split every leaf that the test splits, at most once; return how many were split.
 
-    `before` and `sampled_q` [M] are what `_plan` returns.
+    `before` and `sampled_q` [M] are what `_run_value_iteration` returns.
     """
     tree, s, n_split = tables.tree, settings, 0
     scale = ks_scale(s.max_p_value) if s.split_test == "ks" else 0.0
@@ -287,16 +287,16 @@ class _Learner(PhasedLearner):
         )  # fmt: skip
         super().__init__(problem, problem.base.features, tables, settings, budget, _learn_compiled, _learn_held_step)
         self.settings, self.steps_in_phase = settings, tables.phase
-        self.phase_length = settings.phase_steps or max(1, budget // DEFAULT_PHASES)
+        self.phase_length = settings.phase_steps or max(1, budget // DEFAULT_PHASES_PER_RUN)
 
     def end_phase(self) -> None:
         """Split until no leaf splits any more, and plan."""
         count, gamma = int(min(self.tables.tree.size[1], len(self.tables.action))), self.settings.gamma
-        before, sampled_q = _plan(self.tables, count, gamma)
-        for _ in range(MAX_SPLIT_ROUNDS):
+        before, sampled_q = _run_value_iteration(self.tables, count, gamma)
+        for _ in range(MAX_SPLIT_ROUNDS_PER_PHASE):
             if not _split_leaves(self.tables, before, sampled_q, self.settings):
                 break
-            before, sampled_q = _plan(self.tables, count, gamma)
+            before, sampled_q = _run_value_iteration(self.tables, count, gamma)
 
 
 def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | None = None) -> Iterator[Snapshot]:

@@ -22,8 +22,8 @@ from custard.task.settings import settings_for
 from custard.tree.tree import Tree
 
 __all__ = [
-    "WEIGHTS", "LabelledStates", "Mispredictions", "Rollouts", "expert_or_stored", "expert_training", "state_weights",
-    "stored_expert", "stored_tree", "train_expert", "tree_stored",
+    "STATE_WEIGHTINGS", "LabelledStates", "Mispredictions", "Rollouts", "expert_or_stored", "expert_training",
+    "state_weights", "stored_expert", "stored_tree", "train_expert", "tree_stored",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
     ImitationSettings = viper.Settings | moet.Settings
 
-WEIGHTS = ("auto", "q", "policy", "none")
+STATE_WEIGHTINGS = ("auto", "q", "policy", "none")
 
-EXPERT_TRAINING_SHARE, EXPERT_CHECK_SHARE = 1 / 2, 1 / 8  # of a budget, for training the expert and for its checks
+EXPERT_TRAINING_BUDGET_SHARE, EXPERT_CHECK_BUDGET_SHARE = 1 / 2, 1 / 8
 
 
 class Mispredictions:
@@ -78,7 +78,7 @@ class Rollouts:
         start = self.problem.base.actions.start
         act = policy.predict if isinstance(policy, Tree) else lambda x: policy.act(x) + start
         visited_parts = []
-        for part in self._affordable(seeds, 1):
+        for part in self._affordable_seed_parts(seeds, 1):
             # Cut where the budget ends: states count, not returns.
             max_steps = max(1, int(min(self.max_episode_steps, self.budget - self.steps)))
             visited, results = visited_states(act, self.problem, part, max_steps)
@@ -98,13 +98,13 @@ class Rollouts:
         """Return a policy's returns, one per seed that the budget allows; where `is_needed`, at least one."""
         source, features = self.problem.source, self.problem.encoder
         returns = [np.zeros(0)]
-        for part in self._affordable(seeds, int(is_needed)):
+        for part in self._affordable_seed_parts(seeds, int(is_needed)):
             results = run_episodes(policy.predict, source, part, features=features, max_steps=self.max_episode_steps)
             self.steps += int(results.lengths.sum())
             returns.append(results.returns)
         return np.concatenate(returns)
 
-    def _affordable(self, seeds: np.ndarray, min_rollouts: int) -> Iterator[np.ndarray]:
+    def _affordable_seed_parts(self, seeds: np.ndarray, min_rollouts: int) -> Iterator[np.ndarray]:
         """Return the seeds in parts, each as large as the budget allows for the longest rollouts."""
         longest = self.problem.source.time_limit or self.max_episode_steps
         return affordable_parts(seeds, lambda: self.budget - self.steps, longest, min_rollouts)
@@ -181,11 +181,11 @@ def expert_training(problem: Problem, settings: ImitationSettings) -> dqn.Settin
     """Return the settings of a DQN expert, within the budget if there is one."""
     chosen = settings_for(dqn, problem.preset_key, settings.expert_preset, settings.expert_settings, "expert setting")
     if settings.budget is not None:
-        steps = max(1, min(chosen.steps, int(settings.budget * EXPERT_TRAINING_SHARE)))
+        steps = max(1, min(chosen.steps, int(settings.budget * EXPERT_TRAINING_BUDGET_SHARE)))
         check_rollouts = max(1 if steps < 1000 else 2, min(chosen.check_rollouts, steps // 1000))
-        affordable = max(1, int(EXPERT_CHECK_SHARE * settings.budget))
+        affordable = max(1, int(EXPERT_CHECK_BUDGET_SHARE * settings.budget))
         check_steps = min(problem.episode_cap(settings.budget), affordable)
-        share = settings.budget / steps * EXPERT_CHECK_SHARE
+        share = settings.budget / steps * EXPERT_CHECK_BUDGET_SHARE
         limits = {"check_steps": check_steps, "max_judging_share": share}
         chosen = replace(chosen, steps=steps, check_rollouts=check_rollouts, **limits)
     return chosen

@@ -45,12 +45,12 @@ from custard.tree.tree import Tree
 
 __all__ = ["PRESETS", "Settings", "SoftPolicy", "SoftTree", "advantages", "load_soft_policy", "solve"]
 
-CRITICS = ("tree", "network")
-CRITIC_COEFFICIENT, CRITIC_HIDDEN = 0.5, 64
-RMS_DECAY, RMS_EPSILON = 0.99, 1e-8
+CRITIC_KINDS = ("tree", "network")
+CRITIC_LOSS_COEFFICIENT, CRITIC_HIDDEN_UNITS = 0.5, 64
+RMSPROP_DECAY, RMSPROP_EPSILON = 0.99, 1e-8
 MAX_GRADIENT_NORM = 0.5
-MAX_SURVEY_STEPS, SURVEY_BUDGET_SHARE = 2000, 0.02  # random steps that measure how large features and returns are
-SOFT_POLICY_EPISODES = 8  # on which the soft policy is judged
+MAX_SCALE_SURVEY_STEPS, SCALE_SURVEY_BUDGET_SHARE = 2000, 0.02  # random steps that measure features and returns
+SOFT_POLICY_JUDGING_EPISODES = 8
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Settings:
     keep_best: bool = True  # return the best crisp tree judged; False: the last one
 
     def __post_init__(self) -> None:
-        for what, given, accepted in (("shape", self.shape, SHAPES), ("critic", self.critic, CRITICS)):
+        for what, given, accepted in (("shape", self.shape, SHAPES), ("critic", self.critic, CRITIC_KINDS)):
             if given not in accepted:
                 raise CustardError(one_of(what, given, accepted))
         require_shares(self, "gamma", "trace", "clip")
@@ -180,7 +180,7 @@ class UpdateConfig(NamedTuple):
 def optimiser(rate: float) -> Any:
     """Return RMSprop with clipped gradients."""
     clipped = optax.clip_by_global_norm(MAX_GRADIENT_NORM)
-    return optax.chain(clipped, optax.rmsprop(rate, decay=RMS_DECAY, eps=RMS_EPSILON))
+    return optax.chain(clipped, optax.rmsprop(rate, decay=RMSPROP_DECAY, eps=RMSPROP_EPSILON))
 
 
 def values(critic: Any, paths: Paths, z: Any, xp: Any) -> Any:
@@ -205,7 +205,7 @@ def improve(learned: Learned, moments: Any, rows: Rows, paths: Paths, config: Up
         gain = jnp.minimum(ratio * part.advantage, clipped * part.advantage)
         entropy = -(jnp.exp(log_policy) * log_policy).sum(axis=1)
         error = (values(learned.critic, paths, part.z, jnp) - part.target) ** 2
-        return -(gain + config.entropy * entropy).mean() + CRITIC_COEFFICIENT * error.mean()
+        return -(gain + config.entropy * entropy).mean() + CRITIC_LOSS_COEFFICIENT * error.mean()
 
     def step(carry: Any, part: Rows) -> Any:
         learned, moments = carry
@@ -248,11 +248,11 @@ class _Learner:
         actor = SoftTree(branches_of(rng, n, inner), rng.random((leaves, base.actions.n)).astype(np.float32))
         critic: Any = SoftTree(branches_of(rng, n, inner), np.zeros((leaves, 1), dtype=np.float32))
         if settings.critic == "network":
-            critic = make_network(rng, (n, CRITIC_HIDDEN, CRITIC_HIDDEN, 1))
+            critic = make_network(rng, (n, CRITIC_HIDDEN_UNITS, CRITIC_HIDDEN_UNITS, 1))
         learned = Learned(actor, critic)
         self.learned = StoredPytree((learned, optimiser(settings.learning_rate).init(learned)))
         cap, limit_terminates = problem.episode_cap(budget), not settings.bootstrap_at_limit
-        survey_cap = max(1, min(MAX_SURVEY_STEPS, int(SURVEY_BUDGET_SHARE * budget)))
+        survey_cap = max(1, min(MAX_SCALE_SURVEY_STEPS, int(SCALE_SURVEY_BUDGET_SHARE * budget)))
         survey = WholeEpisodes(problem, seeds["survey"], settings.num_envs, min(cap, survey_cap), limit_terminates)
         seen = survey.collect(lambda x, rng: rng.integers(base.actions.n, size=len(x)), survey_cap)
         survey.close()
@@ -274,10 +274,10 @@ class _Learner:
         while taken < steps:
             batch = self.episodes.collect(self.policy().sample, max(1, min(round(part), steps - taken)))
             taken += batch.steps
-            self._improve(batch)
+            self._take_gradient_steps(batch)
         return taken
 
-    def _improve(self, batch: Batch) -> None:
+    def _take_gradient_steps(self, batch: Batch) -> None:
         """Take the gradient steps that one batch allows."""
         s, (learned, _) = self.settings, self.learned.numpy()
         z, after = self.scaling.apply(batch.x), self.scaling.apply(batch.after)
@@ -292,7 +292,7 @@ class _Learner:
         count = max(1, s.num_steps // s.batch) * s.batch
         order = np.concatenate([np.resize(rng.permutation(batch.steps), count) for _ in range(s.epochs)])
         columns = z, batch.action.astype(np.int32), np.log(probability + 1e-12), advantage, target
-        rows = Rows(*(_float32(column)[order].reshape(-1, s.batch, *column.shape[1:]) for column in columns))
+        rows = Rows(*(_floats_as_float32(column)[order].reshape(-1, s.batch, *column.shape[1:]) for column in columns))
         config = UpdateConfig(s.learning_rate, s.clip, s.entropy)
         self.learned.put(improve(*self.learned.pytree(), rows, self.paths, config))
         self.iterations += 1
@@ -312,11 +312,11 @@ class _Learner:
 
     def further_metrics(self, selection: Selection) -> dict[str, float]:
         """Return what the soft policy returns, and how much of it the crisp tree loses."""
-        soft = selection.mean_return(self.policy(), SOFT_POLICY_EPISODES)
+        soft = selection.mean_return(self.policy(), SOFT_POLICY_JUDGING_EPISODES)
         return {"soft_return": soft, "crisp_loss": soft - selection.last_mean}
 
 
-def _float32(column: np.ndarray) -> np.ndarray:
+def _floats_as_float32(column: np.ndarray) -> np.ndarray:
     return column if column.dtype == np.int32 else column.astype(np.float32)
 
 

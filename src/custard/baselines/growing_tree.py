@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     TreeSettings = cqi.Settings | cutree.Settings | pyeatt.Settings | utree.Settings
 
 __all__ = [
-    "MAX_LEAVES",
+    "DEFAULT_MAX_LEAVES",
     "GrowingTree",
     "Learner",
     "PhasedLearner",
@@ -52,12 +52,12 @@ __all__ = [
     "split_leaf",
 ]  # fmt: skip
 
-NATIVE_BUDGET, PYTHON_BUDGET = 5_000_000, 500_000  # environment steps, by who steps the environment
+DEFAULT_COMPILED_ENV_BUDGET, DEFAULT_PYTHON_ENV_BUDGET = 5_000_000, 500_000  # environment steps
 LEARNING_BUDGET_SHARE = 0.9  # of a budget; the rest is for judging the last tree
-BUDGET_PER_EPISODE = 10_000  # of the budget, for each episode that a tree is judged on
-MAX_JUDGEMENTS = 40  # trees judged per run, unless judging takes too long
-MAX_JUDGING_SHARE = 0.3  # of the steps so far, above which no tree but the last is judged
-MAX_LEAVES = 512  # by default: none of these learners ever prunes
+BUDGET_PER_JUDGING_EPISODE = 10_000
+MAX_JUDGED_TREES = 40  # per run, unless judging takes too long
+MAX_JUDGING_STEPS_SHARE = 0.3  # of the steps so far, above which no tree but the last is judged
+DEFAULT_MAX_LEAVES = 512  # none of these learners ever prunes
 
 
 class GrowingTree(NamedTuple):
@@ -349,7 +349,7 @@ class Learner(Protocol):
 
 def default_budget(problem: Problem, budget: int | None) -> int:
     """Return the environment steps of a run: those given, or 5 million, a tenth where Python steps."""
-    return budget or (NATIVE_BUDGET if problem.is_compiled else PYTHON_BUDGET)
+    return budget or (DEFAULT_COMPILED_ENV_BUDGET if problem.is_compiled else DEFAULT_PYTHON_ENV_BUDGET)
 
 
 def run_learner(
@@ -366,7 +366,7 @@ def run_learner(
     keep     whether the best tree judged counts; otherwise the last one
     state    what an earlier snapshot's `state()` returned, or None
     """
-    selection = Selection(problem, int(np.clip(budget // BUDGET_PER_EPISODE, 32, 512)), budget=budget)
+    selection = Selection(problem, int(np.clip(budget // BUDGET_PER_JUDGING_EPISODE, 32, 512)), budget=budget)
     # A poor policy also returns the same in every episode (walking until the time limit): no more episodes for that.
     selection.flawless_max_episodes = selection.max_episodes
     progress = np.array([steps, 0])  # environment steps besides judging, trees judged
@@ -375,7 +375,7 @@ def run_learner(
         restore_arrays(arrays, state)
         selection.restore(state)
     learning_budget = int(LEARNING_BUDGET_SHARE * budget)
-    interval = max(1, min(budget // MAX_JUDGEMENTS, learner.max_interval))
+    interval = max(1, min(budget // MAX_JUDGED_TREES, learner.max_interval))
     used = int(progress[0]) + selection.steps
     while used < learning_budget or selection.best is None:
         progress[0] += learner.learn(max(1, min(interval, learning_budget - used)))
@@ -383,7 +383,7 @@ def run_learner(
         used = int(progress[0]) + selection.steps
         tree = learner.tree()
         metrics: dict[str, float] = {"leaves": tree.n_leaves, "depth": tree.depth}
-        is_affordable = selection.steps <= MAX_JUDGING_SHARE * progress[0]
+        is_affordable = selection.steps <= MAX_JUDGING_STEPS_SHARE * progress[0]
         if used >= learning_budget or selection.best is None or is_affordable:
             selection.judge(tree, keep)
             progress[1] += 1

@@ -33,11 +33,11 @@ from custard.tree.tree import Tree
 
 __all__ = ["PRESETS", "ControlTree", "Settings", "act_crisply", "crisp_tree", "leaf_features", "policy", "solve"]
 
-MIN_LOG_DEVIATION, MAX_LOG_DEVIATION = -5.0, 0.5  # of exploration, in half ranges of the action
-FIRST_DEVIATION = 0.5
-UPDATES_PER_CALL = 32  # in one compiled call
-MAX_COMPILED_UPDATES = 8  # compiled updates kept, of the settings used last
-SURVEY_BUDGET_SHARE = 0.1  # at most, for the random steps before the first update
+MIN_LOG_EXPLORATION_DEVIATION, MAX_LOG_EXPLORATION_DEVIATION = -5.0, 0.5  # in half ranges of the action
+FIRST_EXPLORATION_DEVIATION = 0.5
+UPDATES_PER_COMPILED_CALL = 32
+MAX_CACHED_COMPILED_UPDATES = 8  # of the settings used last
+MAX_RANDOM_STEPS_BUDGET_SHARE = 0.1  # for the random steps before the first update
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def make_control_tree(rng: np.random.Generator, paths: Paths, n: int, n_raw: int
     beta, phi = rng.normal(size=(inner, n)), rng.normal(scale=0.5, size=(inner,))
     gain, bias = rng.normal(scale=0.1, size=(leaves, k, n_raw)), np.zeros((leaves, k))
     branches = Branches(beta.astype(np.float32), phi.astype(np.float32), np.ones((), dtype=np.float32))
-    log_deviation = np.full((leaves, k), np.log(FIRST_DEVIATION), dtype=np.float32)
+    log_deviation = np.full((leaves, k), np.log(FIRST_EXPLORATION_DEVIATION), dtype=np.float32)
     return ControlTree(branches, gain.astype(np.float32), bias.astype(np.float32), log_deviation)
 
 
@@ -144,7 +144,7 @@ def policy(tree: ControlTree, paths: Paths, count: int, z: Any) -> tuple[Any, An
     reached = (high * paths.high + (1.0 - high) * paths.low + elsewhere).prod(axis=1)  # [B, L]
     gain = _straight_through(chosen_gains(tree.gain, count, jnp), tree.gain) if count else jnp.zeros_like(tree.gain)
     means = jnp.einsum("lkn,bn->blk", gain, z[:, : gain.shape[2]]) + tree.bias
-    deviation = jnp.clip(tree.log_deviation, MIN_LOG_DEVIATION, MAX_LOG_DEVIATION)
+    deviation = jnp.clip(tree.log_deviation, MIN_LOG_EXPLORATION_DEVIATION, MAX_LOG_EXPLORATION_DEVIATION)
     return (reached[:, :, None] * means).sum(axis=1), reached @ deviation.reshape(len(deviation), -1)
 
 
@@ -156,7 +156,7 @@ def act_crisply(tree: ControlTree, paths: Paths, count: int, z: np.ndarray) -> t
     leaf = (~high @ paths.high + high @ paths.low).argmin(axis=1)  # the one that no test contradicts
     gain = chosen_gains(tree.gain, count)[leaf]
     mean = np.einsum("bkn,bn->bk", gain, z[:, : gain.shape[2]]) + tree.bias[leaf]
-    return mean, np.clip(tree.log_deviation[leaf], MIN_LOG_DEVIATION, MAX_LOG_DEVIATION)
+    return mean, np.clip(tree.log_deviation[leaf], MIN_LOG_EXPLORATION_DEVIATION, MAX_LOG_EXPLORATION_DEVIATION)
 
 
 def crisp_tree(
@@ -195,7 +195,7 @@ def action_range(actions: Actions) -> tuple[np.ndarray, np.ndarray]:
 # -- the run -----------------------------------------------------------------------------------------------------------
 
 
-@lru_cache(MAX_COMPILED_UPDATES)
+@lru_cache(MAX_CACHED_COMPILED_UPDATES)
 def _compiled_updates(form: tuple[str, int, int | None], count: int, config: SACConfig) -> Any:
     """Return the compiled updates of trees of a form (`paths_of`), the same for all runs with these settings."""
     paths = paths_of(*form)
@@ -229,13 +229,13 @@ class _Learner:
         self.counts = np.zeros(3, dtype=np.int64)  # next row and filled rows of the memory, calls so far
         self.due = np.zeros(1)  # updates
         cap, limit_terminates = problem.episode_cap(budget), not s.bootstrap_at_limit
-        warmup = max(1, min(s.warmup, int(SURVEY_BUDGET_SHARE * budget)))
+        warmup = max(1, min(s.warmup, int(MAX_RANDOM_STEPS_BUDGET_SHARE * budget)))
         survey = WholeEpisodes(problem, seeds["survey"], s.num_envs, min(cap, warmup), limit_terminates)
         seen = survey.collect(self._act_randomly, warmup)
         survey.close()
         self.survey_steps, self.scaling = seen.steps, scaling_of(seen.x)
         self.reward_unit = float(np.abs(seen.reward).mean()) or 1.0
-        self._remember(seen)
+        self._remember_steps(seen)
         self.episodes = WholeEpisodes(problem, seeds["environment"], s.num_envs, cap, limit_terminates)
 
     @property
@@ -252,7 +252,7 @@ class _Learner:
         middle, half = self.range
         return middle + half * np.clip(mean + np.exp(log_deviation) * rng.normal(size=mean.shape), -1.0, 1.0)
 
-    def _remember(self, batch: Batch) -> None:
+    def _remember_steps(self, batch: Batch) -> None:
         middle, half = self.range
         columns = {
             "z": self.scaling.apply(batch.x), "action": (batch.action - middle) / np.where(half > 0.0, half, 1.0),
@@ -269,22 +269,24 @@ class _Learner:
         while taken < steps:
             batch = self.episodes.collect(self._explore, max(1, min(self.settings.num_envs, steps - taken)))
             taken += batch.steps
-            self._remember(batch)
+            self._remember_steps(batch)
             self.due += batch.steps * self.settings.updates_per_step
-            self._update()
+            self._run_due_updates()
         return taken
 
-    def _update(self) -> None:
+    def _run_due_updates(self) -> None:
         """Take the updates that are due, some at a time."""
         s, learned = self.settings, self.learned.pytree()
-        while self.due[0] >= UPDATES_PER_CALL:
+        while self.due[0] >= UPDATES_PER_COMPILED_CALL:
             rng = np.random.default_rng([self.seed, int(self.counts[2])])
-            rows = self.memory.sample(rng, UPDATES_PER_CALL * s.batch)
-            noise = rng.standard_normal((UPDATES_PER_CALL * s.batch, 2, self.base.actions.size)).astype(np.float32)
+            rows = self.memory.sample(rng, UPDATES_PER_COMPILED_CALL * s.batch)
+            noise = rng.standard_normal((UPDATES_PER_COMPILED_CALL * s.batch, 2, self.base.actions.size)).astype(
+                np.float32
+            )
             columns = (*(rows[name] for name in Rows._fields[:-1]), noise)
-            parts = (column.reshape(UPDATES_PER_CALL, s.batch, *column.shape[1:]) for column in columns)
+            parts = (column.reshape(UPDATES_PER_COMPILED_CALL, s.batch, *column.shape[1:]) for column in columns)
             learned = self.updates(learned, Rows(*parts))
-            self.due -= UPDATES_PER_CALL
+            self.due -= UPDATES_PER_COMPILED_CALL
             self.counts[2] += 1
         self.learned.put(learned)
 
@@ -303,7 +305,9 @@ class _Learner:
     def further_metrics(self, selection: Selection) -> dict[str, float]:
         """Return the weights of leaves, and how much the tree explores."""
         learned = self.learned.numpy()
-        deviation = np.exp(np.clip(learned.actor.log_deviation, MIN_LOG_DEVIATION, MAX_LOG_DEVIATION))
+        deviation = np.exp(
+            np.clip(learned.actor.log_deviation, MIN_LOG_EXPLORATION_DEVIATION, MAX_LOG_EXPLORATION_DEVIATION)
+        )
         return {
             "coefficients": self.tree().n_coefficients, "temperature": float(np.exp(learned.log_temperature)),
             "deviation": float(deviation.mean()),

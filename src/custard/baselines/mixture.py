@@ -60,13 +60,15 @@ class ExpertTree:
             return int(self.prior.argmax()) + actions.start
         counted = Actions("discrete", actions.names)
         shape = shape_of(from_sklearn(self.cart, features, counted))
-        return _numbered_from(shape, actions.start)
+        return _with_actions_numbered_from(shape, actions.start)
 
 
-def _numbered_from(shape: Shape, start: int) -> Shape:
+def _with_actions_numbered_from(shape: Shape, start: int) -> Shape:
     """Return a shape with its actions numbered from `start`."""
     if isinstance(shape, Split):
-        return shape._replace(left=_numbered_from(shape.left, start), right=_numbered_from(shape.right, start))
+        return shape._replace(
+            left=_with_actions_numbered_from(shape.left, start), right=_with_actions_numbered_from(shape.right, start)
+        )
     return int(shape) + start
 
 
@@ -204,14 +206,14 @@ def fit_mixture(
         g = gate_probabilities(gate, inputs)
         h = responsibilities(g, p)
         gate = gate + adam.step(gate_gradient(h, g, inputs), fitting.learning_rate * fitting.rate_decay**epoch)
-        accuracy = _accuracies(gate, trees, held_out_inputs, others, y[held_out])
+        accuracy = _soft_and_hard_accuracy(gate, trees, held_out_inputs, others, y[held_out])
         if accuracy > best_accuracy:
             best, best_accuracy = Mixture(gate, scaling, trees, actions.start), accuracy
     assert best is not None
     return best, best_accuracy[0]
 
 
-def _accuracies(
+def _soft_and_hard_accuracy(
     gate: np.ndarray, trees: Sequence[ExpertTree], inputs: np.ndarray, x: np.ndarray, y: np.ndarray
 ) -> tuple[float, float]:
     """Return how often the soft and the hard mixture give the right class y [N].

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from custard.baselines.dagger import (
-    WEIGHTS,
+    STATE_WEIGHTINGS,
     LabelledStates,
     Rollouts,
     expert_or_stored,
@@ -34,9 +34,9 @@ from custard.tree.tree import Tree
 
 __all__ = ["PRESETS", "Settings", "solve"]
 
-MAX_EXPERTS = 8  # the hard mixture of E trees holds 2 ** (E - 1) of them
-MAX_JUDGING_SHARE = 0.5  # of what the expert leaves of the budget, above which only the last student is judged
-BUDGET_PER_ROLLOUT = 2000  # of the budget, for each rollout of an iteration
+MAX_MIXTURE_TREES = 8  # the hard mixture of E trees holds 2 ** (E - 1) of them
+MAX_STUDENT_JUDGING_SHARE = 0.5  # of what the expert leaves of the budget, above which only the last student is judged
+BUDGET_PER_ITERATION_ROLLOUT = 2000  # of the budget, for each rollout of an iteration
 
 
 @dataclass(frozen=True)
@@ -64,13 +64,15 @@ class Settings:
     keep_best: bool = True  # return the best student judged; False: the last one
 
     def __post_init__(self) -> None:
-        if self.weights not in WEIGHTS:
-            raise CustardError(one_of("weighting", self.weights, WEIGHTS))
+        if self.weights not in STATE_WEIGHTINGS:
+            raise CustardError(one_of("weighting", self.weights, STATE_WEIGHTINGS))
         require_shares(self, "train_share", "rate_decay")
         require_least(self, 1, "experts", "iterations", "batch_rollouts", "test_rollouts", "max_samples")
         require_least(self, 0, "expert_depth", "epochs", "learning_rate")
-        if self.experts > MAX_EXPERTS:
-            raise CustardError(f"experts={self.experts} must be at most {MAX_EXPERTS}: each more doubles the tree")
+        if self.experts > MAX_MIXTURE_TREES:
+            raise CustardError(
+                f"experts={self.experts} must be at most {MAX_MIXTURE_TREES}: each more doubles the tree"
+            )
 
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
@@ -96,12 +98,12 @@ def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | N
             expert = item
     assert expert is not None
     expert_bytes = stored_expert(expert)
-    weigh, fitting = state_weights(expert, s.weights), _fitting(problem, s)
+    weigh, fitting = state_weights(expert, s.weights), _mixture_fitting(problem, s)
     rollouts = Rollouts(problem, steps + problem.probe_steps, problem.episode_cap(budget), budget)
     selection = Selection(problem, s.test_rollouts, budget=budget)
     selection.returns_vary = True  # the best student has all rollouts, also if the first few return the same
     selection.flawless_max_episodes = selection.max_episodes
-    batch = int(min(s.batch_rollouts, max(1, budget // BUDGET_PER_ROLLOUT)))
+    batch = int(min(s.batch_rollouts, max(1, budget // BUDGET_PER_ITERATION_ROLLOUT)))
     batch_seeds = episode_seeds(seeds["rollouts"], s.iterations * batch)
     data, latest, first, expert_steps = LabelledStates(base.features.n), None, 0, rollouts.steps
     if state is not None:
@@ -124,7 +126,7 @@ def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | N
         selection.spent = rollouts.steps
         used = rollouts.steps + selection.steps
         is_last = iteration + 1 == s.iterations or used >= budget
-        if is_last or selection.best is None or selection.steps <= MAX_JUDGING_SHARE * (budget - expert_steps):
+        if is_last or selection.best is None or selection.steps <= MAX_STUDENT_JUDGING_SHARE * (budget - expert_steps):
             selection.judge(latest, s.keep_best)
         used, best = rollouts.steps + selection.steps, selection.best
         assert best is not None
@@ -144,7 +146,7 @@ def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | N
         yield Snapshot(used, best.tree, value, budget, metrics, latest, message, lambda kept=kept: kept)  # type: ignore[misc]
 
 
-def _fitting(problem: Problem, settings: Settings) -> Fitting:
+def _mixture_fitting(problem: Problem, settings: Settings) -> Fitting:
     """Return how a mixture is fitted: with fewer or shallower trees where the depth limit asks for it."""
     count, depth = settings.experts, settings.expert_depth
     if problem.max_depth is not None:  # the gate of E trees has depth E - 1

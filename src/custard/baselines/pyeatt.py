@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from custard.baselines.growing_tree import (
-    MAX_LEAVES,
+    DEFAULT_MAX_LEAVES,
     GrowingTree,
     TreeLearner,
     default_budget,
@@ -37,9 +37,9 @@ __all__ = ["PRESETS", "SPLIT_TESTS", "Settings", "Tables", "best_split", "learn_
 
 SPLIT_TESTS = ("t", "information", "squares")
 T_TEST, INFORMATION_GAIN, SUM_OF_SQUARES = range(3)  # their numbers in compiled code
-MIN_SIDE_SHARE = 0.05  # of the history, on each side of a split: Welch's t of a few equal changes is arbitrarily large
-MIN_SPREAD = 2.0  # a leaf is split if the mean change is less than this many standard deviations
-MAX_HISTORY_NUMBERS = 2**26  # 512 MiB; fewer leaves where histories would need more
+MIN_SIDE_HISTORY_SHARE = 0.05  # on each side of a split: Welch's t of a few equal changes is arbitrarily large
+MAX_MEAN_IN_DEVIATIONS_TO_SPLIT = 2.0  # a leaf whose mean change is fewer standard deviations is split
+MAX_NUMBERS_IN_HISTORIES = 2**26  # 512 MiB; fewer leaves where histories would need more
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Settings:
     alpha: float = 0.1  # learning rate
     epsilon: float = 0.05  # share of random actions, at least
     epsilon_steps: int = 100_000  # learning steps over which that share sinks from 1; 0: it is constant
-    max_leaves: int = MAX_LEAVES  # of the tree while it grows; it is never pruned
+    max_leaves: int = DEFAULT_MAX_LEAVES  # of the tree while it grows; it is never pruned
     bootstrap_at_limit: bool = True  # what would follow a time limit counts; False: a time limit is a termination
     keep_best: bool = True  # return the best tree judged; False: the last one
 
@@ -104,7 +104,7 @@ class Tables(NamedTuple):
 def make_tables(problem: Problem, settings: Settings, seed: int) -> Tables:
     """Return the tables of a single leaf without a history."""
     n, s = problem.base.features.n, settings
-    affordable = max(1, MAX_HISTORY_NUMBERS // (s.leaf_history * (n + 1)))
+    affordable = max(1, MAX_NUMBERS_IN_HISTORIES // (s.leaf_history * (n + 1)))
     tree = make_growing_tree(problem, s, min(s.max_leaves, affordable), seed)
     nodes = len(tree.feature)
     leaves = (nodes + 1) // 2
@@ -116,7 +116,7 @@ def make_tables(problem: Problem, settings: Settings, seed: int) -> Tables:
 
 
 @njit(cache=True)
-def _entropy(positive, count):
+def _sign_entropy(positive, count):
     """Return the entropy, in bits, of the sign of `count` changes."""
     share = positive / count
     if share <= 0.0 or share >= 1.0:
@@ -133,7 +133,7 @@ def best_split(x, change, split_test):
     is -1 if there is no split with enough states on both sides.
     """
     count = len(change)
-    min_side = max(2, math.ceil(MIN_SIDE_SHARE * count))
+    min_side = max(2, math.ceil(MIN_SIDE_HISTORY_SHARE * count))
     mean = change.mean()
     squares, positive = 0.0, 0
     for i in range(count):
@@ -160,8 +160,10 @@ def best_split(x, change, split_test):
                 error = math.sqrt(left_error / (left - 1) / left + right_error / (right - 1) / right)
                 score = difference / error if error > 0.0 else (np.inf if difference > 0.0 else 0.0)
             elif split_test == INFORMATION_GAIN:
-                after = left * _entropy(left_positive, left) + right * _entropy(positive - left_positive, right)
-                score = _entropy(positive, count) - after / count
+                after = left * _sign_entropy(left_positive, left) + right * _sign_entropy(
+                    positive - left_positive, right
+                )
+                score = _sign_entropy(positive, count) - after / count
             else:
                 score = squares - left_error - right_error
             if score > best_score:
@@ -170,13 +172,13 @@ def best_split(x, change, split_test):
 
 
 @njit(cache=True)
-def _spreads(change):
+def _varies_enough_to_split(changes):
     """Return whether changes [H] spread so widely around their mean that their leaf should be split."""
-    mean = change.mean()
+    mean = changes.mean()
     squares = 0.0
-    for i in range(len(change)):
-        squares += (change[i] - mean) ** 2
-    return abs(mean) < MIN_SPREAD * math.sqrt(squares / len(change))
+    for i in range(len(changes)):
+        squares += (changes[i] - mean) ** 2
+    return abs(mean) < MAX_MEAN_IN_DEVIATIONS_TO_SPLIT * math.sqrt(squares / len(changes))
 
 
 @njit(cache=True)
@@ -202,7 +204,7 @@ def learn_step(tables, x, action, reward, after, terminated):
     for i in range(len(x)):
         tables.x[slot, row, i] = x[i]
     tables.length[slot] += 1
-    if tables.length[slot] < size or not _spreads(tables.change[slot]):
+    if tables.length[slot] < size or not _varies_enough_to_split(tables.change[slot]):
         return
     feature, threshold, score = best_split(tables.x[slot], tables.change[slot], numbers.split_test)
     if feature < 0 or score <= 0.0:

@@ -23,9 +23,9 @@ from custard.tree.shape import build_tree
 
 __all__ = ["PRESETS", "Settings", "solve"]
 
-NATIVE_BUDGET, PYTHON_BUDGET = 2_000_000, 200_000  # environment steps, by who steps the environment
-SURVEY_EPISODES = 100  # of random actions, whose states thresholds lie between
-MAX_SURVEY_SHARE = 0.1  # of the budget for them
+DEFAULT_COMPILED_ENV_BUDGET, DEFAULT_PYTHON_ENV_BUDGET = 2_000_000, 200_000  # environment steps
+RANDOM_ACTION_EPISODES = 100  # whose states thresholds lie between
+MAX_RANDOM_ACTION_BUDGET_SHARE = 0.1  # of the budget for them
 TREES_PER_SNAPSHOT = 200
 
 
@@ -45,10 +45,10 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {"tuned": {"": {}}}
 
 def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | None = None) -> Iterator[Snapshot]:
     """Draw and judge trees until the budget is used; yield the best one after every 200."""
-    budget = settings.budget or (NATIVE_BUDGET if problem.is_compiled else PYTHON_BUDGET)
+    budget = settings.budget or (DEFAULT_COMPILED_ENV_BUDGET if problem.is_compiled else DEFAULT_PYTHON_ENV_BUDGET)
     max_depth = settings.default_max_depth if problem.max_depth is None else problem.max_depth
     seeds = problem.seeds("trees", "behaviour")
-    x, steps = _random_states(problem, seeds["behaviour"], budget)
+    x, steps = _states_of_random_actions(problem, seeds["behaviour"], budget)
     features, leaf_actions = problem.base.features, LeafActions(problem.base.actions)
     selection, drawn, message = Selection(problem, budget=budget, spent=steps), 0, ""
     if state is not None:
@@ -72,13 +72,15 @@ def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | N
         )  # fmt: skip
 
 
-def _random_states(problem: Problem, seed: int, budget: int) -> tuple[np.ndarray, int]:
+def _states_of_random_actions(problem: Problem, seed: int, budget: int) -> tuple[np.ndarray, int]:
     """Return states [N, n] that random actions visit, and the environment steps taken."""
     rng, leaf_actions = np.random.default_rng(seed), LeafActions(problem.base.actions)
-    cap = max(1, int(min(problem.episode_cap(budget), budget * MAX_SURVEY_SHARE / SURVEY_EPISODES)))
+    cap = max(
+        1, int(min(problem.episode_cap(budget), budget * MAX_RANDOM_ACTION_BUDGET_SHARE / RANDOM_ACTION_EPISODES))
+    )
 
     def act(x: np.ndarray) -> np.ndarray:
         return np.array([leaf_actions.random(rng) for _ in range(len(x))])
 
-    x, results = visited_states(act, problem, episode_seeds(seed, SURVEY_EPISODES), cap)
+    x, results = visited_states(act, problem, episode_seeds(seed, RANDOM_ACTION_EPISODES), cap)
     return x, int(results.lengths.sum()) + problem.probe_steps

@@ -40,9 +40,9 @@ from custard.tree.tree import LEAF
 
 __all__ = ["PRESETS", "Settings", "Tables", "best_extension", "fringe_statistic", "learn_step", "make_tables", "solve"]
 
-DEFAULT_TEST_ROUNDS = 100  # per run, unless the steps between two rounds are given
-SWEEPS_AFTER_SPLIT = 50  # of value iteration, when the leaves have changed
-MAX_MODEL_NUMBERS = 20_000_000  # of the counted model
+DEFAULT_SPLIT_TEST_ROUNDS = 100  # per run, unless the steps between two rounds are given
+VALUE_SWEEPS_AFTER_SPLIT = 50  # of value iteration, when the leaves have changed
+MAX_NUMBERS_IN_MODEL = 20_000_000  # of the counted model
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Tables(NamedTuple):
 def make_tables(problem: Problem, settings: Settings, seed: int) -> Tables:
     """Return the tables of a single leaf without instances."""
     s, n, actions = settings, problem.base.features.n, problem.base.actions.n
-    affordable = max(1, int(math.sqrt(MAX_MODEL_NUMBERS / actions)) // 2)
+    affordable = max(1, int(math.sqrt(MAX_NUMBERS_IN_MODEL / actions)) // 2)
     tree = make_growing_tree(problem, s, min(s.max_leaves, affordable), seed)
     nodes, capacity = len(tree.feature), s.memory
     return Tables(
@@ -118,7 +118,7 @@ def make_tables(problem: Problem, settings: Settings, seed: int) -> Tables:
 
 
 @njit(cache=True)
-def _count(tables, i, sign):
+def _count_instance(tables, i, sign):
     """Add instance i to the counted model, or take it away (sign -1)."""
     leaf, action = find_leaf(tables.tree, tables.x[i]), tables.action[i]
     tables.visits[leaf, action] += sign
@@ -128,15 +128,15 @@ def _count(tables, i, sign):
 
 
 @njit(cache=True)
-def _recount(tables):
+def _recount_model(tables):
     """Count the model of the present leaves anew from all instances."""
     tables.visits[:], tables.rewards[:], tables.followed[:] = 0.0, 0.0, 0.0
     for i in range(min(tables.tree.size[1], len(tables.action))):
-        _count(tables, i, 1.0)
+        _count_instance(tables, i, 1.0)
 
 
 @njit(cache=True)
-def _sweep(tables):
+def _sweep_leaf_values(tables):
     """Update Q(s, a) = R(s, a) + gamma Σ P(s' | s, a) max Q(s', ·) of every leaf once.
 
     An action never taken in a leaf is worth as much as the worst that was.
@@ -172,12 +172,12 @@ def learn_step(tables, x, action, reward, after, terminated):
     """
     tree, capacity = tables.tree, len(tables.action)
     if tree.size[1] >= capacity:
-        _count(tables, tree.size[1] % capacity, -1.0)
+        _count_instance(tables, tree.size[1] % capacity, -1.0)
     row = remember(tables, x, action, reward, after, terminated)
     tables.since_test[0] += 1
-    _count(tables, row, 1.0)
+    _count_instance(tables, row, 1.0)
     if tree.size[1] % int(tables.numbers[1]) == 0:
-        _sweep(tables)
+        _sweep_leaf_values(tables)
 
 
 # -- distinctions -----------------------------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ def fringe_statistic(selected, q, order):
 
 
 @njit(cache=True)
-def _candidates(x, members, cuts):
+def _candidate_tests(x, members, cuts):
     """Return features and thresholds that separate some states [K, n], at most `cuts` per feature.
 
     Thresholds lie halfway between neighbouring values, evenly spaced among the states.
@@ -225,7 +225,7 @@ def _candidates(x, members, cuts):
 
 
 @njit(cache=True)
-def _accepted(selected, q, order, min_instances, scale):
+def _distance_if_accepted(selected, q, order, min_instances, scale):
     """Return the distance D between the selected states and all, or 0 if the test does not accept it.
 
     q, min_instances and scale as in `best_extension`; `order` sorts q.
@@ -272,13 +272,13 @@ def best_extension(x, q, fringe, cuts, min_instances, scale):
     """
     count, order = len(q), np.argsort(q)
     everyone, selected = np.ones(count, np.bool_), np.zeros(count, np.bool_)
-    features, thresholds = _candidates(x, everyone, cuts)
+    features, thresholds = _candidate_tests(x, everyone, cuts)
     best = (-1, 0.0, -1, 0.0, 0, 0.0)
     for k in range(len(features)):
         for side in range(2):
             for i in range(count):
                 selected[i] = (x[i, features[k]] <= thresholds[k]) == (side == 0)
-            d = _accepted(selected, q, order, min_instances, scale)
+            d = _distance_if_accepted(selected, q, order, min_instances, scale)
             if d > best[5]:
                 best = (features[k], thresholds[k], -1, 0.0, 0, d)
     if best[0] >= 0 or fringe < 2:
@@ -288,13 +288,13 @@ def best_extension(x, q, fringe, cuts, min_instances, scale):
         for side in range(2):
             for i in range(count):
                 inside[i] = (x[i, features[k]] <= thresholds[k]) == (side == 0)
-            more_features, more_thresholds = _candidates(x, inside, cuts)
+            more_features, more_thresholds = _candidate_tests(x, inside, cuts)
             for j in range(len(more_features)):
                 for second_side in range(2):
                     for i in range(count):
                         goes_left = x[i, more_features[j]] <= more_thresholds[j]
                         selected[i] = inside[i] and goes_left == (second_side == 0)
-                    d = _accepted(selected, q, order, min_instances, scale)
+                    d = _distance_if_accepted(selected, q, order, min_instances, scale)
                     if d > best[5]:
                         best = (features[k], thresholds[k], more_features[j], more_thresholds[j], side, d)
     return best
@@ -359,14 +359,14 @@ class _Learner(PhasedLearner):
         tables = make_tables(problem, settings, problem.seeds("learner")["learner"])
         super().__init__(problem, problem.base.features, tables, settings, budget, _learn_compiled, _learn_held_step)
         self.settings, self.steps_in_phase = settings, tables.since_test
-        self.phase_length = settings.test_every or max(1, budget // DEFAULT_TEST_ROUNDS)
+        self.phase_length = settings.test_every or max(1, budget // DEFAULT_SPLIT_TEST_ROUNDS)
 
     def end_phase(self) -> None:
         """Split leaves; where there were any to split, count the model anew and sweep over it."""
         if _split_leaves(self.tables, self.settings):
-            _recount(self.tables)
-            for _ in range(SWEEPS_AFTER_SPLIT):
-                _sweep(self.tables)
+            _recount_model(self.tables)
+            for _ in range(VALUE_SWEEPS_AFTER_SPLIT):
+                _sweep_leaf_values(self.tables)
 
 
 def solve(problem: Problem, settings: Settings, state: dict[str, np.ndarray] | None = None) -> Iterator[Snapshot]:

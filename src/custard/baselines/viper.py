@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from custard.baselines.dagger import (
-    WEIGHTS,
+    STATE_WEIGHTINGS,
     LabelledStates,
     Mispredictions,
     Rollouts,
@@ -37,12 +37,12 @@ from custard.tree.tree import Tree
 
 __all__ = ["PRESETS", "Settings", "solve"]
 
-CRITERIA = ("gini", "entropy", "log_loss")
-CHOICES = ("smaller", "moet")
+CART_CRITERIA = ("gini", "entropy", "log_loss")
+TREE_CHOICE_RULES = ("smaller", "moet")
 
-VALIDATION_SHARE, PLANNED_ITERATIONS = 0.5, 20  # of what the expert leaves of a budget, for validation rollouts of all
-FINAL_SHARE = 0.125  # of what the expert leaves, for the final rollouts of one tree
-JUDGING_SHARE = 0.05  # of the budget, for rollouts that only judge the tree that was chosen
+VALIDATION_BUDGET_SHARE, PLANNED_VALIDATED_ITERATIONS = 0.5, 20  # of what the expert leaves of a budget
+FINAL_ROLLOUTS_BUDGET_SHARE = 0.125  # of what the expert leaves, for the final rollouts of one tree
+JUDGING_BUDGET_SHARE = 0.05  # of the budget, for rollouts that only judge the tree that was chosen
 MAX_JUDGING_ROLLOUTS = 200
 
 
@@ -80,15 +80,15 @@ class Settings:
         require_least(self, 1, "batch_rollouts", "max_samples", "iterations", "test_rollouts")
         if self.max_leaves is not None and self.max_leaves < 2:
             raise CustardError(f"max_leaves={self.max_leaves} must be at least 2, or None")
-        if self.choose not in CHOICES:
-            raise CustardError(one_of("choice", self.choose, CHOICES))
-        if self.weights not in WEIGHTS:
-            raise CustardError(one_of("weighting", self.weights, WEIGHTS))
-        if self.criterion not in CRITERIA:
-            raise CustardError(one_of("criterion", self.criterion, CRITERIA))
+        if self.choose not in TREE_CHOICE_RULES:
+            raise CustardError(one_of("choice", self.choose, TREE_CHOICE_RULES))
+        if self.weights not in STATE_WEIGHTINGS:
+            raise CustardError(one_of("weighting", self.weights, STATE_WEIGHTINGS))
+        if self.criterion not in CART_CRITERIA:
+            raise CustardError(one_of("criterion", self.criterion, CART_CRITERIA))
 
 
-_PAPER = {"patience": None, "final_rollouts": 0, "fit_variants": False, "expert_preset": "paper"}
+_PAPER_SETTINGS = {"patience": None, "final_rollouts": 0, "fit_variants": False, "expert_preset": "paper"}
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "tuned": {
         "": {},
@@ -96,7 +96,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         "CartPole": {"test_rollouts": 200, "final_rollouts": 5000},
         "PotholeWorld": {"ties": "downstream", "iterations": 60, "patience": 20, "leaf_ladder": True},
     },
-    "paper": {"": _PAPER, "PotholeWorld": {"ties": "downstream"}},
+    "paper": {"": _PAPER_SETTINGS, "PotholeWorld": {"ties": "downstream"}},
 }
 
 
@@ -131,7 +131,7 @@ class _Imitation:
         self.problem, self.settings, self.expert = problem, settings, expert
         self.expert_bytes = stored_expert(expert)
         self.weigh = state_weights(expert, settings.weights)
-        self.budget = (1.0 - JUDGING_SHARE) * (settings.budget or np.inf)  # for choosing
+        self.budget = (1.0 - JUDGING_BUDGET_SHARE) * (settings.budget or np.inf)  # for choosing
         expert_steps += problem.probe_steps
         self.rollouts = Rollouts(problem, expert_steps, problem.episode_cap(self.budget), self.budget)
         self.expert_steps = expert_steps
@@ -166,24 +166,24 @@ class _Imitation:
         driver = self.expert if self.latest is None else self.latest
         x = self.rollouts.visited_states(driver, self.batch_seeds[self.iterations * self.batch :][: self.batch])
         self.states.add(x, self.expert.act(x), self.weigh(x))
-        trees, self.agreement = _fit(self.problem, self.settings, self.states, self.rng)
+        trees, self.agreement = _fit_cart_trees(self.problem, self.settings, self.states, self.rng)
         self.latest = trees[0]
         if self.iterations == 0:
             affordable = (self.budget - self.rollouts.steps) / (len(x) / self.batch)  # rollouts as long as these
-            for_validation = VALIDATION_SHARE * affordable / (PLANNED_ITERATIONS * len(trees))
-            self.validation_seeds = _first(self.validation_seeds, for_validation)
-            self.final_seeds = _first(self.final_seeds, FINAL_SHARE * affordable)
+            for_validation = VALIDATION_BUDGET_SHARE * affordable / (PLANNED_VALIDATED_ITERATIONS * len(trees))
+            self.validation_seeds = _first_seeds(self.validation_seeds, for_validation)
+            self.final_seeds = _first_seeds(self.final_seeds, FINAL_ROLLOUTS_BUDGET_SHARE * affordable)
         self.iterations += 1
         self.iterations_without_progress += 1
         for tree in trees:
             has_budget = self.best is None or self.rollouts.steps < self.budget
-            if not has_budget or not self._validate(tree):
+            if not has_budget or not self._validate_within_budget(tree):
                 break
         if self.best is not None and self.best is not self.judged_tree:
             seeds = self.judging_seeds[: len(self.validation_seeds)]
             self.judged_tree, self.judged_returns = self.best, self.rollouts.returns(self.best, seeds)
 
-    def _validate(self, tree: Tree) -> bool:
+    def _validate_within_budget(self, tree: Tree) -> bool:
         """Keep a tree if it does best on validation rollouts; return whether the budget allowed them."""
         watched = Mispredictions(tree, self.expert)
         policy = watched if self.is_moet else tree
@@ -277,12 +277,12 @@ class _Imitation:
         self.rng.bit_generator.state = json.loads(data["viper.generator"].tobytes())
 
 
-def _first(seeds: np.ndarray, count: float) -> np.ndarray:
+def _first_seeds(seeds: np.ndarray, count: float) -> np.ndarray:
     """Return the first `count` seeds, at least two."""
     return seeds[: max(2, int(min(count, len(seeds))))]
 
 
-def _fit(
+def _fit_cart_trees(
     problem: Problem, settings: Settings, states: LabelledStates, rng: np.random.Generator
 ) -> tuple[list[Tree], float]:
     """Fit CART trees; return them, and how often the first one agrees with the expert on held-out states."""
@@ -297,7 +297,7 @@ def _fit(
         rng.shuffle(index)
     cut = max(1, round(settings.train_share * len(index)))
     train, held_out = index[:cut], index[cut:] if cut < len(index) else index
-    condense = _condense if x.shape[1] == 1 and settings.min_leaf == 1 else lambda *rows: rows
+    condense = _drop_rows_between_same_actions if x.shape[1] == 1 and settings.min_leaf == 1 else lambda *rows: rows
     weighted = drawn_by_weight = condense(x[train], action[train], weight[train])
     if settings.resample or settings.fit_variants:
         drawn = rng.choice(train, size=len(train), p=weight[train] / weight[train].sum())
@@ -326,7 +326,9 @@ def _fit(
     return trees, float(np.average(agrees, weights=weight[held_out]))
 
 
-def _condense(x: np.ndarray, action: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _drop_rows_between_same_actions(
+    x: np.ndarray, action: np.ndarray, weight: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return fewer rows of one feature to which CART fits the same tree.
 
     It only ever splits between neighbours with different actions (Fayyad and Irani 1992; an expert has one action per
@@ -334,7 +336,7 @@ def _condense(x: np.ndarray, action: np.ndarray, weight: np.ndarray) -> tuple[np
     between.
 
     >>> x, action = np.arange(8.0)[:, None], np.array([0, 0, 0, 0, 0, 0, 1, 1])
-    >>> [part.tolist() for part in _condense(x, action, np.ones(8))]
+    >>> [part.tolist() for part in _drop_rows_between_same_actions(x, action, np.ones(8))]
     [[[0.0], [1.0], [4.0], [5.0], [6.0], [7.0]], [0, 0, 0, 0, 1, 1], [1.0, 3.0, 1.0, 1.0, 1.0, 1.0]]
     """
     order = np.argsort(x[:, 0])

@@ -156,9 +156,9 @@ class Command:
         from custard.lab.learn import learn
         from custard.lab.methods import METHODS, method
         from custard.task.settings import setting_names
-        from custard.task.source import MAX_EPISODES
+        from custard.task.source import MAX_EPISODES_PER_CALL
 
-        require_whole(0, MAX_EPISODES, episodes=self.episodes)
+        require_whole(0, MAX_EPISODES_PER_CALL, episodes=self.episodes)
         name, module = method(self.method)
         said.cancel()
         suffix = "" if self.seeds is None else f"+{self.seeds}"

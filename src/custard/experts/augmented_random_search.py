@@ -24,16 +24,16 @@ from custard.tree.leaf_actions import LeafActions
 
 __all__ = ["FeatureStatistics", "Scaling", "augmented_random_search"]
 
-NOISE_DEVIATION = 0.1  # the paper's nu, in units of standardised features
-STEP_SIZE = 0.05  # the paper's alpha, in the same units and half an action range
-FINAL_SHARE = 0.2  # of both, to which they fall as the steps are used
+FIRST_NOISE_DEVIATION = 0.1  # the paper's nu, in units of standardised features
+FIRST_STEP_SIZE = 0.05  # the paper's alpha, in the same units and half an action range
+FINAL_STEP_AND_NOISE_SHARE = 0.2  # of both, to which they fall as the steps are used
 MIN_DIRECTIONS, MAX_DIRECTIONS = 8, 64  # the paper's N: a quarter of the parameters, within these,
 MIN_GENERATIONS = 100  # and fewer where the steps do not allow so many generations
-BEST_SHARE = 0.5  # of the directions, the best of which move the policy: the paper's b / N
-MIN_DEVIATION = 1e-3  # of returns, as a share of their size: where all are as good, the policy hardly moves
-JUDGING_SHARE, MIN_JUDGE_EPISODES = 0.125, 4  # of the episodes, for judging the present policy now and then; episodes
-NEW_SHARE = 0.05  # of a generation's policy in the average of the last ones
-STATE_POLICIES = 4  # per generation, whose states are added to the statistics
+BEST_DIRECTIONS_SHARE = 0.5  # of the directions, the best of which move the policy: the paper's b / N
+MIN_RETURN_DEVIATION_SHARE = 1e-3  # of their size: where all are as good, the policy hardly moves
+JUDGING_EPISODES_SHARE, MIN_JUDGING_EPISODES = 0.125, 4  # for judging the present policy now and then
+NEW_POLICY_SHARE_OF_AVERAGE = 0.05  # of a generation's policy in the average of the last ones
+STATISTICS_POLICIES = 4  # per generation, whose states are added to the statistics
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,38 +201,42 @@ def augmented_random_search(
     while not search.is_over and is_affordable():
         affordable = int(settings.steps / (2 * MIN_GENERATIONS * search.episode_steps))
         directions = int(np.clip(min(len(start) // 4, affordable), MIN_DIRECTIONS, MAX_DIRECTIONS))
-        used = int(BEST_SHARE * directions)
+        used = int(BEST_DIRECTIONS_SHARE * directions)
         search.generation += 1
         rng = np.random.default_rng([seed, 0, search.generation])
         scaling = search.statistics.scaling(actions)
         drawn = rng.normal(size=(directions, len(start)))
         seeds = episode_seeds(int(rng.integers(2**31)), directions)
-        share = 1.0 - (1.0 - FINAL_SHARE) * min(1.0, search.steps / settings.steps)
-        moved = [search.table + sign * share * NOISE_DEVIATION * each for each in drawn for sign in (1.0, -1.0)]
+        share = 1.0 - (1.0 - FINAL_STEP_AND_NOISE_SHARE) * min(1.0, search.steps / settings.steps)
+        moved = [search.table + sign * share * FIRST_NOISE_DEVIATION * each for each in drawn for sign in (1.0, -1.0)]
         results = runner.run([
-            EpisodeRequest(scaling.policy(each), seeds[k // 2 : k // 2 + 1], 0.0, max_steps, k < STATE_POLICIES)
+            EpisodeRequest(scaling.policy(each), seeds[k // 2 : k // 2 + 1], 0.0, max_steps, k < STATISTICS_POLICIES)
             for k, each in enumerate(moved)
         ])  # fmt: skip
         search.steps += sum(result.steps for result in results)
         gained = np.array([result.returns[0] - step_price * result.lengths[0] for result in results]).reshape(-1, 2)
-        least = MIN_DEVIATION * float(np.abs(gained).mean())
+        least = MIN_RETURN_DEVIATION_SHARE * float(np.abs(gained).mean())
         best = _best_directions(gained, least)[:used]
         deviation = float(gained[best].std())
         if deviation > 0.0:
             search.is_flat = False
             deviation = max(deviation, least)
             moved_by = (gained[best] @ [1.0, -1.0]) @ drawn[best]
-            search.table = search.table + share * STEP_SIZE / (used * deviation) * moved_by
+            search.table = search.table + share * FIRST_STEP_SIZE / (used * deviation) * moved_by
         policy = scaling.policy(search.table)
-        search.statistics.add(np.concatenate([result.states[:, :n] for result in results[:STATE_POLICIES]]))
+        search.statistics.add(np.concatenate([result.states[:, :n] for result in results[:STATISTICS_POLICIES]]))
         search.table = search.statistics.scaling(actions).parameters(policy)
         search.episode_steps = float(np.mean([result.lengths[0] for result in results]))
         raw = search.present(actions)
-        search.average = raw if search.generation == 1 else (1 - NEW_SHARE) * search.average + NEW_SHARE * raw
+        search.average = (
+            raw
+            if search.generation == 1
+            else (1 - NEW_POLICY_SHARE_OF_AVERAGE) * search.average + NEW_POLICY_SHARE_OF_AVERAGE * raw
+        )
         if not referee.is_due(search.generation, search.steps - search.judged_at):
             continue
-        affordable = int(JUDGING_SHARE * (search.steps - search.judged_at) / search.episode_steps)
-        episodes = min(settings.judge_episodes, max(MIN_JUDGE_EPISODES, affordable))
+        affordable = int(JUDGING_EPISODES_SHARE * (search.steps - search.judged_at) / search.episode_steps)
+        episodes = min(settings.judge_episodes, max(MIN_JUDGING_EPISODES, affordable))
         judged = referee.run([raw], (2, search.generation), episodes)[0]
         search.steps, search.length = search.steps + judged.steps, float(judged.lengths.mean())
         search.judged_at = search.steps

@@ -16,7 +16,7 @@ from custard.task.problem import Problem
 
 __all__ = ["by_backward_induction"]
 
-ENDLESS_LOSS = 100.0  # how far below all others the Q-value of an action is put that may lose for ever (-inf)
+ENDLESS_LOSS_Q_GAP = 100.0  # how far below all others the Q-value of an action is put that may lose for ever (-inf)
 
 
 def by_backward_induction(problem: Problem, ties: str, seed: int) -> Expert:
@@ -30,12 +30,12 @@ def by_backward_induction(problem: Problem, ties: str, seed: int) -> Expert:
     mdp = model_of(problem.source, problem.base)
     action, _, q = backward_induction(mdp, ties, seed)
     lowest = np.where(np.isneginf(q), np.inf, q).min()
-    q = np.where(np.isneginf(q), lowest - ENDLESS_LOSS, q)  # VIPER's weights must stay finite
-    state_of = _nearest_state(mdp) if mdp.x.shape[1] == 1 else _exact_state(mdp)
+    q = np.where(np.isneginf(q), lowest - ENDLESS_LOSS_Q_GAP, q)  # VIPER's weights must stay finite
+    state_of = _nearest_state_lookup(mdp) if mdp.x.shape[1] == 1 else _exact_state_lookup(mdp)
     return Expert(f"backward induction, ties {ties}", lambda x: action[state_of(x)], lambda x: q[state_of(x)])
 
 
-def _exact_state(mdp: FiniteMDP) -> Callable[[np.ndarray], np.ndarray]:
+def _exact_state_lookup(mdp: FiniteMDP) -> Callable[[np.ndarray], np.ndarray]:
     """Return a function from feature vectors [B, n] to state numbers [B]."""
     index: dict[bytes, int] = {}
     for state in np.flatnonzero(~mdp.terminal).tolist():
@@ -55,7 +55,7 @@ def _exact_state(mdp: FiniteMDP) -> Callable[[np.ndarray], np.ndarray]:
     return find
 
 
-def _nearest_state(mdp: FiniteMDP) -> Callable[[np.ndarray], np.ndarray]:
+def _nearest_state_lookup(mdp: FiniteMDP) -> Callable[[np.ndarray], np.ndarray]:
     """Return a function from values of a single feature [B, 1] to the numbers of the nearest states [B]."""
     states = np.flatnonzero(~mdp.terminal)
     states = states[np.argsort(mdp.x[states, 0], kind="stable")]

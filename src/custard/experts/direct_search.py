@@ -21,11 +21,11 @@ from custard.task.source import episode_seeds
 
 __all__ = ["DirectSearchSettings", "Referee", "SearchProgress", "direct_search", "is_enough"]
 
-MAX_COVARIANCE_SIZE = 200  # parameters up to which the optimiser learns how they depend on each other
-MAX_UNJUDGED_SHARE = 0.05  # of all steps, between two judgements of the search's centre
-FINAL_SHARE, MIN_FINAL_EPISODES = 0.1, 2  # of all steps, for judging the best centres at the end; episodes of each
-CHOOSING_SHARE = 0.75  # of these episodes, which choose among them; the others judge the one chosen
-RECENT_GENERATIONS = 5  # over which noise and differences between policies are measured
+MAX_COVARIANCE_PARAMETERS = 200  # parameters up to which the optimiser learns how they depend on each other
+MAX_STEPS_SHARE_BETWEEN_JUDGEMENTS = 0.05  # of all steps, between two judgements of the search's centre
+FINAL_JUDGING_STEPS_SHARE, MIN_FINAL_JUDGING_EPISODES = 0.1, 2  # of all steps; episodes of each best centre
+CHOOSING_SHARE_OF_FINAL_EPISODES = 0.75  # which choose among the centres; the others judge the one chosen
+NOISE_MEASURING_GENERATIONS = 5  # over which noise and differences between policies are measured
 
 
 @dataclass(frozen=True)
@@ -97,10 +97,10 @@ class _History:
 
     def episodes_needed(self, settings: DirectSearchSettings) -> int:
         """Return how many episodes make the differences between policies larger than their noise, within limits."""
-        if len(self.fitness) < RECENT_GENERATIONS:
+        if len(self.fitness) < NOISE_MEASURING_GENERATIONS:
             return settings.episodes
-        noise = float(np.mean(self.variance[-RECENT_GENERATIONS:]))
-        differences = float(np.mean([row.var() for row in self.fitness[-RECENT_GENERATIONS:]]))
+        noise = float(np.mean(self.variance[-NOISE_MEASURING_GENERATIONS:]))
+        differences = float(np.mean([row.var() for row in self.fitness[-NOISE_MEASURING_GENERATIONS:]]))
         needed = int(np.ceil(2.0 * noise / differences)) if differences > 0.0 else settings.episodes
         return int(np.clip(needed, settings.episodes, settings.max_episodes))
 
@@ -126,13 +126,16 @@ class Referee:
     def is_due(self, generation: int, unjudged_steps: int) -> bool:
         """Return whether the search's centre is to be judged."""
         settings = self.settings
-        return generation % settings.judge_every == 0 or unjudged_steps > MAX_UNJUDGED_SHARE * settings.steps
+        return (
+            generation % settings.judge_every == 0
+            or unjudged_steps > MAX_STEPS_SHARE_BETWEEN_JUDGEMENTS * settings.steps
+        )
 
     def final_episodes(self, length: float) -> int:
         """Return how many episodes judge the finalists, all together, from the steps per episode."""
         settings = self.settings
-        affordable = FINAL_SHARE * settings.steps / (settings.finalists * length)
-        return settings.finalists * min(settings.final_episodes, max(MIN_FINAL_EPISODES, int(affordable)))
+        affordable = FINAL_JUDGING_STEPS_SHARE * settings.steps / (settings.finalists * length)
+        return settings.finalists * min(settings.final_episodes, max(MIN_FINAL_JUDGING_EPISODES, int(affordable)))
 
     def final_steps(self, length: float) -> float:
         """Return about how many environment steps the judgements at the end take."""
@@ -145,13 +148,13 @@ class Referee:
 
         def returns_of(numbers: list[int], k: int) -> list[np.ndarray]:
             nonlocal steps
-            episodes = max(1, int(CHOOSING_SHARE * total / (rounds * len(numbers))))
+            episodes = max(1, int(CHOOSING_SHARE_OF_FINAL_EPISODES * total / (rounds * len(numbers))))
             results = self.run([finalists[i] for i in numbers], (3, k), episodes)
             steps += sum(result.steps for result in results)
             return [result.returns for result in results]
 
         chosen = finalists[successive_halving(returns_of, len(finalists), 1, rounds)[0]]
-        last = self.run([chosen], (4, 0), max(1, int((1 - CHOOSING_SHARE) * total)))[0]
+        last = self.run([chosen], (4, 0), max(1, int((1 - CHOOSING_SHARE_OF_FINAL_EPISODES) * total)))[0]
         return chosen, float(last.returns.mean()), steps + last.steps
 
 
@@ -189,7 +192,7 @@ def direct_search(
     history = _History() if state is None else _History.from_arrays(state)
     if history.fitness:  # a search goes on as it began
         settings = replace(settings, population=len(history.fitness[0]))
-    kind = cmaes.CMA if size <= MAX_COVARIANCE_SIZE else cmaes.SepCMA
+    kind = cmaes.CMA if size <= MAX_COVARIANCE_PARAMETERS else cmaes.SepCMA
     optimiser = kind(
         mean=np.zeros(size), sigma=settings.initial_deviation, population_size=settings.population, seed=seed % 2**32
     )

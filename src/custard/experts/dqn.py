@@ -74,8 +74,8 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-MIN_UPDATES_PER_CALL = 8  # in one compiled call
-MIN_STEPS_PER_CALL = 32  # environment steps between compiled calls, if that makes more updates
+MIN_UPDATES_PER_COMPILED_CALL = 8
+MIN_ENV_STEPS_PER_COMPILED_CALL = 32  # if that makes more updates
 MAX_GRADIENT_NORM = 10.0
 
 
@@ -149,7 +149,7 @@ def train(problem: Problem, settings: Settings, seed: int) -> Iterator[Progress]
     """Train; yield at each check. The last item holds the best expert."""
     problem.require_discrete_actions("a DQN expert")
     features, n, n_actions = problem.base.features, problem.base.features.n, problem.base.actions.n
-    improve, learned = _compile(settings, n, n_actions, seed)
+    improve, learned = _compile_updates(settings, n, n_actions, seed)
     rng = np.random.default_rng(seed)
     kind = CompiledSteps if problem.is_compiled else PythonSteps
     envs = kind(problem, settings.num_envs, rng, settings.bootstrap_at_limit)
@@ -162,7 +162,9 @@ def train(problem: Problem, settings: Settings, seed: int) -> Iterator[Progress]
     network: Network | None = None  # until there are enough random steps to scale the features by
     best = Progress(0, -np.inf, None)
     steps = check_steps = checks = 0
-    updates_per_call = max(MIN_UPDATES_PER_CALL, round(MIN_STEPS_PER_CALL / settings.steps_per_update))
+    updates_per_call = max(
+        MIN_UPDATES_PER_COMPILED_CALL, round(MIN_ENV_STEPS_PER_COMPILED_CALL / settings.steps_per_update)
+    )
     updates_due = 0.0
     while steps < settings.steps:
         falling = 1.0 - (1.0 - settings.epsilon) * steps / (settings.exploration * settings.steps)
@@ -171,24 +173,24 @@ def train(problem: Problem, settings: Settings, seed: int) -> Iterator[Progress]
         memory.add(envs.collect(network, epsilon, rounds)._asdict())
         steps += rounds * envs.count
         if network is None and steps >= min(settings.warmup, settings.steps // 2):
-            scaling = _scaling(features, memory.columns["x"][: memory.filled], settings.standardise)
+            scaling = _feature_scaling(features, memory.columns["x"][: memory.filled], settings.standardise)
             unit = reward_scale_of(memory.columns["reward"][: memory.filled]) if settings.standardise else 1.0
-            network = _network(learned, scaling, settings.frequencies, unit)
+            network = _learned_network(learned, scaling, settings.frequencies, unit)
         if network is None:
             continue
         updates_due += rounds * envs.count / settings.steps_per_update
         if updates_due >= updates_per_call:
             rows = memory.sample(rng, updates_per_call * settings.batch)
             rows["reward"] /= unit
-            learned = improve(learned, *_batches(rows, settings.batch, *scaling, settings.frequencies))
-            network = _network(learned, scaling, settings.frequencies, unit)
+            learned = improve(learned, *_minibatches(rows, settings.batch, *scaling, settings.frequencies))
+            network = _learned_network(learned, scaling, settings.frequencies, unit)
             updates_due -= updates_per_call
         if steps >= settings.steps * (checks + 1) / settings.checks:
             checks += 1
             share = settings.max_judging_share
             if share is not None and check_steps > share * steps and steps < settings.steps:
                 continue
-            mean, used = _mean_return(problem, network, check_seeds, settings.check_steps)
+            mean, used = _mean_greedy_return(problem, network, check_seeds, settings.check_steps)
             check_steps += used
             if mean >= best.value:  # a later checkpoint of the same return has the better Q-values
                 best = Progress(0, mean, expert_of(network, n_actions, f"DQN, return {mean:.2f}"))
@@ -196,7 +198,9 @@ def train(problem: Problem, settings: Settings, seed: int) -> Iterator[Progress]
     envs.close()
 
 
-def _mean_return(problem: Problem, network: Network, seeds: np.ndarray, max_steps: int | None) -> tuple[float, int]:
+def _mean_greedy_return(
+    problem: Problem, network: Network, seeds: np.ndarray, max_steps: int | None
+) -> tuple[float, int]:
     """Return the mean return of the greedy policy over one rollout per seed, and the steps they took."""
     start = problem.base.actions.start
     returns, lengths, *_ = run_episodes(
@@ -206,20 +210,20 @@ def _mean_return(problem: Problem, network: Network, seeds: np.ndarray, max_step
     return float(returns.mean()), int(lengths.sum())
 
 
-def _network(learned: Any, scaling: tuple[np.ndarray, np.ndarray], frequencies: int, unit: float) -> Network:
+def _learned_network(learned: Any, scaling: tuple[np.ndarray, np.ndarray], frequencies: int, unit: float) -> Network:
     """Return the network learned so far; its values are in the environment's own rewards, `unit` times the learned."""
     *hidden, wv, bv, wa, ba = (np.asarray(w) for w in learned[0])
     return Network(*scaling, frequencies, (*hidden, *(np.float32(unit) * w for w in (wv, bv, wa, ba))))
 
 
-def _batches(rows: dict[str, np.ndarray], batch: int, *encoding: Any) -> tuple[np.ndarray, ...]:
+def _minibatches(rows: dict[str, np.ndarray], batch: int, *encoding: Any) -> tuple[np.ndarray, ...]:
     """Return replayed rows as the minibatches of one compiled call, each array [updates, batch, …]."""
     x, after = (encode(rows[name], *encoding) for name in ("x", "after"))
     columns = (x, rows["action"], rows["reward"], after, rows["ended"])
     return tuple(column.reshape(-1, batch, *column.shape[1:]) for column in columns)
 
 
-def _scaling(features: Features, x: np.ndarray, standardise: bool) -> tuple[np.ndarray, np.ndarray]:
+def _feature_scaling(features: Features, x: np.ndarray, standardise: bool) -> tuple[np.ndarray, np.ndarray]:
     """Return what is subtracted from features and what they are divided by.
 
     Bounded features are scaled to [-1, 1], the others to mean 0 and deviation 1/2 in the states x [N, n] that random
@@ -236,7 +240,7 @@ def _scaling(features: Features, x: np.ndarray, standardise: bool) -> tuple[np.n
     return np.where(unbounded, mean, middle), np.where(unbounded, 2 * deviation, half)
 
 
-def _compile(settings: Settings, n: int, n_actions: int, seed: int) -> tuple[Any, Any]:
+def _compile_updates(settings: Settings, n: int, n_actions: int, seed: int) -> tuple[Any, Any]:
     """Return the compiled updates, and what they learn: weights, target weights, optimiser state, number of updates."""
     try:
         import jax

@@ -62,7 +62,7 @@ def experts(
         yield by_backward_induction(problem, ties, seed)
     elif given in ("dqn", "linear"):
         last = None
-        for last in _train_or_remember(problem, str(given), training, seed):
+        for last in _train_unless_remembered(problem, str(given), training, seed):
             yield last
         if last is None or last.expert is None:
             raise CustardError(f"{training.steps} steps are too few for a {given} expert")
@@ -79,7 +79,7 @@ def experts(
         )
 
 
-def _train_or_remember(problem: Problem, kind: str, training: dqn.Settings, seed: int) -> Iterator[Progress]:
+def _train_unless_remembered(problem: Problem, kind: str, training: dqn.Settings, seed: int) -> Iterator[Progress]:
     """Train an expert, unless one of the last few was trained alike: trials that differ in the tree alone share it."""
     env_source, features = problem.source, problem.base.features
     task = env_source.spec or env_source, problem.encoder

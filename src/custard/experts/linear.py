@@ -34,19 +34,28 @@ __all__ = ["Guide", "LinearProgress", "fitted_policy", "search_linear_policy", "
 CMA, AUGMENTED, PRICED = "CMA-ES", "augmented random search", "augmented random search, steps priced"
 #: Of all steps, for the trials of a kind. Augmented random search follows small differences of return, which scores of
 #: discrete actions seldom make: there CMA-ES is the one that finds good policies more often, though later.
-TRIAL_SHARES = {CMA: 0.1, AUGMENTED: 0.3, PRICED: 0.3}
-DISCRETE_TRIAL_SHARES = {CMA: 0.4, AUGMENTED: 0.2, PRICED: 0.2}
-FURTHER_SHARE = 0.1  # of all steps, for each augmented random search after the first
+TRIAL_STEP_SHARES = {CMA: 0.1, AUGMENTED: 0.3, PRICED: 0.3}
+DISCRETE_TRIAL_STEP_SHARES = {CMA: 0.4, AUGMENTED: 0.2, PRICED: 0.2}
+FURTHER_TRIAL_STEPS_SHARE = 0.1  # of all steps, for each augmented random search after the first
 #: Generations that the first of these needs before it is compared, too, and those after it.
-AUGMENTED_GENERATIONS, FURTHER_GENERATIONS = 25, 12
+AUGMENTED_GENERATIONS_TO_COMPARE, FURTHER_GENERATIONS_TO_COMPARE = 25, 12
 MAX_AUGMENTED_SEARCHES = 3  # with other random numbers, for real actions: some get stuck early
-MIN_AUGMENTED_GENERATIONS, MAX_TRIAL_SHARE = 5, 0.5  # without which it is not tried, in at most this share of all steps
-MAX_STANDSTILL_GAIN = 0.05  # share of all its gain that a search makes in the later half, if it stands still
-MAX_SLOW_GAIN = 0.2  # the same, if it slows down
-MIN_JUDGEMENTS_TO_TELL = 3  # without which a search does neither
-TURN_SHARE, LAST_TURN = 0.1, 0.8  # of all steps: a search's turn; from when on the best search has the rest
-FIRST_POLICIES, MIN_FIRST_POLICIES = 32, 4  # random linear policies: an episode of each says how features are scaled
-MAX_FIRST_SHARE = 0.2  # of all steps that these may take
+MIN_AUGMENTED_GENERATIONS_TO_TRY, MAX_TRIAL_STEPS_SHARE = (
+    5,
+    0.5,
+)  # without which it is not tried, in at most this share of all steps
+MAX_STANDSTILL_GAIN_SHARE = 0.05  # share of all its gain that a search makes in the later half, if it stands still
+MAX_SLOWDOWN_GAIN_SHARE = 0.2  # the same, if it slows down
+MIN_JUDGEMENTS_TO_TELL_STANDSTILL = 3  # and whether a search slows down
+TURN_STEPS_SHARE, LAST_TURN_START_SHARE = (
+    0.1,
+    0.8,
+)  # of all steps: a search's turn; from when on the best search has the rest
+FIRST_RANDOM_POLICIES, MIN_FIRST_RANDOM_POLICIES = (
+    32,
+    4,
+)  # random linear policies: an episode of each says how features are scaled
+MAX_FIRST_POLICIES_STEPS_SHARE = 0.2  # of all steps that these may take
 TRIAL_ARRAYS = "kinds", "mean", "deviation", "centre"  # fields of `Trials`, in order, and those that follow
 TRIAL_NUMBERS = "state_count", "own_steps", "tried", "turn", "turn_end"
 
@@ -126,10 +135,10 @@ class Trials:
             return used >= shares[kind] * steps
         left = steps - self.steps + used  # of which the best search should have a part afterwards
         is_further = kind == AUGMENTED and AUGMENTED in self.kinds[: self.tried]
-        least_generations = FURTHER_GENERATIONS if is_further else AUGMENTED_GENERATIONS
+        least_generations = FURTHER_GENERATIONS_TO_COMPARE if is_further else AUGMENTED_GENERATIONS_TO_COMPARE
         needed = least_generations / max(1, self.generations(self.tried)) * used
-        share = FURTHER_SHARE if is_further else shares[kind]
-        return used >= min(max(share * steps, needed), MAX_TRIAL_SHARE * left)
+        share = FURTHER_TRIAL_STEPS_SHARE if is_further else shares[kind]
+        return used >= min(max(share * steps, needed), MAX_TRIAL_STEPS_SHARE * left)
 
     def end_trial(self, time_limit: float) -> None:
         """Go on to the next trial: of a search in which steps have a price where the one before is trapped."""
@@ -158,14 +167,14 @@ class Trials:
     def late_gain(self, number: int) -> float:
         """Return the share of all its gain that a search has made in the later half of its judgements."""
         judged = self.searches[number]["search.judged"][:, 1]
-        if len(judged) < MIN_JUDGEMENTS_TO_TELL:
+        if len(judged) < MIN_JUDGEMENTS_TO_TELL_STANDSTILL:
             return 1.0
         best, before = judged.max(), judged[: (len(judged) + 1) // 2].max()
         return float((best - before) / (best - judged[0])) if best > judged[0] else 0.0
 
     def stands_still(self, number: int) -> bool:
         """Return whether a search has gained next to nothing of late."""
-        return self.late_gain(number) <= MAX_STANDSTILL_GAIN
+        return self.late_gain(number) <= MAX_STANDSTILL_GAIN_SHARE
 
     def next_turn(self, steps: int) -> int:
         """Return the number of the search that goes on; `steps` are those for all searches.
@@ -175,8 +184,8 @@ class Trials:
         """
         if self.turn in self.searches and self.used(self.turn) < self.turn_end:
             return self.turn
-        is_last, turn_steps = self.steps >= LAST_TURN * steps, int(TURN_SHARE * steps)
-        if is_last or self.late_gain(self.best) > MAX_SLOW_GAIN:
+        is_last, turn_steps = self.steps >= LAST_TURN_START_SHARE * steps, int(TURN_STEPS_SHARE * steps)
+        if is_last or self.late_gain(self.best) > MAX_SLOWDOWN_GAIN_SHARE:
             self.turn, turn_steps = self.best, steps if is_last else turn_steps
         else:
             kind = min(sorted(set(self.kinds)), key=self.steps_of_kind)
@@ -194,7 +203,9 @@ class Trials:
 
     def turn_is_over(self, steps: int) -> bool:
         """Return whether another search may go on now."""
-        return self.used(self.turn) >= self.turn_end or (self.turn != self.best and self.steps >= LAST_TURN * steps)
+        return self.used(self.turn) >= self.turn_end or (
+            self.turn != self.best and self.steps >= LAST_TURN_START_SHARE * steps
+        )
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return everything as arrays."""
@@ -235,12 +246,12 @@ def search_linear_policy(
     if state is not None:
         trials = Trials.from_arrays(state)
     elif guide is not None:
-        trials = _begin_near(guide, problem)
+        trials = _begin_near_guide(guide, problem)
     else:
-        trials = _begin(problem, runner, settings, seed, max_steps)
+        trials = _begin_with_random_policies(problem, runner, settings, seed, max_steps)
     actions, time_limit = problem.base.actions, problem.source.time_limit or max_steps or np.inf
     scaling = Scaling(trials.mean, trials.deviation, actions)
-    shares = DISCRETE_TRIAL_SHARES if actions.discrete else TRIAL_SHARES
+    shares = DISCRETE_TRIAL_STEP_SHARES if actions.discrete else TRIAL_STEP_SHARES
 
     def of_raw(parameters: np.ndarray) -> LinearPolicy:
         return raw_policy(parameters, actions)
@@ -278,7 +289,7 @@ def search_linear_policy(
                 trials.best_policies[number] = np.column_stack([policy.weights, policy.bias]).ravel()
             if found.is_final:  # the steps are used, or every episode earns what was asked for
                 referee = Referee(runner, of_raw, settings, seed, max_steps)
-                raw, found = _best_of_all(trials, number, found, referee)
+                raw, found = _best_policy_of_searches(trials, number, found, referee)
                 policy = None if raw is None else of_raw(raw)
             if shown is None or found.value >= shown.search.value or found.is_final:
                 shown = LinearProgress(found, policy, {})
@@ -289,7 +300,7 @@ def search_linear_policy(
                 break
 
 
-def _best_of_all(
+def _best_policy_of_searches(
     trials: Trials, number: int, found: SearchProgress, referee: Referee
 ) -> tuple[np.ndarray | None, SearchProgress]:
     """Return the policy, for raw features, of a search that is over, or a better one of a search that was broken off.
@@ -306,20 +317,25 @@ def _best_of_all(
     return chosen, replace(found, value=value)
 
 
-def _begin(
+def _begin_with_random_policies(
     problem: Problem, runner: Runner, settings: DirectSearchSettings, seed: int, max_steps: int | None
 ) -> Trials:
     """Run random linear policies, whose states say how features are scaled; decide which searches are tried."""
     actions, n = problem.base.actions, problem.base.features.n_raw
     rng, neutral = np.random.default_rng([seed, 0]), Scaling(np.zeros(n), np.ones(n), actions)
-    seeds = episode_seeds(int(rng.integers(2**31)), FIRST_POLICIES)
+    seeds = episode_seeds(int(rng.integers(2**31)), FIRST_RANDOM_POLICIES)
     requests = [
         EpisodeRequest(neutral.policy(rng.normal(size=neutral.size)), seeds[k : k + 1], 0.0, max_steps, True)
-        for k in range(FIRST_POLICIES)
+        for k in range(FIRST_RANDOM_POLICIES)
     ]
-    results = runner.run(requests[:MIN_FIRST_POLICIES])
-    affordable = MAX_FIRST_SHARE * settings.steps * MIN_FIRST_POLICIES / sum(result.steps for result in results)
-    results += runner.run(requests[MIN_FIRST_POLICIES : max(MIN_FIRST_POLICIES, int(affordable))])
+    results = runner.run(requests[:MIN_FIRST_RANDOM_POLICIES])
+    affordable = (
+        MAX_FIRST_POLICIES_STEPS_SHARE
+        * settings.steps
+        * MIN_FIRST_RANDOM_POLICIES
+        / sum(result.steps for result in results)
+    )
+    results += runner.run(requests[MIN_FIRST_RANDOM_POLICIES : max(MIN_FIRST_RANDOM_POLICIES, int(affordable))])
     met = [result.states[:, :n] for result in results]
     mean = np.mean([states.mean(axis=0) for states in met], axis=0)  # a long episode counts no more than a short one
     deviation = np.sqrt(np.mean([((states - mean) ** 2).mean(axis=0) for states in met], axis=0))
@@ -330,14 +346,14 @@ def _begin(
 
 def _affordable_searches(settings: DirectSearchSettings, episode_steps: float, max_augmented: int) -> tuple[str, ...]:
     """Return the kinds of searches whose trials can have enough generations."""
-    generations = MAX_TRIAL_SHARE * settings.steps / (2 * MIN_DIRECTIONS * episode_steps)
-    if generations < MIN_AUGMENTED_GENERATIONS:
+    generations = MAX_TRIAL_STEPS_SHARE * settings.steps / (2 * MIN_DIRECTIONS * episode_steps)
+    if generations < MIN_AUGMENTED_GENERATIONS_TO_TRY:
         return (CMA,)
-    starts = int(np.clip(generations / FURTHER_GENERATIONS, 1, max_augmented))
+    starts = int(np.clip(generations / FURTHER_GENERATIONS_TO_COMPARE, 1, max_augmented))
     return CMA, *starts * (AUGMENTED,)
 
 
-def _begin_near(guide: Guide, problem: Problem) -> Trials:
+def _begin_near_guide(guide: Guide, problem: Problem) -> Trials:
     """Scale features by the states of a guide, and begin with the scores that fit its actions best (least squares)."""
     actions, n = problem.base.actions, problem.base.features.n_raw
     states = guide.states[:, :n]
@@ -357,7 +373,7 @@ def _begin_near(guide: Guide, problem: Problem) -> Trials:
 
 def fitted_policy(guide: Guide, problem: Problem) -> LinearPolicy:
     """Return the linear policy that a search near a guide begins with."""
-    trials = _begin_near(guide, problem)
+    trials = _begin_near_guide(guide, problem)
     return Scaling(trials.mean, trials.deviation, problem.base.actions).policy(trials.centre)
 
 

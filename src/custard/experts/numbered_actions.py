@@ -22,8 +22,8 @@ from custard.tree.tree import Tree
 
 __all__ = ["choice_of_vectors", "with_numbered_actions"]
 
-GRID_VALUES_OF_ONE, GRID_VALUES_OF_EACH = 5, 3  # grid values of a single component, and of each of several
-MAX_GRID_VECTORS = 30  # in a grid: an expert soon tells few actions apart
+GRID_VALUES_OF_SINGLE_COMPONENT, GRID_VALUES_PER_COMPONENT = 5, 3  # of one component; of several
+MAX_ACTION_GRID_VECTORS = 30  # an expert soon tells few actions apart
 
 
 class NumberedActions(gym.ActionWrapper):
@@ -45,15 +45,15 @@ def choice_of_vectors(actions: Actions) -> np.ndarray:
     (9, 2)
     """
     leaf_actions = LeafActions(actions)
-    has_few = leaf_actions.whole and np.prod(leaf_actions.high - leaf_actions.low + 1) <= MAX_GRID_VECTORS
-    levels = GRID_VALUES_OF_ONE if len(leaf_actions.low) == 1 else GRID_VALUES_OF_EACH
+    has_few = leaf_actions.whole and np.prod(leaf_actions.high - leaf_actions.low + 1) <= MAX_ACTION_GRID_VECTORS
+    levels = GRID_VALUES_OF_SINGLE_COMPONENT if len(leaf_actions.low) == 1 else GRID_VALUES_PER_COMPONENT
     counts = leaf_actions.high - leaf_actions.low + 1 if has_few else np.full(len(leaf_actions.low), levels)
     grid = [
         np.linspace(low, high, int(n)) for low, high, n in zip(leaf_actions.low, leaf_actions.high, counts, strict=True)
     ]
     if leaf_actions.whole:
         grid = [np.unique(np.round(values)) for values in grid]
-    if np.prod([len(values) for values in grid], dtype=float) <= MAX_GRID_VECTORS:
+    if np.prod([len(values) for values in grid], dtype=float) <= MAX_ACTION_GRID_VECTORS:
         return np.array(list(product(*grid)))
     middle = (leaf_actions.low + leaf_actions.high) / 2
     middle = np.floor(middle) if leaf_actions.whole else middle

@@ -14,7 +14,7 @@ from typing import Any
 from custard.core.errors import CustardError, one_of
 from custard.core.number_format import html_table
 from custard.lab.methods import method
-from custard.task.settings import FORMER_NAMES, settings_class
+from custard.task.settings import FORMER_SETTING_NAMES, settings_class
 
 __all__ = ["Setting", "SettingsList", "settings"]
 
@@ -49,7 +49,7 @@ class SettingsList:
     def __getitem__(self, name: str) -> Setting:
         """Return a setting by its present or former name."""
         found = {entry.name: entry for entry in self.entries}
-        name = FORMER_NAMES.get(name, name)
+        name = FORMER_SETTING_NAMES.get(name, name)
         if name not in found:
             raise CustardError(one_of("setting", name, found))
         return found[name]

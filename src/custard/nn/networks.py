@@ -106,7 +106,7 @@ def encode_row(x, frequencies, out):
 
 
 @njit(cache=True)
-def _tanh(x):
+def _rational_tanh(x):
     """Return tanh by the rational approximation of Eigen and XLA: within 1e-6, and vectorised by the compiler."""
     x = min(max(x, np.float32(-7.9)), np.float32(7.9))
     x2 = x * x
@@ -152,7 +152,7 @@ def evaluate(weights, x, layer_outputs, rectified):
                     out[j] = max(out[j], np.float32(0.0))
             else:
                 for j in range(outputs):
-                    out[j] = _tanh(out[j])
+                    out[j] = _rational_tanh(out[j])
         previous = out
 
 

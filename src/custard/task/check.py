@@ -27,14 +27,14 @@ from custard.task.source import DEFAULT_TIME_LIMIT, Source, source
 
 __all__ = ["CheckReport", "Finding", "check_env"]
 
-LEVELS = ("error", "warning", "note")
-MAX_CHECK_STEPS = 2000  # random steps
-MAX_CHECK_SECONDS = 20.0  # of random steps
+FINDING_LEVELS = ("error", "warning", "note")
+MAX_RANDOM_CHECK_STEPS = 2000
+MAX_RANDOM_CHECK_SECONDS = 20.0
 MAX_TRIED_ACTIONS = 64  # discrete actions that are each tried once
-REPEATED_STEPS = 50  # of an episode that is run twice
-COPIED_STEPS = 5  # of an environment and its copy
+DETERMINISM_CHECK_STEPS = 50  # of an episode that is run twice
+COPY_CHECK_STEPS = 5  # of an environment and its copy
 SLOW_STEP_SECONDS = 1.0
-MAX_QUICK_FEATURES, MAX_QUICK_ACTIONS = 200, 100  # from which learning is slow
+MAX_QUICKLY_LEARNED_FEATURES, MAX_QUICKLY_LEARNED_ACTIONS = 200, 100  # from which learning is slow
 MAX_TABLE_STATES = 100_000  # combinations of whole-number features that a table can hold
 MAX_LEAK_BYTES_PER_STEP = 2000.0
 
@@ -77,7 +77,7 @@ class CheckReport:
     def __str__(self) -> str:
         lines = [f"{self.env}: " + ("custard can learn here" if self.ok else "custard cannot learn here yet")]
         lines += [f"  {name.replace('_', ' ')}: {value}" for name, value in self.facts.items()]
-        lines += [f"  {f}" for level in LEVELS for f in self.findings if f.level == level]
+        lines += [f"  {f}" for level in FINDING_LEVELS for f in self.findings if f.level == level]
         return "\n".join(lines)
 
 
@@ -87,7 +87,7 @@ def check_env(
     env_kwargs: Mapping[str, Any] | None = None,
     features: Callable[[Any], Sequence[float]] | None = None,
     seed: int = 0,
-    steps: int = MAX_CHECK_STEPS,
+    steps: int = MAX_RANDOM_CHECK_STEPS,
 ) -> CheckReport:
     """Check an environment, given by its id, as an object or by a function that makes it.
 
@@ -99,20 +99,20 @@ def check_env(
     (True, 'cart_position, cart_velocity, pole_angle, pole_velocity')
     """
     report = CheckReport(env if isinstance(env, str) else getattr(env, "__name__", type(env).__name__))
-    printed, before = io.StringIO(), _process_state()
+    printed, before = io.StringIO(), _process_wide_state()
     with contextlib.redirect_stdout(printed), warnings.catch_warnings(record=True):
         warnings.simplefilter("ignore")
         try:
             try:
                 env_source = source(env, env_kwargs)
             finally:
-                before |= _chance_state()  # libraries that are imported when it is first made may draw numbers
+                before |= _global_random_state()  # libraries that are imported when it is first made may draw numbers
             report.env = env_source.name
-            base = _describe(env_source, features, report)
+            base = _describe_spaces(env_source, features, report)
             _check_stepping(env_source, base, report, seed, steps)
         except CustardError as error:
             report.add("error", _error_name(str(error)), str(error), _error_fix(str(error)))
-    for what in _changes(before, _process_state()):
+    for what in _changed_keys(before, _process_wide_state()):
         report.add("warning", "changes-process", f"it changes {what} of the whole process", "leave that to the program")
     if printed.getvalue():
         shown = shortened(one_line(printed.getvalue()), 60)
@@ -123,15 +123,15 @@ def check_env(
 # -- what custard makes of it -----------------------------------------------------------------------------------------
 
 
-def _describe(env_source: Source, features: Any, report: CheckReport) -> Base:
+def _describe_spaces(env_source: Source, features: Any, report: CheckReport) -> Base:
     """Fill in the facts, and say what is unusual about the spaces."""
     made, is_compiled = env_source.make(), env_source.make_compiled is not None
     base = describe(made, features=features)
     names, kinds = base.features.names, base.features.kinds
     counts = {kind: kinds.count(kind) for kind in dict.fromkeys(kinds)}
     report.facts |= {
-        "features": _listed(names), "kinds": ", ".join(f"{count} {kind}" for kind, count in counts.items()),
-        "actions": f"{base.actions.kind}: {_listed(base.actions.names)}",
+        "features": _joined_names(names), "kinds": ", ".join(f"{count} {kind}" for kind, count in counts.items()),
+        "actions": f"{base.actions.kind}: {_joined_names(base.actions.names)}",
         "time_limit": env_source.time_limit, "compiled": is_compiled,
     }  # fmt: skip
     can_remake = getattr(env_source.make, "recipe", None) is not None
@@ -152,10 +152,10 @@ def _describe(env_source: Source, features: Any, report: CheckReport) -> Base:
     if (base.features.low == base.features.high).any():
         same = names[int(np.argmax(base.features.low == base.features.high))]
         report.add("warning", "constant-feature", f"feature {same!r} has one value only by its bounds", "leave it out")
-    if len(names) > MAX_QUICK_FEATURES:
+    if len(names) > MAX_QUICKLY_LEARNED_FEATURES:
         report.add("warning", "many-features", f"{len(names)} features: a tree asks about one at a time, and learning "
                    "is slow", "pass features=, a function to the few numbers that matter")  # fmt: skip
-    if base.actions.discrete and base.actions.n > MAX_QUICK_ACTIONS:
+    if base.actions.discrete and base.actions.n > MAX_QUICKLY_LEARNED_ACTIONS:
         report.add("warning", "many-actions", f"{base.actions.n} discrete actions: each must be tried in many states",
                    "use fewer, or an action vector")  # fmt: skip
     limits = [] if base.actions.low is None or base.actions.high is None else [*base.actions.low, *base.actions.high]
@@ -167,7 +167,7 @@ def _describe(env_source: Source, features: Any, report: CheckReport) -> Base:
     return base
 
 
-def _listed(names: Sequence[str]) -> str:
+def _joined_names(names: Sequence[str]) -> str:
     return shortened(", ".join(names[:8]) + (f", … ({len(names)})" if len(names) > 8 else ""), 300)
 
 
@@ -179,7 +179,7 @@ def _check_stepping(env_source: Source, base: Base, report: CheckReport, seed: i
     _check_actions(env, base, report, seed)
     _check_determinism(env_source, env, report, seed)
     _check_copies(env, report, seed)
-    _run_episodes(env_source, env, base, report, seed, steps)
+    _check_random_episodes(env_source, env, base, report, seed, steps)
     try:
         if not env_source.is_single_instance:
             env.unwrapped.close()
@@ -189,7 +189,9 @@ def _check_stepping(env_source: Source, base: Base, report: CheckReport, seed: i
         report.add("warning", "threads-left", "it leaves threads running after close()", "join them in close()")
 
 
-def _run_episodes(env_source: Source, env: Any, base: Base, report: CheckReport, seed: int, steps: int) -> None:
+def _check_random_episodes(
+    env_source: Source, env: Any, base: Base, report: CheckReport, seed: int, steps: int
+) -> None:
     """Run random episodes and report what their observations, rewards, ends and times are like."""
     env.action_space.seed(seed)
     limit, space = env_source.time_limit, env.observation_space
@@ -199,9 +201,9 @@ def _run_episodes(env_source: Source, env: Any, base: Base, report: CheckReport,
     n_ended = n_terminated = 0
     memory = _resident_bytes()
     began = time.perf_counter()
-    while len(rewards) < steps and time.perf_counter() - began < MAX_CHECK_SECONDS:
+    while len(rewards) < steps and time.perf_counter() - began < MAX_RANDOM_CHECK_SECONDS:
         observation, info = env.reset(seed=seed + len(lengths))
-        _check_mask(base, info, report)
+        _check_action_mask(base, info, report)
         length, terminated, truncated = 0, False, False
         while not (terminated or truncated) and len(rewards) < steps:
             _check_observation(space, observation, base, report)
@@ -220,7 +222,7 @@ def _run_episodes(env_source: Source, env: Any, base: Base, report: CheckReport,
             rewards.append(reward)
             if len(rewards) == steps // 4:
                 memory = _resident_bytes()
-            if time.perf_counter() - began > MAX_CHECK_SECONDS:
+            if time.perf_counter() - began > MAX_RANDOM_CHECK_SECONDS:
                 break
         lengths.append(length)
         n_ended += bool(terminated or truncated)
@@ -278,7 +280,7 @@ def _check_observation(space: gym.Space, observation: Any, base: Base, report: C
                        "use one of them: thresholds are compared in float64")  # fmt: skip
 
 
-def _check_mask(base: Base, info: Mapping[str, Any], report: CheckReport) -> None:
+def _check_action_mask(base: Base, info: Mapping[str, Any], report: CheckReport) -> None:
     mask = info.get("action_mask")
     if mask is not None and base.actions.discrete and np.shape(mask) != (base.actions.n,):
         report.add("error", "mask-shape", f"info['action_mask'] has the shape {np.shape(mask)}, but there are "
@@ -287,7 +289,7 @@ def _check_mask(base: Base, info: Mapping[str, Any], report: CheckReport) -> Non
 
 def _check_actions(env: Any, base: Base, report: CheckReport, seed: int) -> None:
     """Take every discrete action once, or the extremes of an action vector, each after a reset."""
-    for action in _sample_actions(env.action_space, base):
+    for action in _actions_to_try(env.action_space, base):
         env.reset(seed=seed)
         try:
             env.step(action)
@@ -297,7 +299,7 @@ def _check_actions(env: Any, base: Base, report: CheckReport, seed: int) -> None
             report.add("error", "action-fails", f"action {action!r}: {error}", "accept every action of the space")
 
 
-def _sample_actions(space: gym.Space, base: Base) -> Iterator[Any]:
+def _actions_to_try(space: gym.Space, base: Base) -> Iterator[Any]:
     if base.actions.discrete:
         n = base.actions.n
         for k in range(n) if n <= MAX_TRIED_ACTIONS else np.linspace(0, n - 1, MAX_TRIED_ACTIONS).astype(int).tolist():
@@ -313,9 +315,9 @@ def _sample_actions(space: gym.Space, base: Base) -> Iterator[Any]:
 def _check_determinism(env_source: Source, env: Any, report: CheckReport, seed: int) -> None:
     """Report whether the same seed and the same actions give the same episode, in this environment and in another."""
     env.action_space.seed(seed)
-    actions = [env.action_space.sample() for _ in range(REPEATED_STEPS)]
-    first = _episode_record(env, actions, seed)
-    again = _episode_record(env, actions, seed)
+    actions = [env.action_space.sample() for _ in range(DETERMINISM_CHECK_STEPS)]
+    first = _record_of_episode(env, actions, seed)
+    again = _record_of_episode(env, actions, seed)
     report.facts["deterministic"] = first == again
     if first != again:
         same = [a == b for a, b in zip(first, again, strict=False)]
@@ -323,22 +325,22 @@ def _check_determinism(env_source: Source, env: Any, report: CheckReport, seed: 
         report.add("warning", "not-deterministic", f"the same seed and actions give another episode from step {at} on: "
                    "results cannot be repeated, nor resumed", "draw all chance from self.np_random, and reset all "
                    "state in reset(seed=…)")  # fmt: skip
-    elif not env_source.is_single_instance and _episode_record(env_source.make(), actions, seed) != first:
+    elif not env_source.is_single_instance and _record_of_episode(env_source.make(), actions, seed) != first:
         report.add("warning", "made-differently", "another environment made the same way gives another episode for "
                    "the same seed", "let nothing depend on when or how often it is made")  # fmt: skip
-    if len({_comparable(env.reset(seed=seed + k)[0]) for k in range(8)}) == 1:
+    if len({_comparable_form(env.reset(seed=seed + k)[0]) for k in range(8)}) == 1:
         report.facts["starts"] = "always the same"
 
 
-def _episode_record(env: Any, actions: Sequence[Any], seed: int) -> list[Any]:
+def _record_of_episode(env: Any, actions: Sequence[Any], seed: int) -> list[Any]:
     """Return everything an episode gives, to compare."""
-    return [_comparable(env.reset(seed=seed)[0]), *_step_records(env, actions)]
+    return [_comparable_form(env.reset(seed=seed)[0]), *_records_of_steps(env, actions)]
 
 
 def _check_copies(env: Any, report: CheckReport, seed: int) -> None:
     """Report whether a copy of the environment goes on exactly as the original, and independently of it."""
     env.action_space.seed(seed)
-    actions = [env.action_space.sample() for _ in range(COPIED_STEPS)]
+    actions = [env.action_space.sample() for _ in range(COPY_CHECK_STEPS)]
     env.reset(seed=seed)
     try:
         copies = [copy.deepcopy(env), copy.deepcopy(env)]
@@ -347,9 +349,9 @@ def _check_copies(env: Any, report: CheckReport, seed: int) -> None:
         report.add("note", "no-copies", f"it cannot be copied ({type(error).__name__}: {error}): custard does "
                    "without, other tools may not", "support copy.deepcopy")  # fmt: skip
         return
-    first, what = _step_records(env, actions), "a copy does not go on as the original does"
+    first, what = _records_of_steps(env, actions), "a copy does not go on as the original does"
     try:
-        report.facts["copies"] = all(_step_records(each, actions) == first for each in copies)
+        report.facts["copies"] = all(_records_of_steps(each, actions) == first for each in copies)
     except (Exception, SystemExit) as error:  # the copy is at fault, not the environment
         report.facts["copies"] = False
         what = f"a copy cannot go on ({one_line(error)})"
@@ -358,23 +360,23 @@ def _check_copies(env: Any, report: CheckReport, seed: int) -> None:
                    "other tools may not", "keep all state in attributes that copy.deepcopy copies")  # fmt: skip
 
 
-def _step_records(env: Any, actions: Sequence[Any]) -> list[Any]:
+def _records_of_steps(env: Any, actions: Sequence[Any]) -> list[Any]:
     """Return everything steps give until the episode ends, to compare."""
     seen = []
     for action in actions:
         result = env.step(action)
-        seen.append(_comparable(result[:4]))
+        seen.append(_comparable_form(result[:4]))
         if result[2] or result[3]:
             break
     return seen
 
 
-def _comparable(value: Any) -> Any:
+def _comparable_form(value: Any) -> Any:
     """Return all of a value, to compare; the text of an array is rounded, and that of a large one leaves most out."""
     if isinstance(value, Mapping):
-        return tuple((key, _comparable(part)) for key, part in value.items())
+        return tuple((key, _comparable_form(part)) for key, part in value.items())
     if isinstance(value, (tuple, list)):
-        return tuple(_comparable(part) for part in value)
+        return tuple(_comparable_form(part) for part in value)
     array = np.asarray(value) if hasattr(value, "__array__") else None
     if array is None or array.dtype.hasobject:
         return repr(value)
@@ -384,19 +386,19 @@ def _comparable(value: Any) -> Any:
 # -- the process around it --------------------------------------------------------------------------------------------
 
 
-def _process_state() -> dict[str, Any]:
+def _process_wide_state() -> dict[str, Any]:
     """Return what an environment has no business to change."""
     import os
     import signal
 
-    return _chance_state() | {
+    return _global_random_state() | {
         "the working directory": os.getcwd(),
         "NumPy's error settings": np.geterr(),
         "what Ctrl-C does": signal.getsignal(signal.SIGINT),
     }
 
 
-def _chance_state() -> dict[str, Any]:
+def _global_random_state() -> dict[str, Any]:
     state = np.random.get_state(legacy=False)["state"]  # noqa: NPY002
     return {
         "NumPy's global random numbers": (state["key"].tobytes(), int(state["pos"])),
@@ -404,7 +406,7 @@ def _chance_state() -> dict[str, Any]:
     }
 
 
-def _changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+def _changed_keys(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     return [what for what, value in before.items() if after[what] != value]
 
 

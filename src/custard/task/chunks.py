@@ -14,10 +14,10 @@ from custard.task.policies import policy_data, policy_from_data
 from custard.task.recipes import recipe_encoder, recipe_function, register_again
 
 __all__ = [
-    "MAX_ATTEMPTS", "MAX_WORKER_BYTES", "Chunk", "chunks_of", "joined_chunks", "serve_episodes", "too_slow",
+    "MAX_ATTEMPTS_PER_CHUNK", "MAX_WORKER_BYTES", "Chunk", "chunks_of", "joined_chunks", "serve_episodes", "too_slow",
 ]  # fmt: skip
 
-MAX_ATTEMPTS = 3  # times the same episodes are given to a worker that then dies
+MAX_ATTEMPTS_PER_CHUNK = 3  # times the same episodes are given to a worker that then dies
 MAX_WORKER_BYTES = 4 << 30  # memory at which a worker is replaced: its environment leaks
 CHUNKS_PER_WORKER = 4  # parts into which a request is cut for each worker, so that all end at about the same time
 

@@ -21,18 +21,18 @@ from custard.tree.compiled import leaf_of
 from custard.tree.tree import Tree
 
 __all__ = [
-    "MIN_PARALLEL_EPISODES", "MIN_PARALLEL_STEPS", "TABLE_WORLD", "World", "copy_row", "observe_features", "roll_out",
-    "rollouts_for", "start_episode", "take_action", "tree_arrays", "tree_rollouts", "world_of",
+    "MIN_PARALLEL_EPISODES", "MIN_PARALLEL_STEPS", "TABLE_WORLD_KIND", "World", "copy_row", "observe_features",
+    "roll_out", "rollouts_for", "start_episode", "take_action", "tree_arrays", "tree_rollouts", "world_of",
 ]  # fmt: skip
 
-TABLE_WORLD = -1  # the kind of world whose transitions are in its parameters (`custard.solvers.tpi`)
+TABLE_WORLD_KIND = -1  # the kind of world whose transitions are in its parameters (`custard.solvers.tpi`)
 MIN_PARALLEL_STEPS, MIN_PARALLEL_EPISODES = 5000, 500  # from which several threads are faster than one
 
 
 class World(NamedTuple):
     """Where compiled episodes happen."""
 
-    kind: int  # which environment's dynamics, or `TABLE_WORLD`
+    kind: int  # which environment's dynamics, or `TABLE_WORLD_KIND`
     params: np.ndarray
     time_limit: int  # steps per episode
     n_features: int
@@ -94,12 +94,12 @@ def roll_out(tree, world, random_actions, rng, noise):
     returns, lengths, terminated = np.zeros(len(rng)), np.zeros(len(rng), np.int64), np.zeros(len(rng), np.bool_)
     visits = np.zeros(len(tree[0]), np.int64)
     scratch = np.zeros(n), np.zeros(n), np.zeros(4, np.uint64)
-    max_reward = _roll_out(tree, world, random_actions, rng, noise, returns, lengths, terminated, visits, scratch)
+    max_reward = _roll_out_loop(tree, world, random_actions, rng, noise, returns, lengths, terminated, visits, scratch)
     return returns, lengths, terminated, visits, max_reward
 
 
 @njit(cache=True, nogil=True)
-def _roll_out(tree, world, random_actions, rng, noise, returns, lengths, terminated, visits, scratch):
+def _roll_out_loop(tree, world, random_actions, rng, noise, returns, lengths, terminated, visits, scratch):
     """Run the loop of `roll_out`, which keeps the arrays alive: counting references would take half of the time.
 
     It fills `returns`, `lengths`, `terminated` [N] and `visits` [n_nodes]; `scratch` are buffers.
@@ -136,7 +136,7 @@ def copy_row(source, target):
 @njit(cache=True)
 def start_episode(kind, params, state, rng):
     """Draw a start state into `state`."""
-    if kind == TABLE_WORLD:
+    if kind == TABLE_WORLD_KIND:
         first = int(params[0, 1])  # the rows of start states: cumulative probability, then features
         draw, row = uniform(rng, 0.0, 1.0), first
         while params[row, 0] < draw and row < len(params) - 1:
@@ -149,7 +149,7 @@ def start_episode(kind, params, state, rng):
 @njit(cache=True, forceinline=True)
 def take_action(kind, params, state, action, rng):
     """Change `state` by an action; return the reward and whether the episode terminated."""
-    if kind != TABLE_WORLD:
+    if kind != TABLE_WORLD_KIND:
         return advance(kind, params, state, action, rng)
     # Row 0: number of actions, first start row. Row 1: lows. Row 2: strides. Row 3 + s * A + a: where outcomes begin.
     s = 0
@@ -166,7 +166,7 @@ def take_action(kind, params, state, action, rng):
 @njit(cache=True, forceinline=True)
 def observe_features(kind, state, x):
     """Write the features of `state` into `x`."""
-    if kind == TABLE_WORLD:
+    if kind == TABLE_WORLD_KIND:
         copy_row(state, x)
     else:
         observe(kind, state, x)

@@ -32,11 +32,11 @@ class CompiledRunner:
     def run(self, requests: Sequence[EpisodeRequest]) -> list[Episodes]:
         """Run all requests; the episodes of each, in order."""
         compiled = [k for k, request in enumerate(requests) if is_compiled(request)]
-        parts = in_parts(lambda a, b: [self._roll_out(requests[k]) for k in compiled[a:b]], len(compiled))
+        parts = in_parts(lambda a, b: [self._roll_out_request(requests[k]) for k in compiled[a:b]], len(compiled))
         results = dict(zip(compiled, (result for part in parts for result in part), strict=True))
         return [results[k] if k in results else self.stepped.run([each])[0] for k, each in enumerate(requests)]
 
-    def _roll_out(self, request: EpisodeRequest) -> Episodes:
+    def _roll_out_request(self, request: EpisodeRequest) -> Episodes:
         policy: Any = request.policy
         world, rng = world_of(self.venv, request.max_steps), streams(request.seeds.tolist())
         returns, lengths, truncated, _ = rollouts_for(policy)(policy, world, rng)

@@ -31,10 +31,10 @@ from custard.tree.tree import Tree
 __all__ = ["Evaluation", "evaluate"]
 
 BOOTSTRAP_RESAMPLES = 2000
-MEASURED_EPISODES, MEASURED_SECONDS = 10, 2.0  # that show how long the others take
+TIMED_EPISODES, TIMED_EPISODES_SECONDS = 10, 2.0  # that show how long the others take
 MIN_SECONDS_FOR_WORKERS = 8.0  # that the others must take for worker processes to be worth their start
-FIRST_PART_EPISODES, PART_SECONDS = 50, 1.5  # episodes before the first word on the progress; seconds between two
-MIN_EPISODES = 10  # that are run however long they take
+EPISODES_BEFORE_PROGRESS, SECONDS_BETWEEN_PROGRESS = 50, 1.5  # before the first word on it; between two
+MIN_EVALUATED_EPISODES = 10  # however long they take
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -151,7 +151,7 @@ def evaluate(
     seconds.
 
     >>> import custard
-    >>> tree = custard.Tree.stump(2, 0.0, 0, 1, *_cartpole())
+    >>> tree = custard.Tree.stump(2, 0.0, 0, 1, *_cartpole_features_and_actions())
     >>> result = evaluate(tree, "CartPole-v1", episodes=20, seed=1)
     >>> result.episodes, bool(30 < result.mean < 60)
     (20, True)
@@ -172,19 +172,19 @@ def evaluate(
         env, env_kwargs = environment_of(policy, None, env_kwargs or {}, 'evaluate(tree, "CartPole-v1")')
     if isinstance(env, IBMDP):
         if not isinstance(policy, Tree):
-            return _on_ibmdp(policy, env, episodes, seed, gamma)
+            return _evaluate_on_ibmdp(policy, env, episodes, seed, gamma)
         env = env.env
     require_history(history)
     seeds = episode_seeds(seed, episodes)
     where, features = remembered(policy, source(env, env_kwargs), features, history)
     pace = _Pace(len(seeds), seconds, on_progress)
     if isinstance(policy, Tree) and where.make_compiled is None:
-        runs = _run_stepped(policy, where, seeds, features, max_steps, workers, gamma, pace)
+        runs = _run_stepped_by_python(policy, where, seeds, features, max_steps, workers, gamma, pace)
         unlimited = np.zeros(len(runs.returns), dtype=bool)
         return Evaluation(runs.returns, runs.lengths, runs.truncated, unlimited, seed, gamma, int(runs.forbidden.sum()))
     found = [
         run_episodes(policy, where, seeds[part], features=features, max_steps=max_steps, num_envs=num_envs, gamma=gamma)
-        for part in pace.parts(FIRST_PART_EPISODES)
+        for part in pace.parts(EPISODES_BEFORE_PROGRESS)
     ]
     returns, lengths, truncated = (np.concatenate(parts) for parts in zip(*(one[:3] for one in found), strict=True))
     return Evaluation(returns, lengths, truncated, np.zeros(len(returns), dtype=bool), seed, gamma)
@@ -202,7 +202,7 @@ class _Pace:
         """Yield slices of the episodes up to `end`: `first` of them, then as many as take a few seconds."""
         end = self.episodes if end is None else min(end, self.episodes)
         size = max(first, least) if self.in_parts else end
-        while self.done < end and not (self.done >= MIN_EPISODES and time.monotonic() >= self.ends_at):
+        while self.done < end and not (self.done >= MIN_EVALUATED_EPISODES and time.monotonic() >= self.ends_at):
             begun = time.monotonic()
             part = slice(self.done, min(end, self.done + size))
             yield part
@@ -210,10 +210,10 @@ class _Pace:
             if self.on_progress is not None:
                 self.on_progress(self.done, self.episodes)
             seconds = max(1e-3, time.monotonic() - begun)
-            size = max(least, int((part.stop - part.start) * min(10.0, PART_SECONDS / seconds)))
+            size = max(least, int((part.stop - part.start) * min(10.0, SECONDS_BETWEEN_PROGRESS / seconds)))
 
 
-def _run_stepped(
+def _run_stepped_by_python(
     tree: Tree, where: Source, seeds: np.ndarray, features: Any, max_steps: int | None, workers: int | None,
     gamma: float, pace: _Pace,
 ) -> Episodes:  # fmt: skip
@@ -228,10 +228,10 @@ def _run_stepped(
     if where.vector is not None:
         runner = make_runner(Problem(where, base, encoder=features))
         return Episodes.joined(
-            [runner.run([replace(request, seeds=seeds[part])])[0] for part in pace.parts(FIRST_PART_EPISODES)]
+            [runner.run([replace(request, seeds=seeds[part])])[0] for part in pace.parts(EPISODES_BEFORE_PROGRESS)]
         )
     found, begun, seconds = [], time.perf_counter(), 0.0
-    while pace.done < min(len(seeds), MEASURED_EPISODES) and seconds < MEASURED_SECONDS:
+    while pace.done < min(len(seeds), TIMED_EPISODES) and seconds < TIMED_EPISODES_SECONDS:
         for part in pace.parts(1, end=pace.done + 1):
             found.append(play_episodes(env, base, replace(request, seeds=seeds[part])))
         seconds = time.perf_counter() - begun
@@ -249,7 +249,7 @@ def _run_stepped(
     return Episodes.joined(found)
 
 
-def _on_ibmdp(policy: Callable[..., Any], env: IBMDP, episodes: int, seed: int, gamma: float) -> Evaluation:
+def _evaluate_on_ibmdp(policy: Callable[..., Any], env: IBMDP, episodes: int, seed: int, gamma: float) -> Evaluation:
     """Evaluate a policy over bounds, step by step in its IBMDP; its return counts base rewards only."""
     n = env.rules.features.n
     returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=np.int64)
@@ -272,7 +272,7 @@ def _on_ibmdp(policy: Callable[..., Any], env: IBMDP, episodes: int, seed: int, 
     return Evaluation(returns, lengths, time_limited, traversal_limited, seed, gamma)
 
 
-def _cartpole() -> tuple[Any, Any]:
+def _cartpole_features_and_actions() -> tuple[Any, Any]:
     """CartPole's features and actions, for examples."""
     import gymnasium as gym
 

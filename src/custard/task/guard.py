@@ -12,10 +12,10 @@ import numpy as np
 from custard.core.errors import CustardError, one_line, shortened
 from custard.task.observations import observation_fault
 
-__all__ = ["MAX_REWARD", "Guarded"]
+__all__ = ["MAX_REWARD_SIZE", "Guarded"]
 
 #: The largest reward of one step: sums and squares of returns must stay finite numbers.
-MAX_REWARD = 1e100
+MAX_REWARD_SIZE = 1e100
 
 
 class Guarded(gym.Wrapper):
@@ -34,7 +34,7 @@ class Guarded(gym.Wrapper):
         self._plain_shape = space.shape if isinstance(space, gym.spaces.Box) else None
         # An environment may hold a window, a process or a connection. One that we made ourselves (`owned`) is closed
         # once, at the latest when it is garbage-collected.
-        self._closing = weakref.finalize(self, _close, env) if owned else None
+        self._closing = weakref.finalize(self, _close_env, env) if owned else None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode."""
@@ -61,16 +61,16 @@ class Guarded(gym.Wrapper):
         is_plain = type(observation) is np.ndarray and observation.shape == self._plain_shape
         if not is_plain or observation.dtype.kind not in "fiub":
             self._check_observation(observation)
-        if not -MAX_REWARD <= gain <= MAX_REWARD or isinstance(reward, (str, bytes)):
-            raise self._bad_reward(reward, gain)
+        if not -MAX_REWARD_SIZE <= gain <= MAX_REWARD_SIZE or isinstance(reward, (str, bytes)):
+            raise self._bad_reward_error(reward, gain)
         if terminated is not True and terminated is not False:
-            terminated = self._flag("terminated", terminated)
+            terminated = self._flag_as_bool("terminated", terminated)
         if truncated is not True and truncated is not False:
-            truncated = self._flag("truncated", truncated)
+            truncated = self._flag_as_bool("truncated", truncated)
         if type(info) is not dict and not isinstance(info, dict):
             raise CustardError(
                 f"environment {self.name!r} must return a dictionary as the last part of a step, not "
-                f"{type(info).__name__} ({self._when})"
+                f"{type(info).__name__} ({self._when_in_episode})"
             )
         return observation, gain, terminated, truncated, info
 
@@ -80,38 +80,41 @@ class Guarded(gym.Wrapper):
             self._closing()
 
     @property
-    def _when(self) -> str:
+    def _when_in_episode(self) -> str:
         return f"at step {self.steps}" if self.steps else "on reset"
 
     def _check_observation(self, observation: Any) -> None:
         fault = observation_fault(self.env.observation_space, observation)
         if fault is not None:
-            raise CustardError(f"environment {self.name!r} gave {fault} {self._when}")
+            raise CustardError(f"environment {self.name!r} gave {fault} {self._when_in_episode}")
 
-    def _flag(self, name: str, value: Any) -> bool:
+    def _flag_as_bool(self, name: str, value: Any) -> bool:
         """Return `terminated` or `truncated` as a bool; anything but a truth value, or 0 or 1, is refused."""
         if isinstance(value, (np.bool_, int, np.integer)) and value in (0, 1):
             return bool(value)
         shown = shortened(f"{type(value).__name__} {one_line(value)}", 100)
-        raise CustardError(f"environment {self.name!r} gave {name} = {shown} {self._when}: it must be True or False")
+        raise CustardError(
+            f"environment {self.name!r} gave {name} = {shown} {self._when_in_episode}: it must be True or False"
+        )
 
-    def _bad_reward(self, reward: Any, gain: float) -> CustardError:
+    def _bad_reward_error(self, reward: Any, gain: float) -> CustardError:
         if isinstance(reward, (str, bytes)):
-            return CustardError(f"environment {self.name!r} gave the text {reward!r} as reward {self._when}")
-        what = f"environment {self.name!r} gave the reward {gain:g} {self._when}"
+            return CustardError(f"environment {self.name!r} gave the text {reward!r} as reward {self._when_in_episode}")
+        what = f"environment {self.name!r} gave the reward {gain:g} {self._when_in_episode}"
         if not np.isfinite(gain):
             return CustardError(what)
-        return CustardError(f"{what}: rewards beyond ±{MAX_REWARD:g} are too large to add, so divide them")
+        return CustardError(f"{what}: rewards beyond ±{MAX_REWARD_SIZE:g} are too large to add, so divide them")
 
     def _as_custard_error(self, error: BaseException) -> CustardError:
         if isinstance(error, CustardError):
             return error
         said = one_line(error)
         return CustardError(
-            f"environment {self.name!r} raised {type(error).__name__} {self._when}" + (f": {said}" if said else "")
+            f"environment {self.name!r} raised {type(error).__name__} {self._when_in_episode}"
+            + (f": {said}" if said else "")
         )
 
 
-def _close(env: gym.Env) -> None:
+def _close_env(env: gym.Env) -> None:
     with suppress(Exception, SystemExit):
         env.close()

@@ -45,14 +45,14 @@ class LinearPolicy:
         scores = self.weights @ x[: self.weights.shape[1]] + self.bias
         if self.actions.discrete:
             return int(scores.argmax()) + self.actions.start
-        return self._vectors(scores)
+        return self._action_vectors(scores)
 
     def predict(self, x: np.ndarray) -> np.ndarray:
         """Return the actions for feature vectors, [B, n] -> [B] or [B, k]."""
         scores = self.scores(x)
-        return scores.argmax(axis=1) + self.actions.start if self.actions.discrete else self._vectors(scores)
+        return scores.argmax(axis=1) + self.actions.start if self.actions.discrete else self._action_vectors(scores)
 
-    def _vectors(self, scores: np.ndarray) -> np.ndarray:
+    def _action_vectors(self, scores: np.ndarray) -> np.ndarray:
         clipped = np.clip(scores, self.actions.low, self.actions.high)
         return np.rint(clipped).astype(np.int64) if self.actions.kind == "multi" else clipped
 

@@ -12,7 +12,7 @@ from custard.task.episodes import action_mask
 __all__ = ["MAX_PROBE_STEPS", "Probe", "probe_environment", "reward_scale_of"]
 
 MAX_PROBE_STEPS = 1000
-MAX_UNSCALED_REWARD = 10.0  # mean reward sizes from the inverse of this up to this are left as they are
+MAX_UNSCALED_MEAN_REWARD = 10.0  # mean reward sizes from the inverse of this up to this are left as they are
 
 
 class Probe(NamedTuple):
@@ -57,4 +57,4 @@ def reward_scale_of(rewards: np.ndarray) -> float:
     """
     sizes = np.abs(rewards[rewards != 0.0]).astype(np.float64)
     mean = float(sizes.mean()) if len(sizes) else 1.0
-    return 1.0 if 1 / MAX_UNSCALED_REWARD <= mean <= MAX_UNSCALED_REWARD else mean
+    return 1.0 if 1 / MAX_UNSCALED_MEAN_REWARD <= mean <= MAX_UNSCALED_MEAN_REWARD else mean

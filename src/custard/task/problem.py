@@ -28,7 +28,7 @@ __all__ = ["DEFAULT_STEP_TIMEOUT", "Problem", "Snapshot", "final_seed"]
 
 DEFAULT_STEP_TIMEOUT = 300.0  # seconds that one step or reset may take before its worker process is given up
 
-PROBE_BUDGET_SHARE = 0.1  # of a given budget, at most, for the probe
+MAX_PROBE_BUDGET_SHARE = 0.1  # of a given budget
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Problem:
         env = self.source.make()
         max_steps = MAX_PROBE_STEPS
         if self.budget is not None:
-            max_steps = min(max_steps, max(1, int(PROBE_BUDGET_SHARE * self.budget)))
+            max_steps = min(max_steps, max(1, int(MAX_PROBE_BUDGET_SHARE * self.budget)))
         probe = probe_environment(env, self.seeds("look")["look"], max_steps)  # the purpose's name is part of the seed
         if not self.source.is_single_instance:
             env.close()

@@ -19,7 +19,7 @@ from custard.core.clusters import cluster_cores, connected
 from custard.core.errors import CustardError, one_line
 from custard.core.processes import ONE_THREAD, WORKER_MARK
 from custard.task.chunks import (
-    MAX_ATTEMPTS,
+    MAX_ATTEMPTS_PER_CHUNK,
     MAX_WORKER_BYTES,
     chunks_of,
     joined_chunks,
@@ -32,8 +32,8 @@ __all__ = ["RayRunner"]
 
 CLUSTER_POLL_SECONDS = 1.0  # between two looks at the cluster
 STEP_POLL_SECONDS = 0.5  # between two looks at a step that takes long
-MAX_START_SECONDS = 300.0  # without any actor: the cluster has no core to spare
-MAX_FAILED_STARTS = 3  # actors in a row that die before they are ready
+MAX_SECONDS_WITHOUT_ACTOR = 300.0  # the cluster has no core to spare
+MAX_FAILED_ACTOR_STARTS = 3  # actors in a row that die before they are ready
 
 
 class EpisodeActor:
@@ -49,7 +49,7 @@ class EpisodeActor:
         """Make the environment; returns {} or {"error": …}."""
 
         def make() -> dict[str, Any]:
-            self.answer = serve_episodes(setup, self._tick)
+            self.answer = serve_episodes(setup, self._count_tick)
             return {}
 
         return self._run_watched(make, None, "")
@@ -79,7 +79,7 @@ class EpisodeActor:
             return {"error": kind + one_line(error)}
         return result
 
-    def _tick(self) -> None:
+    def _count_tick(self) -> None:
         self.ticks += 1
 
 
@@ -109,7 +109,7 @@ class RayRunner:
         self.idle: list[Any] = []
         self.failed_starts = 0
         for _ in range(self.count):
-            self._start()
+            self._start_actor()
 
     def run(self, requests: Sequence[EpisodeRequest]) -> list[Episodes]:
         """Run all requests; their episodes in order."""
@@ -125,25 +125,27 @@ class RayRunner:
                 busy[actor.run.remote(chunks[number][1], self.step_timeout, self.name)] = actor, number
             if busy:
                 since = time.monotonic()
-            elif time.monotonic() - since > MAX_START_SECONDS:
-                raise CustardError(f"the Ray cluster had no core to spare for {MAX_START_SECONDS:g} seconds")
+            elif time.monotonic() - since > MAX_SECONDS_WITHOUT_ACTOR:
+                raise CustardError(f"the Ray cluster had no core to spare for {MAX_SECONDS_WITHOUT_ACTOR:g} seconds")
             for reference in ray.wait([*busy, *self.starting], num_returns=1, timeout=CLUSTER_POLL_SECONDS)[0]:
                 if reference in self.starting:
                     self._take_ready_actor(reference)
                     continue
                 actor, number = busy.pop(reference)
                 try:
-                    answer = self._answer(reference)
+                    answer = self._answer_or_raise(reference)
                 except ray.exceptions.RayError as error:
-                    if attempts[number] >= MAX_ATTEMPTS:
-                        raise CustardError(f"environment {self.name!r} ended its actor: {_reason(error)}") from None
+                    if attempts[number] >= MAX_ATTEMPTS_PER_CHUNK:
+                        raise CustardError(
+                            f"environment {self.name!r} ended its actor: {_last_line_of_error(error)}"
+                        ) from None
                     waiting.appendleft(number)
-                    self._replace(actor)
-                    self._check_idle()
+                    self._replace_actor(actor)
+                    self._check_idle_actors()
                     continue
                 results[number] = Episodes(**answer["episodes"])
                 if answer["bytes"] > MAX_WORKER_BYTES:
-                    self._replace(actor)
+                    self._replace_actor(actor)
                 else:
                     self.idle.append(actor)
         return joined_chunks(chunks, results, len(requests))
@@ -156,13 +158,13 @@ class RayRunner:
         self.actors, self.idle, self.starting = [], [], {}
         self._connection.close()
 
-    def _answer(self, reference: Any) -> dict[str, Any]:
+    def _answer_or_raise(self, reference: Any) -> dict[str, Any]:
         answer: dict[str, Any] = self.ray.get(reference)
         if "error" in answer:
             raise CustardError(answer["error"])
         return answer
 
-    def _start(self) -> None:
+    def _start_actor(self) -> None:
         actor = self.make.remote(list(sys.path))
         self.actors.append(actor)
         self.starting[actor.start.remote(self.setup)] = actor, True
@@ -171,30 +173,32 @@ class RayRunner:
         """Take an actor that is ready; another takes the place of one that died before."""
         actor, is_new = self.starting.pop(reference)
         try:
-            self._answer(reference)
+            self._answer_or_raise(reference)
         except self.ray.exceptions.RayError as error:
             self.failed_starts += is_new
-            if self.failed_starts >= MAX_FAILED_STARTS:
-                raise CustardError(f"no actor for environment {self.name!r} could start: {_reason(error)}") from None
-            self._replace(actor)
+            if self.failed_starts >= MAX_FAILED_ACTOR_STARTS:
+                raise CustardError(
+                    f"no actor for environment {self.name!r} could start: {_last_line_of_error(error)}"
+                ) from None
+            self._replace_actor(actor)
             return
         self.failed_starts = 0
         self.idle.append(actor)
 
-    def _check_idle(self) -> None:
+    def _check_idle_actors(self) -> None:
         """Ask all idle actors whether they are there: those of a lost node are not."""
         for actor in self.idle:
             self.starting[actor.is_there.remote()] = actor, False
         self.idle = []
 
-    def _replace(self, actor: Any) -> None:
+    def _replace_actor(self, actor: Any) -> None:
         self.actors.remove(actor)
         with contextlib.suppress(Exception):
             self.ray.kill(actor)
-        self._start()
+        self._start_actor()
 
 
-def _reason(error: Exception) -> str:
+def _last_line_of_error(error: Exception) -> str:
     """Return the last line of what Ray says, which may be a page long."""
     lines = [line for line in str(error).strip().splitlines() if line.strip()]
     return one_line(lines[-1] if lines else type(error).__name__)[:200]

@@ -21,7 +21,7 @@ __all__ = [
     "recipe_function", "register_again",
 ]  # fmt: skip
 
-_MAIN = "__custard_main__"  # the name under which a worker imports the user's script
+_USER_SCRIPT_MODULE = "__custard_main__"  # the name under which a worker imports the user's script
 
 
 def function_recipe(function: Any) -> dict[str, str] | None:
@@ -73,11 +73,11 @@ def recipe_encoder(recipe: Any) -> Any:
 def environment_recipe(env: str | Callable[..., Any], kwargs: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return how another process makes an environment, given by its id or a function, or None where it cannot."""
     known = env if isinstance(env, str) else function_recipe(env)
-    if known is None or not _is_plain(dict(kwargs)):
+    if known is None or not _survives_json(dict(kwargs)):
         return None
     recipe: dict[str, Any] = {"env": known, "kwargs": dict(kwargs), "registration": None}
     if isinstance(env, str) and ":" not in env:
-        recipe["registration"] = _registration(env)
+        recipe["registration"] = _registration_as_data(env)
         if recipe["registration"] is None:
             return None
     return recipe
@@ -91,7 +91,7 @@ def register_again(registration: Mapping[str, Any] | None) -> None:
     gym.register(**{**registration, "entry_point": entry if isinstance(entry, str) else recipe_function(entry)})
 
 
-def _registration(name: str) -> dict[str, Any] | None:
+def _registration_as_data(name: str) -> dict[str, Any] | None:
     """Return how an id is registered, as plain data: another process may not import what registers it."""
     spec = gym.spec(name)
     entry = spec.entry_point if isinstance(spec.entry_point, str) else function_recipe(spec.entry_point)
@@ -100,10 +100,10 @@ def _registration(name: str) -> dict[str, Any] | None:
     fields = ("reward_threshold", "nondeterministic", "max_episode_steps", "order_enforce", "disable_env_checker")
     data = {"id": spec.id, "entry_point": entry, "kwargs": dict(spec.kwargs)}
     data |= {field: getattr(spec, field) for field in fields}
-    return data if _is_plain(data) else None
+    return data if _survives_json(data) else None
 
 
-def _is_plain(value: Any) -> bool:
+def _survives_json(value: Any) -> bool:
     """Return whether a value survives JSON as it is."""
     try:
         return bool(json.loads(json.dumps(value)) == value)
@@ -113,11 +113,11 @@ def _is_plain(value: Any) -> bool:
 
 @cache
 def _import_script(file: str) -> Any:
-    spec = importlib.util.spec_from_file_location(_MAIN, file)
+    spec = importlib.util.spec_from_file_location(_USER_SCRIPT_MODULE, file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[_MAIN] = module
+    sys.modules[_USER_SCRIPT_MODULE] = module
     spec.loader.exec_module(module)
     return module
 

@@ -78,7 +78,7 @@ def run_episodes(
     source, features = remembered(policy, source, features)
     is_compiled = source.make_compiled is not None
     if source.vector is not None:
-        return _side_by_side(policy, source, seeds, features, max_steps, record_states, gamma)
+        return _run_side_by_side(policy, source, seeds, features, max_steps, record_states, gamma)
     venv = source.make_vec(min(len(seeds), num_envs if is_compiled else MAX_STEPPED_ENVIRONMENTS))
     try:
         base = describe(venv, features=features)
@@ -102,7 +102,7 @@ def run_episodes(
             venv.close()
 
 
-def _side_by_side(
+def _run_side_by_side(
     policy: Policy,
     source: Source,
     seeds: np.ndarray,
@@ -268,13 +268,13 @@ def make_episodes(
 def require_fit(tree: Tree, base: Base) -> None:
     """Raise unless a tree's features and actions are the environment's."""
     asked, given = tree.features.raw, base.features.raw
-    renamed = tree.origin.get("feature_names") or _are_numbers(asked.names)  # by the user who had it learned, or since
+    renamed = tree.origin.get("feature_names") or _are_numbered(asked.names)  # by the user at learning, or since
     renamed = renamed and asked.n == given.n
     if asked.names != given.names and not renamed:
-        ours, theirs = _listed(asked.names), _listed(given.names)
+        ours, theirs = _joined_names(asked.names), _joined_names(given.names)
         raise CustardError(f"the tree asks about {ours}, but the environment has {theirs}")
     if tree.actions.kind != base.actions.kind or len(tree.actions.names) != len(base.actions.names):
-        ours, theirs = _listed(tree.actions.names), _listed(base.actions.names)
+        ours, theirs = _joined_names(tree.actions.names), _joined_names(base.actions.names)
         raise CustardError(
             f"the tree decides among {ours} ({tree.actions.kind}), but the environment's actions are {theirs} "
             f"({base.actions.kind})"
@@ -285,11 +285,11 @@ def require_fit(tree: Tree, base: Base) -> None:
         )
 
 
-def _are_numbers(names: Sequence[str]) -> bool:
+def _are_numbered(names: Sequence[str]) -> bool:
     """Return whether features are called obs_0, obs_1, …: the environment had no names for them."""
     return all(name == f"obs_{k}" for k, name in enumerate(names))
 
 
-def _listed(names: Sequence[str]) -> str:
+def _joined_names(names: Sequence[str]) -> str:
     """Join at most six names, then say how many there are."""
     return ", ".join(names[:6]) + (f", … ({len(names)})" if len(names) > 6 else "")

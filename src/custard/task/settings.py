@@ -13,10 +13,10 @@ import numpy as np
 
 from custard.core.errors import CustardError, one_of
 
-__all__ = ["FORMER_NAMES", "present_names", "setting_names", "settings_class", "settings_for"]
+__all__ = ["FORMER_SETTING_NAMES", "present_names", "setting_names", "settings_class", "settings_for"]
 
 #: Settings that had another name in version 0.2.0: stored files, rows of results and scripts may still use it.
-FORMER_NAMES = {
+FORMER_SETTING_NAMES = {
     "averaging": "average_rate", "bar": "min_split_gain", "bar_decay": "min_split_gain_decay",
     "candidates": "thresholds_per_feature", "cells": "grid_cells", "changes": "max_changes",
     "cuts": "thresholds_per_feature", "cycle": "first_cycle_steps", "deepest": "default_max_depth",
@@ -38,10 +38,10 @@ def present_names(given: Mapping[str, Any]) -> dict[str, Any]:
     >>> present_names({"draws": 0, "splits": 3})
     {'sampled_trees': 0, 'splits': 3}
     """
-    for former, present in FORMER_NAMES.items():
+    for former, present in FORMER_SETTING_NAMES.items():
         if former in given and present in given:
             raise CustardError(f"{former!r} is the former name of the setting {present!r}: give one of them")
-    return {FORMER_NAMES.get(name, name): value for name, value in given.items()}
+    return {FORMER_SETTING_NAMES.get(name, name): value for name, value in given.items()}
 
 
 def settings_class(module: ModuleType, preset: str | None = None) -> Any:
@@ -89,10 +89,10 @@ def settings_for(
                 raise CustardError(f"{what} {key!r} is not read under the preset {chosen!r}, which reads {reads}")
             raise CustardError(one_of(what, key, fields))
     hints = typing.get_type_hints(accepted)
-    return accepted(**{key: _checked(key, value, hints[key]) for key, value in merged.items()})
+    return accepted(**{key: _checked_value(key, value, hints[key]) for key, value in merged.items()})
 
 
-def _checked(key: str, value: Any, wanted: Any) -> Any:
+def _checked_value(key: str, value: Any, wanted: Any) -> Any:
     """Return a setting's value; raise unless it has the declared type (a whole number may stand for a real one)."""
     value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, float) and not math.isfinite(value):
@@ -104,7 +104,7 @@ def _checked(key: str, value: Any, wanted: Any) -> Any:
     if int in plain and isinstance(value, (int, float)) and value < 0:
         raise CustardError(f"{key}={value!r} must not be negative")
     if len(plain) < len(options) or any(
-        isinstance(value, option) and not _is_bool_for_number(value, option) for option in plain
+        isinstance(value, option) and not _is_bool_given_for_number(value, option) for option in plain
     ):
         return value
     if float in plain and isinstance(value, int) and not isinstance(value, bool):
@@ -115,5 +115,5 @@ def _checked(key: str, value: Any, wanted: Any) -> Any:
     raise CustardError(f"{key}={value!r} must be {names}")
 
 
-def _is_bool_for_number(value: Any, option: type) -> bool:
+def _is_bool_given_for_number(value: Any, option: type) -> bool:
     return isinstance(value, bool) and option in (int, float)

@@ -18,22 +18,22 @@ from custard.task.guard import Guarded
 from custard.task.recipes import environment_recipe
 from custard.task.vector_episodes import FirstOfVector
 
-__all__ = ["DEFAULT_TIME_LIMIT", "MAX_EPISODES", "Source", "episode_seeds", "registered_spec", "source"]
+__all__ = ["DEFAULT_TIME_LIMIT", "MAX_EPISODES_PER_CALL", "Source", "episode_seeds", "registered_spec", "source"]
 
 #: Environments whose compiled twin behaves the same bit for bit, seeds included (`custard.envs.native.twin`).
-_TWIN_IDS = ("CartPole-v0", "CartPole-v1", "MountainCar-v0", "Acrobot-v1", "Pendulum-v1")
+_COMPILED_TWIN_IDS = ("CartPole-v0", "CartPole-v1", "MountainCar-v0", "Acrobot-v1", "Pendulum-v1")
 
 #: Wrappers that `gym.make` adds and that change nothing.
 _HARMLESS_WRAPPERS = (gym.wrappers.TimeLimit, gym.wrappers.OrderEnforcing, gym.wrappers.PassiveEnvChecker)
 
 #: Libraries that environments of Gymnasium need; the extra that installs one has its name in small letters.
-OPTIONAL_LIBRARIES = ("Box2D", "MuJoCo")
+OPTIONAL_ENV_LIBRARIES = ("Box2D", "MuJoCo")
 
 #: Steps after which an episode is cut where the environment declares no limit of its own.
 DEFAULT_TIME_LIMIT = 10_000
 
 #: Episodes in one call: what is measured of them stays in memory.
-MAX_EPISODES = 10_000_000
+MAX_EPISODES_PER_CALL = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -95,41 +95,41 @@ def source(env: Any, kwargs: Mapping[str, Any] | None = None) -> Source:
     if isinstance(env, Source):
         return env
     if isinstance(env, str):
-        return _from_id(env, kwargs)
+        return _source_from_id(env, kwargs)
     if isinstance(env, (gym.Env, VectorEnv)) and kwargs:
         raise CustardError("environment arguments go with an id or a function, not with a finished environment")
     if isinstance(env, VectorEnv):
-        return _from_vector(env)
+        return _source_of_vector_env(env)
     if isinstance(env, gym.Env):
-        compiled = _compiled_form(env)
+        compiled = _compiled_twin_source(env)
         if compiled is not None:
             return compiled
         name = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
         guarded = Guarded(env, name, owned=False)
-        return Source(name, lambda: guarded, is_single_instance=True, **_declarations(env))
+        return Source(name, lambda: guarded, is_single_instance=True, **_declared_source_arguments(env))
     if callable(env):
         first = _make_or_explain(lambda: env(**kwargs), getattr(env, "__name__", "the function"))
         if not isinstance(first, gym.Env):
             raise CustardError(
                 f"the function that makes environments returned {type(first).__name__}, not a gymnasium.Env"
             )
-        compiled = _compiled_form(first)
+        compiled = _compiled_twin_source(first)
         if compiled is not None:
             return compiled
         name = first.spec.id if first.spec is not None else type(first.unwrapped).__name__
         maker = Maker(lambda: Guarded(env(**kwargs), name), environment_recipe(env, kwargs))
-        return Source(name, maker, kwargs=kwargs, **_declarations(first))
+        return Source(name, maker, kwargs=kwargs, **_declared_source_arguments(first))
     raise CustardError(
         f"an environment is an id, a gymnasium.Env or a function that makes one, got {type(env).__name__}"
     )
 
 
-def _from_vector(venv: VectorEnv) -> Source:
+def _source_of_vector_env(venv: VectorEnv) -> Source:
     """Return the source of a finished vector environment."""
     first = FirstOfVector(venv)
     spec = first.spec or getattr(venv, "spec", None)
     name = spec.id if spec is not None else type(first.unwrapped if first.core is not venv else venv.unwrapped).__name__
-    declared = _declarations(first.core if isinstance(first.core, gym.Env) else first)
+    declared = _declared_source_arguments(first.core if isinstance(first.core, gym.Env) else first)
     limit = None if spec is None else spec.max_episode_steps
     if declared["time_limit"] is None and limit is not None and limit > 0:
         declared["time_limit"] = int(limit)
@@ -137,13 +137,13 @@ def _from_vector(venv: VectorEnv) -> Source:
     return Source(name, lambda: guarded, is_single_instance=True, vector=venv, **declared)
 
 
-def _compiled_form(env: gym.Env) -> Source | None:
+def _compiled_twin_source(env: gym.Env) -> Source | None:
     """Return the source of the compiled environment that behaves as this one does; None if there is none.
 
     Its specification must name one, no wrapper may change it, and no plain attribute may differ from a new one's.
     """
     spec, inner = env.spec, env
-    if spec is None or not (spec.id in _TWIN_IDS or spec.namespace == "custard"):
+    if spec is None or not (spec.id in _COMPILED_TWIN_IDS or spec.namespace == "custard"):
         return None
     while isinstance(inner, gym.Wrapper):
         if type(inner) not in _HARMLESS_WRAPPERS:
@@ -155,7 +155,7 @@ def _compiled_form(env: gym.Env) -> Source | None:
         kwargs["max_episode_steps"] = -1 if spec.max_episode_steps is None else spec.max_episode_steps
     kwargs = {key: value for key, value in kwargs.items() if registered.kwargs.get(key, registered) is not value}
     try:
-        found = _from_id(spec.id, kwargs)
+        found = _source_from_id(spec.id, kwargs)
         other = gym.make(spec.id, **kwargs).unwrapped
     except CustardError:
         return None
@@ -186,12 +186,12 @@ def registered_spec(name: str) -> EnvSpec:
         raise CustardError(f"environment {name!r} could not be loaded: {kind}{one_line(error)}") from None
 
 
-def _from_id(name: str, kwargs: dict[str, Any]) -> Source:
+def _source_from_id(name: str, kwargs: dict[str, Any]) -> Source:
     spec, make_compiled = registered_spec(name), None
     first = _make_or_explain(lambda: gym.make(name, **kwargs), name)
     limit, others = _time_limit(first), {key: value for key, value in kwargs.items() if key != "max_episode_steps"}
     first.close()
-    if name in _TWIN_IDS and not kwargs:
+    if name in _COMPILED_TWIN_IDS and not kwargs:
 
         def make_compiled(count: int) -> VectorEnv:
             from custard.envs.native import twin  # compiled code loads when it is used
@@ -228,7 +228,7 @@ def _make_or_explain(make: Callable[[], Any], name: str) -> Any:
     except CustardError:
         raise
     except gym.error.DependencyNotInstalled as error:
-        for missing in OPTIONAL_LIBRARIES:
+        for missing in OPTIONAL_ENV_LIBRARIES:
             if missing.lower() in str(error).lower():
                 extra = f'pip install "custard-rl[{missing.lower()}]"'
                 raise CustardError(f"environment {name!r} needs {missing}: {extra}") from error
@@ -253,7 +253,7 @@ def _unknown_id_message(name: str, known: list[str]) -> str:
     )
 
 
-def _declarations(env: gym.Env) -> dict[str, Any]:
+def _declared_source_arguments(env: gym.Env) -> dict[str, Any]:
     """Return what an environment declares about itself, as arguments of `Source`."""
     inner = env.unwrapped
     changed = env.observation_space != inner.observation_space or env.action_space != inner.action_space
@@ -279,5 +279,5 @@ def _time_limit(env: gym.Env) -> int | None:
 def episode_seeds(seed: int, count: int) -> np.ndarray:
     """Return one environment seed per episode [count] int64; a longer list begins with the shorter one."""
     require_whole(0, seed=seed)
-    require_whole(0, MAX_EPISODES, episodes=count)
+    require_whole(0, MAX_EPISODES_PER_CALL, episodes=count)
     return np.random.SeedSequence(seed).generate_state(count).astype(np.int64)

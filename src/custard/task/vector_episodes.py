@@ -21,7 +21,7 @@ from custard.core.metadata import representative
 from custard.core.spaces import Base
 from custard.ibmdp.base_environments import autoreset_mode
 from custard.task.episodes import EpisodeRequest, Episodes, mask_rows, random_action, raw_act
-from custard.task.guard import MAX_REWARD
+from custard.task.guard import MAX_REWARD_SIZE
 from custard.tree.leaf_actions import LeafActions
 
 __all__ = ["FirstOfVector", "VectorRunner", "play_side_by_side", "require_seeds"]
@@ -50,7 +50,7 @@ class FirstOfVector(gym.Env):
         """Start the same episode everywhere."""
         count = self.venv.num_envs
         observations, infos = self.venv.reset(seed=None if seed is None else [seed] * count, options=options)
-        return self._first(observations), _mask_info(infos, 0)
+        return self._first_observation(observations), _action_mask_info(infos, 0)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Take the same action everywhere."""
@@ -60,14 +60,14 @@ class FirstOfVector(gym.Env):
         if over[1:].any() and not over[0] and self.can_restart_one:
             self.venv.reset(options={"reset_mask": over})
         return (
-            self._first(observations),
+            self._first_observation(observations),
             float(rewards[0]),
             bool(terminated[0]),
             bool(truncated[0]),
-            _mask_info(infos, 0),
+            _action_mask_info(infos, 0),
         )
 
-    def _first(self, observations: Any) -> Any:
+    def _first_observation(self, observations: Any) -> Any:
         return next(iter(iterate(self.venv.observation_space, observations)))
 
 
@@ -81,9 +81,9 @@ class VectorRunner:
 
     def run(self, requests: Sequence[EpisodeRequest]) -> list[Episodes]:
         """Run all requests; their episodes in order."""
-        return [self._run(request) for request in requests]
+        return [self._run_request(request) for request in requests]
 
-    def _run(self, request: EpisodeRequest) -> Episodes:
+    def _run_request(self, request: EpisodeRequest) -> Episodes:
         act = raw_act(request.policy, self.base)
         return play_side_by_side(self.venv, self.base, lambda x: [act(row) for row in x], request, self.name)
 
@@ -135,9 +135,9 @@ class _Slots:
         self.x = np.zeros((self.count, base.features.n))
         self.masks: list[Any] = [None] * self.count
         self.generators: dict[int, np.random.Generator] = {}
-        self._begin(np.arange(self.count))
+        self._begin_episodes(np.arange(self.count))
 
-    def _begin(self, slots: np.ndarray) -> None:
+    def _begin_episodes(self, slots: np.ndarray) -> None:
         """Begin the next episodes in free sub-environments; what has none left is reset too, and ignored."""
         fresh = slots[: self.total - self.begun]
         self.episode[slots] = -1
@@ -150,21 +150,21 @@ class _Slots:
             mask = np.zeros(self.count, dtype=bool)
             mask[slots] = True
             options = {"reset_mask": mask}
-        with _in_one_line(self.name):
+        with _errors_in_one_line(self.name):
             observations, infos = self.venv.reset(seed=of_slot, options=options)
         self.x[slots] = self.base.encode(observations, self.count)[slots]
         for i in slots.tolist():
-            self.masks[i] = _mask_of(infos, i)
+            self.masks[i] = _action_mask_of(infos, i)
         for i in fresh.tolist():
             if self.request.noise:
                 self.generators[i] = np.random.default_rng([of_slot[i], 1])
 
     def step(self, actions: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Take one step everywhere; return rewards, terminated and truncated, [B] each."""
-        with _in_one_line(self.name):
+        with _errors_in_one_line(self.name):
             observations, rewards, terminated, truncated, infos = self.venv.step(actions)
         self.x = self.base.encode(observations, self.count)
-        self.masks = [_mask_of(infos, i) for i in range(self.count)]
+        self.masks = [_action_mask_of(infos, i) for i in range(self.count)]
         return np.asarray(rewards, np.float64), np.asarray(terminated, bool), np.asarray(truncated, bool)
 
     def begin_next(self, ended: np.ndarray) -> None:
@@ -174,9 +174,9 @@ class _Slots:
             # Without autoreset, ended sub-environments must not be stepped again, also those without an episode.
             free = np.flatnonzero(self.episode < 0) if are_left else np.flatnonzero((self.episode < 0) & ended)
             if len(free) and (are_left or are_running):
-                self._begin(free)
+                self._begin_episodes(free)
         elif are_left and not are_running:
-            self._begin(np.arange(self.count))
+            self._begin_episodes(np.arange(self.count))
 
 
 def play_side_by_side(venv: Any, base: Base, act_many: ActMany, request: EpisodeRequest, name: str) -> Episodes:
@@ -214,8 +214,8 @@ def play_side_by_side(venv: Any, base: Base, act_many: ActMany, request: Episode
             actions[i] = base.action(action)
         rewards, over, cut = slots.step(actions.copy())
         gains = rewards[active]
-        if not (np.abs(gains) <= MAX_REWARD).all():
-            bad = gains[~(np.abs(gains) <= MAX_REWARD)][0]
+        if not (np.abs(gains) <= MAX_REWARD_SIZE).all():
+            bad = gains[~(np.abs(gains) <= MAX_REWARD_SIZE)][0]
             raise CustardError(f"vector environment {name!r} gave the reward {bad}: a finite number is needed")
         returns[running] += weights[running] * gains
         weights[running] *= request.gamma
@@ -230,7 +230,7 @@ def play_side_by_side(venv: Any, base: Base, act_many: ActMany, request: Episode
 
 
 @contextmanager
-def _in_one_line(name: str) -> Any:
+def _errors_in_one_line(name: str) -> Any:
     """Turn whatever a vector environment raises into one line with its name."""
     try:
         yield
@@ -250,13 +250,13 @@ def _require_one_action_each(answer: Any, count: int) -> Any:
     return actions if isinstance(actions, list) or actions.ndim > 1 else actions.tolist()
 
 
-def _mask_info(infos: dict[str, Any], i: int) -> dict[str, Any]:
+def _action_mask_info(infos: dict[str, Any], i: int) -> dict[str, Any]:
     """Return the action mask of one sub-environment as its own info has it."""
-    mask = _mask_of(infos, i)
+    mask = _action_mask_of(infos, i)
     return {} if mask is None else {"action_mask": mask}
 
 
-def _mask_of(infos: dict[str, Any], i: int) -> Any:
+def _action_mask_of(infos: dict[str, Any], i: int) -> Any:
     """Return which actions a sub-environment allows now, [A] bool, or None where it does not say."""
     if "action_mask" not in infos or not infos.get("_action_mask", np.ones(i + 1, dtype=bool))[i]:
         return None

@@ -19,7 +19,7 @@ from typing import Any, cast
 from custard.core.errors import CustardError
 from custard.core.processes import Worker, cores, is_worker
 from custard.core.spaces import describe
-from custard.task.chunks import MAX_ATTEMPTS, MAX_WORKER_BYTES, chunks_of, joined_chunks, too_slow
+from custard.task.chunks import MAX_ATTEMPTS_PER_CHUNK, MAX_WORKER_BYTES, chunks_of, joined_chunks, too_slow
 from custard.task.episodes import EpisodeRequest, Episodes, InProcess, Runner
 from custard.task.problem import DEFAULT_STEP_TIMEOUT, Problem
 from custard.task.ray_runner import RayRunner
@@ -29,8 +29,8 @@ from custard.task.vector_episodes import VectorRunner
 __all__ = ["LateWorkers", "WorkerPool", "make_judging_runner", "make_runner"]
 
 WORKER_POLL_SECONDS = 1.0  # between two looks at workers that do not answer
-MAX_SECONDS_IN_PROCESS = 2.0  # about what starting workers takes: a run that steps for less needs none
-EPISODES_PER_LOOK = 8  # that run here before the clock is looked at again
+MAX_SECONDS_WITHOUT_WORKERS = 2.0  # about what starting workers takes: a run that steps for less needs none
+EPISODES_PER_CLOCK_LOOK = 8  # that run here before the clock is looked at again
 
 
 class WorkerPool:
@@ -41,8 +41,8 @@ class WorkerPool:
     ) -> None:
         """`setup` is what `serve_episodes` takes, `name` what the environment is called in messages."""
         self.setup, self.name, self.step_timeout = dict(setup), name, step_timeout
-        self.workers: list[Worker] = [self._start() for _ in range(count)]
-        self._closing = weakref.finalize(self, _end_all, self.workers)
+        self.workers: list[Worker] = [self._start_worker() for _ in range(count)]
+        self._closing = weakref.finalize(self, _end_workers, self.workers)
 
     def run(self, requests: Sequence[EpisodeRequest]) -> list[Episodes]:
         """Run all requests; their episodes in order."""
@@ -69,14 +69,14 @@ class WorkerPool:
                     if answer is None:
                         cause = worker.cause_of_death()
                         if number is not None:
-                            if attempts[number] >= MAX_ATTEMPTS:
+                            if attempts[number] >= MAX_ATTEMPTS_PER_CHUNK:
                                 raise CustardError(f"environment {self.name!r} ended its worker process: {cause}")
                             waiting.appendleft(number)
-                        self._replace(worker, selector)
+                        self._replace_worker(worker, selector)
                     elif number is not None:
                         results[number] = Episodes(**answer["episodes"])
                         if answer["bytes"] > MAX_WORKER_BYTES:
-                            self._replace(worker, selector)
+                            self._replace_worker(worker, selector)
                 for worker in list(busy):
                     self._check_alive(worker, progress)
         return joined_chunks(chunks, results, len(requests))
@@ -85,13 +85,13 @@ class WorkerPool:
         """End all workers."""
         self._closing()
 
-    def _start(self) -> Worker:
+    def _start_worker(self) -> Worker:
         return Worker("custard.task.chunks:serve_episodes", self.setup)
 
-    def _replace(self, worker: Worker, selector: selectors.BaseSelector) -> None:
+    def _replace_worker(self, worker: Worker, selector: selectors.BaseSelector) -> None:
         selector.unregister(worker)
         worker.end()
-        self.workers[self.workers.index(worker)] = fresh = self._start()
+        self.workers[self.workers.index(worker)] = fresh = self._start_worker()
         selector.register(fresh, selectors.EVENT_READ)
 
     def _check_alive(self, worker: Worker, progress: dict[Worker, tuple[int, float]]) -> None:
@@ -115,17 +115,17 @@ class LateWorkers:
 
     def run(self, requests: Sequence[EpisodeRequest]) -> list[Episodes]:
         """Run all requests; their episodes in order."""
-        return [self._run(request) for request in requests]
+        return [self._run_request(request) for request in requests]
 
-    def _run(self, request: EpisodeRequest) -> Episodes:
+    def _run_request(self, request: EpisodeRequest) -> Episodes:
         parts: list[Episodes] = []
         seeds = request.seeds
         while self.workers is None and (len(seeds) or not parts):
             begun = time.monotonic()
-            parts += self.in_process.run([replace(request, seeds=seeds[:EPISODES_PER_LOOK])])
-            seeds = seeds[EPISODES_PER_LOOK:]
+            parts += self.in_process.run([replace(request, seeds=seeds[:EPISODES_PER_CLOCK_LOOK])])
+            seeds = seeds[EPISODES_PER_CLOCK_LOOK:]
             self.seconds += time.monotonic() - begun
-            if self.seconds > MAX_SECONDS_IN_PROCESS:
+            if self.seconds > MAX_SECONDS_WITHOUT_WORKERS:
                 self.workers = make_runner(self.problem)
         if self.workers is not None and (len(seeds) or not parts):
             parts += self.workers.run([replace(request, seeds=seeds)])
@@ -178,7 +178,7 @@ def make_runner(problem: Problem) -> Runner:
     return WorkerPool({**recipe, "features": encoder}, problem.source.name, count, problem.step_timeout)
 
 
-def _end_all(workers: list[Worker]) -> None:
+def _end_workers(workers: list[Worker]) -> None:
     for worker in workers:
         with contextlib.suppress(Exception):
             worker.end()

@@ -18,7 +18,7 @@ from numba import njit
 
 from custard.envs.pcg64 import streams
 from custard.solvers.tpi.simulate import CompiledSimulator, PythonSimulator, sample_action_values
-from custard.task.compiled_rollouts import TABLE_WORLD, World, tree_arrays
+from custard.task.compiled_rollouts import TABLE_WORLD_KIND, World, tree_arrays
 from custard.task.problem import Problem
 from custard.tree.compiled import leaf_of
 from custard.tree.tree import Tree
@@ -110,7 +110,7 @@ class Table:
         block, starts = rows[begin : begin + outcomes], rows[begin + outcomes :]
         block[:, 0], block[:, 1], block[:, 2], block[:, 3:] = self.cumulative, self.reward, self.terminated, self.next_x
         starts[:, 0], starts[:, 1 : n + 1] = self.start_cumulative, self.start_x
-        return World(TABLE_WORLD, rows, max_steps, n)
+        return World(TABLE_WORLD_KIND, rows, max_steps, n)
 
 
 class TransitionCounts:
