@@ -40,24 +40,18 @@ FURTHER_TRIAL_STEPS_SHARE = 0.1  # of all steps, for each augmented random searc
 #: Generations that the first of these needs before it is compared, too, and those after it.
 AUGMENTED_GENERATIONS_TO_COMPARE, FURTHER_GENERATIONS_TO_COMPARE = 25, 12
 MAX_AUGMENTED_SEARCHES = 3  # with other random numbers, for real actions: some get stuck early
-MIN_AUGMENTED_GENERATIONS_TO_TRY, MAX_TRIAL_STEPS_SHARE = (
-    5,
-    0.5,
-)  # without which it is not tried, in at most this share of all steps
+MIN_AUGMENTED_GENERATIONS_TO_TRY = 5  # without which it is not tried
+MAX_TRIAL_STEPS_SHARE = 0.5  # of the steps left, that its trial may take
 MAX_STANDSTILL_GAIN_SHARE = 0.05  # share of all its gain that a search makes in the later half, if it stands still
 MAX_SLOWDOWN_GAIN_SHARE = 0.2  # the same, if it slows down
 MIN_JUDGEMENTS_TO_TELL_STANDSTILL = 3  # and whether a search slows down
-TURN_STEPS_SHARE, LAST_TURN_START_SHARE = (
-    0.1,
-    0.8,
-)  # of all steps: a search's turn; from when on the best search has the rest
-FIRST_RANDOM_POLICIES, MIN_FIRST_RANDOM_POLICIES = (
-    32,
-    4,
-)  # random linear policies: an episode of each says how features are scaled
+TURN_STEPS_SHARE = 0.1  # of all steps, that a search's turn takes
+LAST_TURN_START_SHARE = 0.8  # of all steps, after which the best search has the rest
+MAX_FIRST_LENGTH_SHARE = 0.5  # of the time limit: episodes that were longer at first never fail
+FIRST_RANDOM_POLICIES, MIN_FIRST_RANDOM_POLICIES = 32, 4  # an episode of each says how features are scaled
 MAX_FIRST_POLICIES_STEPS_SHARE = 0.2  # of all steps that these may take
 TRIAL_ARRAYS = "kinds", "mean", "deviation", "centre"  # fields of `Trials`, in order, and those that follow
-TRIAL_NUMBERS = "state_count", "own_steps", "tried", "turn", "turn_end"
+TRIAL_NUMBERS = "state_count", "own_steps", "first_length", "tried", "turn", "turn_end"
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +81,7 @@ class Trials:
     centre: np.ndarray  # [size]: parameters that all searches begin at
     state_count: int  # of the states that showed how features are scaled
     own_steps: int  # that no search counts: of the first policies, and of choosing the best of several searches'
+    first_length: int = 0  # steps per episode of the first policies
     tried: int = 0  # how many trials are over
     turn: int = -1  # the number of the search whose turn it is, once all trials are over
     turn_end: int = 0  # how many steps that search has used when its turn is over
@@ -148,9 +143,12 @@ class Trials:
             self.kinds = (*self.kinds[: self.tried], PRICED)
 
     def is_trapped(self, time_limit: float) -> bool:
-        """Return whether the best search without a price has found a policy that never fails, and stands still."""
-        number = self.best_augmented
-        return float(self.searches[number]["search.lengths"][0]) >= time_limit and self.stands_still(number)
+        """Return whether the best search without a price may be trapped: its policy has learned not to fail.
+
+        Where every step is rewarded for not having failed yet, that may be all it ever learns.
+        """
+        lasts = float(self.searches[self.best_augmented]["search.lengths"][0]) >= time_limit
+        return lasts and self.first_length < MAX_FIRST_LENGTH_SHARE * time_limit
 
     @property
     def best_augmented(self) -> int:
@@ -218,8 +216,9 @@ class Trials:
     def from_arrays(cls, data: Mapping[str, np.ndarray]) -> Trials:
         """Return the trials that `arrays` was made of."""
         kinds, mean, deviation, centre = (data[name] for name in TRIAL_ARRAYS)
-        state_count, own_steps, tried, turn, turn_end = (int(data[name]) for name in TRIAL_NUMBERS)
-        trials = cls(tuple(kinds.tolist()), mean, deviation, centre, state_count, own_steps, tried, turn, turn_end)
+        trials = cls(tuple(kinds.tolist()), mean, deviation, centre, int(data["state_count"]), int(data["own_steps"]))
+        for name in TRIAL_NUMBERS:
+            setattr(trials, name, int(data[name]))
         for key, value in data.items():
             number, slash, name = key.partition("/")
             if number == "best_policies":
@@ -341,7 +340,8 @@ def _begin_with_random_policies(
     deviation = np.sqrt(np.mean([((states - mean) ** 2).mean(axis=0) for states in met], axis=0))
     first_steps, centre = sum(map(len, met)), np.zeros(neutral.size)
     kinds = _affordable_searches(settings, first_steps / len(met), 1 if actions.discrete else MAX_AUGMENTED_SEARCHES)
-    return Trials(kinds, mean, _nonzero_deviation(deviation, mean), centre, first_steps, first_steps)
+    length = first_steps // len(met)
+    return Trials(kinds, mean, _nonzero_deviation(deviation, mean), centre, first_steps, first_steps, length)
 
 
 def _affordable_searches(settings: DirectSearchSettings, episode_steps: float, max_augmented: int) -> tuple[str, ...]:
@@ -368,7 +368,8 @@ def _begin_near_guide(guide: Guide, problem: Problem) -> Trials:
     if actions.discrete:  # only differences between scores matter, and not their size
         table = table - table.mean(axis=0)
         table /= np.sqrt((table**2).mean()) or 1.0
-    return Trials((CMA, AUGMENTED), mean, deviation, table.ravel(), len(states), 0)
+    kinds = CMA, AUGMENTED  # nothing says that a search near a guide may be trapped
+    return Trials(kinds, mean, deviation, table.ravel(), len(states), 0, first_length=np.iinfo(np.int64).max)
 
 
 def fitted_policy(guide: Guide, problem: Problem) -> LinearPolicy:
