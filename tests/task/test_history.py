@@ -209,7 +209,8 @@ def test_a_run_that_is_resumed_goes_on_as_if_it_had_not_stopped():
     whole = list(snapshots())
     assert len(whole) > 2
     rest = list(snapshots(whole[1].state()))
-    assert [(s.steps, s.tree, s.value) for s in rest] == [(s.steps, s.tree, s.value) for s in whole[2:]]
+    shown = [(s.steps, s.tree, repr(s.value)) for s in rest]  # a value may be not known: NaN
+    assert shown == [(s.steps, s.tree, repr(s.value)) for s in whole[2:]]
 
 
 def test_workers_give_the_same_tree():
