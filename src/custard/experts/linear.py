@@ -41,7 +41,7 @@ FURTHER_TRIAL_STEPS_SHARE = 0.1  # of all steps, for each augmented random searc
 AUGMENTED_GENERATIONS_TO_COMPARE, FURTHER_GENERATIONS_TO_COMPARE = 25, 12
 MAX_AUGMENTED_SEARCHES = 3  # with other random numbers, for real actions: some get stuck early
 MIN_AUGMENTED_GENERATIONS_TO_TRY = 5  # without which it is not tried
-MAX_TRIAL_STEPS_SHARE = 0.5  # of the steps left, that its trial may take
+MAX_TRIAL_SHARE_OF_STEPS_LEFT = 0.5  # of the steps left, that its trial may take
 MAX_STANDSTILL_GAIN_SHARE = 0.05  # share of all its gain that a search makes in the later half, if it stands still
 MAX_SLOWDOWN_GAIN_SHARE = 0.2  # the same, if it slows down
 MIN_JUDGEMENTS_TO_TELL_STANDSTILL = 3  # and whether a search slows down
@@ -133,7 +133,7 @@ class Trials:
         least_generations = FURTHER_GENERATIONS_TO_COMPARE if is_further else AUGMENTED_GENERATIONS_TO_COMPARE
         needed = least_generations / max(1, self.generations(self.tried)) * used
         share = FURTHER_TRIAL_STEPS_SHARE if is_further else shares[kind]
-        return used >= min(max(share * steps, needed), MAX_TRIAL_STEPS_SHARE * left)
+        return used >= min(max(share * steps, needed), MAX_TRIAL_SHARE_OF_STEPS_LEFT * left)
 
     def end_trial(self, time_limit: float) -> None:
         """Go on to the next trial: of a search in which steps have a price where the one before is trapped."""
@@ -346,7 +346,7 @@ def _begin_with_random_policies(
 
 def _affordable_searches(settings: DirectSearchSettings, episode_steps: float, max_augmented: int) -> tuple[str, ...]:
     """Return the kinds of searches whose trials can have enough generations."""
-    generations = MAX_TRIAL_STEPS_SHARE * settings.steps / (2 * MIN_DIRECTIONS * episode_steps)
+    generations = MAX_TRIAL_SHARE_OF_STEPS_LEFT * settings.steps / (2 * MIN_DIRECTIONS * episode_steps)
     if generations < MIN_AUGMENTED_GENERATIONS_TO_TRY:
         return (CMA,)
     starts = int(np.clip(generations / FURTHER_GENERATIONS_TO_COMPARE, 1, max_augmented))

@@ -78,7 +78,7 @@ class WorkerPool:
                         if answer["bytes"] > MAX_WORKER_BYTES:
                             self._replace_worker(worker, selector)
                 for worker in list(busy):
-                    self._check_alive(worker, progress)
+                    self._require_progress(worker, progress)
         return joined_chunks(chunks, results, len(requests))
 
     def close(self) -> None:
@@ -94,7 +94,7 @@ class WorkerPool:
         self.workers[self.workers.index(worker)] = fresh = self._start_worker()
         selector.register(fresh, selectors.EVENT_READ)
 
-    def _check_alive(self, worker: Worker, progress: dict[Worker, tuple[int, float]]) -> None:
+    def _require_progress(self, worker: Worker, progress: dict[Worker, tuple[int, float]]) -> None:
         ticks, since = progress[worker]
         if worker.ticks != ticks:
             progress[worker] = (worker.ticks, time.monotonic())

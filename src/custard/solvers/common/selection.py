@@ -369,7 +369,7 @@ class Selection:
         if self.best is not None:
             data |= {f"best.{part}": getattr(self.best.tree, part) for part in ARRAYS}
             data |= {"best.low": self.best.tree.features.low, "best.high": self.best.tree.features.high}
-            data |= _linear_arrays(self.best.tree, len(self.problem.base.features.derived))
+            data |= _gains_and_sums(self.best.tree, len(self.problem.base.features.derived))
             data |= {"best.returns": self.best.returns, "best.visits": self.best.visits.copy()}
             data["best.shown"] = self.best.shown
         return data
@@ -413,7 +413,7 @@ def _key_of(tree: Tree) -> bytes:
     return key + repr(tree.features.derived).encode() + (b"" if tree.gains is None else tree.gains.tobytes())
 
 
-def _linear_arrays(tree: Tree, known: int) -> dict[str, np.ndarray]:
+def _gains_and_sums(tree: Tree, known: int) -> dict[str, np.ndarray]:
     """Return the gains and the weights [m, n_raw] of the sums after the `known` first, where a tree has any."""
     data = {} if tree.gains is None else {"best.gains": tree.gains}
     derived = tree.features.derived[known:]

@@ -35,7 +35,7 @@ LINEAR_POLICY_EPISODES = 4  # that show which actions it takes, and where featur
 MAX_LINEAR_LEAVES = 4  # that trees with linear leaves grow to
 GROWN_TREES_PER_SEARCH = 4
 MAX_RANDOM_RACING_TREES, MAX_NUMBERS_PER_RANDOM_TREE = 8, 200
-RANDOM_TREE_SEARCH_DEVIATION = 1.0  # of the search for their numbers, in its units
+RANDOM_TREE_NUMBERS_DEVIATION = 1.0  # of the search for their numbers, in its units
 PRUNED_COEFFICIENT_SHARES = 0.2, 0.4  # of all coefficients, before all numbers are searched for again
 MAX_COEFFICIENT_DROPS, MAX_SPLIT_DROPS = 32, 4  # coefficients that are tried without, and splits
 EVOLUTION_STEPS_SHARE = 0.15  # of the steps left, for a search for all numbers; twice as much after one that failed
@@ -96,7 +96,7 @@ def race_random_trees(run: DirectSearch) -> Iterator[Snapshot]:
         state.has_raced_sums, state.race_end = True, end
         run.save()
     yield from race_arms(
-        run, SUMS, state.race_end, "racing trees with linear leaves", RANDOM_TREE_SEARCH_DEVIATION, moves_sums=True
+        run, SUMS, state.race_end, "racing trees with linear leaves", RANDOM_TREE_NUMBERS_DEVIATION, moves_sums=True
     )
 
 

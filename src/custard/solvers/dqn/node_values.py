@@ -160,7 +160,7 @@ def _draw_splits(nodes, o, count, drawn):
 
 
 @njit(cache=True)
-def _draw_node(nodes, x, max_depth, epsilon, drawn):
+def _draw_node_on_path(nodes, x, max_depth, epsilon, drawn):
     """Return a node on the path of base state x [n], at a random depth of at most `max_depth`.
 
     Each split on the way is random with probability epsilon, otherwise greedy; the path ends where the greedy action is
@@ -192,7 +192,7 @@ def node_values(nodes, xs, q_o, zeta, max_depth, epsilon, max_splits, bounds, va
     xs: [K, n] base states
     q_o: [K, B] Q_o(s_b, a) of base actions
     zeta: the reward of a split
-    max_depth, epsilon: of the drawn nodes, and of the random splits on the way (`_draw_node`)
+    max_depth, epsilon: of the drawn nodes, and of the random splits on the way (`_draw_node_on_path`)
     max_splits: splits evaluated at each node, at most
     bounds: [K, 2n] to fill with the nodes' normalised bounds
     values: [K, B + M] to fill with the actions' values
@@ -207,7 +207,7 @@ def node_values(nodes, xs, q_o, zeta, max_depth, epsilon, max_splits, bounds, va
     drawn = np.empty(threshold.shape[1], dtype=np.int64)
     for k in range(len(xs)):
         best = q_o[k].max()
-        o = _draw_node(nodes, xs[k], max_depth, epsilon, drawn)
+        o = _draw_node_on_path(nodes, xs[k], max_depth, epsilon, drawn)
         _write_bounds(nodes, o, bounds[k])
         for a in range(values.shape[1]):
             known[k, a] = a < n_base

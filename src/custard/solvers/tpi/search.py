@@ -229,15 +229,13 @@ class Search:
             if waited % 2 == 0 or state.start.n_leaves > state.max_leaves:  # else the last round's tree goes on
                 smaller = trees_without_one_split(state.best)
                 smaller.sort(key=lambda tree: -float(self.arena.simulator.returns(tree, seeds).mean()))
-                trees, x = self._trees_on_different_features(rng, seeds)
+                trees, x = self._ranked_starting_trees(rng, seeds)
                 return trees + smaller[: STARTING_TREES // 2], x
         elif state.round == 0 or (waited > 2 and waited % 2 == 1) or (waited == 1 and len(state.failing_seeds)):
-            return self._trees_on_different_features(rng, seeds)
+            return self._ranked_starting_trees(rng, seeds)
         return [state.start], np.zeros((0, self.n_features))
 
-    def _trees_on_different_features(
-        self, rng: np.random.Generator, seeds: np.ndarray
-    ) -> tuple[list[Tree], np.ndarray]:
+    def _ranked_starting_trees(self, rng: np.random.Generator, seeds: np.ndarray) -> tuple[list[Tree], np.ndarray]:
         """Return new trees that split on different features, the best first, and states [N, n] that were met.
 
         They are fits to random behaviour, trees of a table's policy, and random trees.
