@@ -33,7 +33,7 @@ __all__ = ["Guide", "LinearProgress", "fitted_policy", "search_linear_policy", "
 
 CMA, AUGMENTED, PRICED = "CMA-ES", "augmented random search", "augmented random search, steps priced"
 #: Of all steps, for the trials of a kind. Augmented random search follows small differences of return, which scores of
-#: discrete actions seldom make: there CMA-ES is the one that finds good policies more often, though later.
+#: discrete actions seldom make; CMA-ES, which only ranks policies, has the longer trial there.
 TRIAL_STEP_SHARES = {CMA: 0.1, AUGMENTED: 0.3, PRICED: 0.3}
 DISCRETE_TRIAL_STEP_SHARES = {CMA: 0.4, AUGMENTED: 0.2, PRICED: 0.2}
 FURTHER_TRIAL_STEPS_SHARE = 0.1  # of all steps, for each augmented random search after the first
